@@ -1,0 +1,127 @@
+//! Buffers: owned, page aligned, handed along inside effects and completions. No lifetimes, no sharing.
+
+use forebay_format::BLOCK_SIZE;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Memory aligned as direct I/O wants it.
+#[repr(C, align(4096))]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct Page([u8; BLOCK_SIZE]);
+
+/// An owned buffer of whole pages, of which the first `len` bytes are in use.
+pub struct Buf {
+    pages: Box<[Page]>,
+    len: usize,
+    /// A number for the executor: for example the index of a registered buffer. The engine keeps it as it is.
+    pub tag: u32,
+}
+
+impl Buf {
+    /// A buffer that owns no memory.
+    pub fn empty() -> Buf {
+        Buf { pages: Box::new([]), len: 0, tag: u32::MAX }
+    }
+
+    /// `len` bytes of zeros.
+    pub fn zeroed(len: usize) -> Buf {
+        let pages = <[Page]>::new_box_zeroed_with_elems(len.div_ceil(BLOCK_SIZE))
+            .expect("an allocation of a buffer fits the address space");
+        Buf { pages, len, tag: u32::MAX }
+    }
+
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no byte is in use.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that the buffer could hold.
+    pub fn capacity(&self) -> usize {
+        self.pages.len() * BLOCK_SIZE
+    }
+
+    /// Changes how many bytes are in use. The bytes keep what they held.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity());
+        self.len = len;
+    }
+
+    /// The bytes in use.
+    pub fn bytes(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+
+    /// The bytes in use.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl Default for Buf {
+    fn default() -> Self {
+        Buf::empty()
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+/// Buffers to use again, by size: after warming up, taking one allocates nothing.
+#[derive(Debug, Default)]
+pub struct BufPool {
+    /// `free[n]` holds buffers of `2^n` pages.
+    free: [Vec<Buf>; BufPool::CLASSES],
+    held_bytes: usize,
+    held_bytes_max: usize,
+}
+
+impl BufPool {
+    /// Largest class: `2^11` pages, 8 MiB.
+    const CLASSES: usize = 12;
+
+    /// A pool that keeps at most `held_bytes_max` bytes of unused buffers.
+    pub fn new(held_bytes_max: usize) -> BufPool {
+        BufPool { held_bytes_max, ..BufPool::default() }
+    }
+
+    fn class(len: usize) -> usize {
+        len.div_ceil(BLOCK_SIZE).next_power_of_two().trailing_zeros() as usize
+    }
+
+    /// A buffer of `len` bytes with unspecified content (old data of this pool, never of another process).
+    pub fn take(&mut self, len: usize) -> Buf {
+        let class = BufPool::class(len);
+        if class >= BufPool::CLASSES {
+            return Buf::zeroed(len);
+        }
+        let mut buf = match self.free[class].pop() {
+            Some(buf) => {
+                self.held_bytes -= buf.capacity();
+                buf
+            }
+            None => Buf::zeroed(BLOCK_SIZE << class),
+        };
+        buf.set_len(len);
+        buf
+    }
+
+    /// Takes a buffer back.
+    pub fn give(&mut self, buf: Buf) {
+        let capacity = buf.capacity();
+        if capacity == 0 || self.held_bytes + capacity > self.held_bytes_max {
+            return;
+        }
+        let class = BufPool::class(capacity);
+        if class < BufPool::CLASSES && capacity == BLOCK_SIZE << class {
+            self.held_bytes += capacity;
+            self.free[class].push(buf);
+        }
+    }
+}

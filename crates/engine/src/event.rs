@@ -1,0 +1,295 @@
+//! The only words that the engine and its executors exchange.
+//!
+//! An executor (the host, or the simulator) feeds [`Event`]s to [`Engine::handle`](crate::Engine::handle),
+//! calls [`Engine::settle`](crate::Engine::settle) after each batch of them, and carries out the
+//! [`Effect`]s. Every I/O effect is answered by exactly one [`Event::Done`], in any order.
+
+use crate::buf::Buf;
+use crate::mode::Mode;
+
+/// Nanoseconds since the executor started. Never goes backwards.
+pub type Time = u64;
+
+/// A client's request, named by the executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// An I/O, named by the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// A command, named by the executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u64);
+
+/// A volume of the pool, by the number in its superblock entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(pub u16);
+
+/// A cache device of the pool, by its index in the superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u8);
+
+/// Where an I/O goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// A cache device.
+    Cache(DeviceId),
+    /// The origin of a volume.
+    Origin(VolumeId),
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Fill the request's buffer (its length is the request's) from `offset`.
+    Read,
+    /// Write the request's buffer at `offset`.
+    Write,
+    /// Make durable all writes that were acknowledged before this request was submitted.
+    Flush,
+    /// The client no longer needs `len` bytes at `offset`. Afterwards they read as zeros or as before.
+    Discard,
+    /// `len` bytes at `offset` read as zeros from now on.
+    WriteZeroes {
+        /// The origin may give the space back.
+        unmap: bool,
+    },
+    /// Bring `len` bytes at `offset` into the cache.
+    Prefetch,
+}
+
+/// A client's request. `offset` and `len` are bytes, multiples of 512, within the volume.
+#[derive(Debug)]
+pub struct Request {
+    /// The volume.
+    pub volume: VolumeId,
+    /// What is asked.
+    pub kind: RequestKind,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes. Equals the buffer's length for reads and writes.
+    pub len: u64,
+    /// Answer only when durable (writes, discards, zeroes).
+    pub fua: bool,
+    /// Data of a write, or room for a read; empty otherwise. Comes back in the reply.
+    pub buf: Buf,
+}
+
+/// Why a request or an I/O failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum IoError {
+    /// The device failed, or the only copy of the data is unreadable.
+    #[error("input/output error")]
+    Io,
+    /// The range is outside the volume or not a multiple of 512.
+    #[error("invalid argument")]
+    Invalid,
+    /// A write behind the end of the volume, or no space.
+    #[error("no space")]
+    NoSpace,
+    /// The device cannot do it.
+    #[error("not supported")]
+    Unsupported,
+    /// The volume is not served: unknown, detached, or its origin or dirty data is missing.
+    #[error("no such device")]
+    Gone,
+    /// The engine stops.
+    #[error("shutting down")]
+    Shutdown,
+}
+
+/// The end of an I/O. `buf` is the buffer that the effect carried.
+#[derive(Debug)]
+pub struct Completion {
+    /// How it ended. A failed write may have changed any part of its range.
+    pub result: Result<(), IoError>,
+    /// The effect's buffer; empty for effects without one.
+    pub buf: Buf,
+}
+
+/// What an administrator asks. Each is answered by one [`Effect::CommandDone`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Starts to serve a volume whose origin the executor can reach. Answered when it is durable in the
+    /// superblock.
+    AddVolume(Box<VolumeSpec>),
+    /// Drains the volume, forgets its clean blocks and removes it.
+    RemoveVolume(VolumeId),
+    /// Switches the mode; when dirty blocks may not stay in the new mode, drains first.
+    SetMode(VolumeId, Mode),
+    /// Sends all dirty blocks home. The volume goes on in its mode.
+    Drain(VolumeId),
+    /// Ends a drain, removal or mode switch that still runs; the volume stays as it was.
+    Cancel(VolumeId),
+    /// Drops the dirty blocks of a volume that lie on a device that is lost. What the origin holds counts.
+    ForceDropDirty(VolumeId),
+    /// Writes a checkpoint and marks the pool clean. Afterwards the engine refuses requests.
+    Shutdown,
+}
+
+/// A volume to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// Name, at most 64 bytes.
+    pub name: String,
+    /// URI of the origin, at most 128 bytes.
+    pub origin: String,
+    /// Size in bytes, a multiple of 512.
+    pub bytes: u64,
+    /// Identity of the volume.
+    pub uuid: [u8; 16],
+    /// Identity of the origin.
+    pub fingerprint: [u8; 32],
+    /// The mode to start in.
+    pub mode: Mode,
+    /// Whether the origin has a volatile write cache.
+    pub volatile_cache: bool,
+}
+
+/// The answer to a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandReply {
+    /// Done, and something changed.
+    Changed,
+    /// Nothing had to change.
+    Unchanged,
+    /// The volume that was added.
+    Added(VolumeId),
+    /// Not done. The text says why and what to do next.
+    Failed(String),
+}
+
+/// What the executor tells the engine.
+#[derive(Debug)]
+pub enum Event {
+    /// A client's request.
+    Submit(RequestId, Request),
+    /// The end of an I/O.
+    Done(OpId, Completion),
+    /// An administrator's command.
+    Command(CommandId, Command),
+    /// Time has passed: due at the latest at [`Engine::deadline`](crate::Engine::deadline).
+    Tick,
+}
+
+/// What the engine tells the executor to do.
+#[derive(Debug)]
+pub enum Effect {
+    /// Fill `buf` (its length tells how much) from `offset`.
+    Read {
+        /// Name of the I/O.
+        op: OpId,
+        /// Where from.
+        target: Target,
+        /// First byte; a multiple of 512, as is the length.
+        offset: u64,
+        /// Room for the data.
+        buf: Buf,
+    },
+    /// Write `buf` at `offset`.
+    Write {
+        /// Name of the I/O.
+        op: OpId,
+        /// Where to.
+        target: Target,
+        /// First byte; a multiple of 512, as is the length.
+        offset: u64,
+        /// The data.
+        buf: Buf,
+    },
+    /// Make durable all writes to the target that completed before this effect was issued.
+    Flush {
+        /// Name of the I/O.
+        op: OpId,
+        /// What to flush.
+        target: Target,
+    },
+    /// Make `len` bytes at `offset` read as zeros. With `unmap`, only if the target can do it by giving
+    /// the space back, else [`IoError::Unsupported`] and nothing has changed.
+    Zero {
+        /// Name of the I/O.
+        op: OpId,
+        /// Where.
+        target: Target,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Give the space back.
+        unmap: bool,
+    },
+    /// The content of these bytes is no longer needed; a hint. Any later content is legal.
+    Discard {
+        /// Name of the I/O.
+        op: OpId,
+        /// Where.
+        target: Target,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The cache device lost our trust while the volumes go on without it. Write down, durably and on
+    /// another medium, that the pool's clean content up to `epoch` must never be used again, then answer.
+    Distrust {
+        /// Name of the I/O.
+        op: OpId,
+        /// The life of the log to distrust, and all before it.
+        epoch: u64,
+    },
+    /// Answer a client. `buf` is the request's buffer.
+    Reply {
+        /// The request.
+        id: RequestId,
+        /// How it ended.
+        result: Result<(), IoError>,
+        /// The request's buffer, filled for a read that succeeded.
+        buf: Buf,
+    },
+    /// Answer a command.
+    CommandDone {
+        /// The command.
+        id: CommandId,
+        /// The answer.
+        reply: CommandReply,
+    },
+    /// Something that an administrator should know.
+    Notice(Notice),
+}
+
+/// Something that an administrator should know. Stable names; the host logs and counts them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The pool is open and serves.
+    Opened {
+        /// Records that were rolled forward.
+        records: u64,
+        /// Blocks in the index.
+        blocks: u64,
+        /// Dirty blocks among them.
+        dirty: u64,
+    },
+    /// The pool cannot be opened; nothing was written. The text says why and what to do.
+    OpenFailed(String),
+    /// A cache device failed and is no longer used.
+    DeviceFailed(DeviceId, String),
+    /// A block read from a cache device was wrong. Clean ones were read from the origin instead.
+    BadBlock {
+        /// The volume.
+        volume: VolumeId,
+        /// The block.
+        block: u64,
+        /// Whether its only good copy is lost.
+        lost: bool,
+    },
+    /// An origin failed to write a block home; it stays dirty and is tried again.
+    WritebackFailed {
+        /// The volume.
+        volume: VolumeId,
+        /// The first block.
+        block: u64,
+    },
+    /// A damaged structure was replaced by its other copy.
+    Repaired(String),
+}

@@ -1,0 +1,32 @@
+//! Forebay's engine: which block is where, what a request may see, what reaches which disk in which order.
+//!
+//! A deterministic function of its events. It owns no device, clock, thread, lock or random source: see
+//! `ARCHITECTURE.md` for the picture and `docs/invariants.md` for I1 to I13.
+#![forbid(unsafe_code)]
+
+pub mod buf;
+pub mod engine;
+pub mod event;
+pub mod mode;
+pub mod settings;
+pub mod stats;
+
+pub use buf::{Buf, BufPool};
+pub use engine::{Engine, State, VolumeView};
+pub use event::{
+    Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, Notice, OpId,
+    Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
+};
+pub use mode::{Mode, Plan};
+pub use settings::{DeviceSettings, OriginSettings, Settings, Tuning};
+
+/// Whether a block is in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockStatus {
+    /// Only the origin has it.
+    NotCached,
+    /// Cached, equal to the origin.
+    Clean,
+    /// Cached, newer than the origin.
+    Dirty,
+}

@@ -1,0 +1,96 @@
+//! What an executor tells the engine when it opens a pool.
+
+use crate::event::VolumeId;
+use forebay_format::superblock::Superblock;
+
+/// One cache device of the pool.
+#[derive(Debug, Clone)]
+pub struct DeviceSettings {
+    /// Bytes of the device now.
+    pub bytes: u64,
+    /// Whether the device has a volatile write cache: without one a FLUSH costs nothing.
+    pub volatile_cache: bool,
+    /// Whether the device can be reached. A pool of two opens with one of them missing.
+    pub present: bool,
+}
+
+/// The origin of one volume that the superblock names.
+#[derive(Debug, Clone)]
+pub struct OriginSettings {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Whether the origin can be reached and is the right one. A volume without is not served, and its
+    /// dirty data stays.
+    pub present: bool,
+    /// Whether the origin has a volatile write cache.
+    pub volatile_cache: bool,
+}
+
+/// What the engine needs to open a pool.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The newest valid superblock of the pool's devices, as the executor read it. The
+    /// engine writes the next generation.
+    pub superblock: Superblock,
+    /// The devices, by their index in the superblock.
+    pub devices: Vec<DeviceSettings>,
+    /// The origins of the volumes in the superblock.
+    pub origins: Vec<OriginSettings>,
+    /// The pool's clean content up to this epoch must not be used ([`crate::Effect::Distrust`]).
+    pub distrust_epoch: u64,
+    /// Bytes of the RAM tier.
+    pub ram_bytes: u64,
+    /// Tuning. The default suits production; the simulator varies it.
+    pub tuning: Tuning,
+}
+
+/// Numbers that trade one good for another. Few users should touch them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuning {
+    /// Dirty-class records under way at once; more gather in the next record (group commit).
+    pub records_in_flight_max: usize,
+    /// Share of the slots that may be dirty before writers are slowed down, 0 to 1.
+    pub dirty_high: f64,
+    /// Share of the slots that may be dirty at all, 0 to 1.
+    pub dirty_max: f64,
+    /// Start to send dirty blocks home above this share, 0 to 1; below it, only when idle or old.
+    pub dirty_target: f64,
+    /// Time between sync points, in nanoseconds.
+    pub sync_interval_ns: u64,
+    /// Blocks of one writeback slice (one origin FLUSH).
+    pub writeback_slice_blocks: usize,
+    /// Writes to one origin under way at once during writeback.
+    pub writeback_depth: usize,
+    /// Largest gap of clean cached blocks that a writeback write bridges, in blocks.
+    pub bridge_blocks_max: u64,
+    /// Blocks of one region of the write-intent map (a power of two).
+    pub region_blocks: u64,
+    /// Bytes of a sequential stream after which it bypasses the cache; `u64::MAX` for never.
+    pub sequential_bytes: u64,
+    /// Share of the pool's slots written between checkpoints, 0 to 1.
+    pub checkpoint_share: f64,
+    /// Idle time after which dirty blocks are sent home below `dirty_target`, in nanoseconds.
+    pub idle_ns: u64,
+    /// Admit read misses only at the second miss, once the cache has been full.
+    pub admit_second_miss: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            records_in_flight_max: 2,
+            dirty_high: 0.60,
+            dirty_max: 0.75,
+            dirty_target: 0.10,
+            sync_interval_ns: 5_000_000_000,
+            writeback_slice_blocks: 4096,
+            writeback_depth: 32,
+            bridge_blocks_max: 64,
+            region_blocks: 64,
+            sequential_bytes: 16 << 20,
+            checkpoint_share: 0.10,
+            idle_ns: 1_000_000_000,
+            admit_second_miss: true,
+        }
+    }
+}

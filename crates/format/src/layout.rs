@@ -1,0 +1,75 @@
+//! Where the parts lie on one cache device.
+//!
+//! ```text
+//! 0        64 KiB     128 KiB                                            device end
+//! | super A | super B | checkpoint A | checkpoint B | segment 0 | segment 1 | … |
+//! ```
+
+use crate::{BLOCK_SIZE, FormatError};
+
+/// Byte offsets of the two superblock copies: far enough apart not to share a flash page.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
+/// Where the checkpoint areas start.
+pub const CHECKPOINT_OFFSET: u64 = 128 << 10;
+/// Bytes reserved in a checkpoint area for each slot of the pool (an item is 20 bytes, plus chunk headers).
+const CHECKPOINT_BYTES_PER_SLOT: u64 = 21;
+/// Bytes reserved in a checkpoint area for each segment of the pool.
+const CHECKPOINT_BYTES_PER_SEGMENT: u64 = 32;
+/// Room for chunk headers, volumes and marked regions.
+const CHECKPOINT_BYTES_FIXED: u64 = 512 << 10;
+/// Fewest segments that a device must hold: two write points, a reserve and something to cache in.
+pub const SEGMENTS_MIN: u32 = 8;
+
+/// Where the parts of one cache device lie. All offsets and sizes are in bytes unless named otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of one of the two checkpoint areas.
+    pub checkpoint_area_bytes: u64,
+    /// First byte of the first segment.
+    pub segments_offset: u64,
+    /// Blocks of one segment.
+    pub segment_blocks: u32,
+    /// Segments on this device.
+    pub segment_count: u32,
+}
+
+impl Layout {
+    /// Plans a device of `device_bytes` in a pool whose devices hold `pool_bytes` together.
+    ///
+    /// # Errors
+    /// [`FormatError::TooSmall`] if fewer than [`SEGMENTS_MIN`] segments fit.
+    pub fn plan(
+        device_bytes: u64,
+        pool_bytes: u64,
+        segment_blocks: u32,
+    ) -> Result<Layout, FormatError> {
+        let segment_bytes = u64::from(segment_blocks) * BLOCK_SIZE as u64;
+        let pool_slots = pool_bytes / BLOCK_SIZE as u64;
+        let area = pool_slots * CHECKPOINT_BYTES_PER_SLOT
+            + pool_bytes / segment_bytes * CHECKPOINT_BYTES_PER_SEGMENT
+            + CHECKPOINT_BYTES_FIXED;
+        let area = area.next_multiple_of(BLOCK_SIZE as u64);
+        let segments_offset = (CHECKPOINT_OFFSET + 2 * area).next_multiple_of(segment_bytes);
+        let room = device_bytes.saturating_sub(segments_offset);
+        let segment_count = u32::try_from(room / segment_bytes).unwrap_or(u32::MAX - 1);
+        if segment_count < SEGMENTS_MIN {
+            return Err(FormatError::TooSmall {
+                needed: segments_offset + u64::from(SEGMENTS_MIN) * segment_bytes,
+                have: device_bytes,
+            });
+        }
+        Ok(Layout { checkpoint_area_bytes: area, segments_offset, segment_blocks, segment_count })
+    }
+
+    /// First byte of checkpoint area `which` (0 or 1).
+    pub fn checkpoint_offset(&self, which: usize) -> u64 {
+        assert!(which < 2);
+        CHECKPOINT_OFFSET + which as u64 * self.checkpoint_area_bytes
+    }
+
+    /// Segment size that suits a pool of `pool_bytes`: a few thousand segments, of 1 to 64 MiB.
+    pub fn segment_blocks_for(pool_bytes: u64) -> u32 {
+        let wanted = (pool_bytes / 2048).clamp(1 << 20, 64 << 20);
+        (wanted.next_power_of_two().min(64 << 20) / BLOCK_SIZE as u64) as u32
+    }
+}
