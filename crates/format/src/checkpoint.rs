@@ -1,12 +1,13 @@
-//! The checkpoint: the index and the segment table at one position of the log, so that a start reads it
-//! and rolls forward from there instead of reading the whole log.
+//! The checkpoint: the index and the segment table at one position of the log, so that a start
+//! reads it and rolls forward from there instead of reading the whole log.
 //!
-//! A stream of chunks, each of whole blocks with its own checksum and the checkpoint's generation: it
-//! protects against torn chunks, chunks of an older checkpoint in the same area, and missing chunks (the
-//! superblock says how many blocks there are). Two areas are used in turn, and a segment is reused only when
-//! neither checkpoint needs its records, so a damaged checkpoint is replaced by the one before.
+//! A stream of chunks, each of whole blocks with its own checksum and the checkpoint's generation:
+//! it protects against torn chunks, chunks of an older checkpoint in the same area, and missing
+//! chunks (the superblock says how many blocks there are). Two areas are used in turn, and a
+//! segment is reused only when neither checkpoint needs its records, so a damaged checkpoint is
+//! replaced by the one before.
 
-use crate::{BLOCK_SIZE, FormatError, checksum_without};
+use crate::{BLOCK_SIZE, FORMAT_VERSION, FormatError, checksum_without};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -24,7 +25,8 @@ pub enum ChunkKind {
     Segments = 1,
     /// [`BlockItem`]s: the index.
     Blocks = 2,
-    /// [`VolumeItem`]s: what each volume's clean entries may be trusted up to, and its marked regions.
+    /// [`VolumeItem`]s: what each volume's clean entries may be trusted up to, and its marked
+    /// regions.
     Volumes = 3,
 }
 
@@ -40,8 +42,8 @@ pub struct ChunkHeader {
     pub blocks: U16,
     /// A [`ChunkKind`].
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Version of the format.
+    pub version: u8,
     /// First half of the pool's uuid.
     pub pool: U64,
     /// Generation of the checkpoint.
@@ -118,18 +120,22 @@ const _: () = assert!(size_of::<SegmentItem>() == 24);
 const _: () = assert!(size_of::<BlockItem>() == 20);
 const _: () = assert!(size_of::<VolumeItem>() == 16);
 const _: () = assert!(std::mem::offset_of!(ChunkHeader, crc) == CRC_FIELD);
+const _: () = assert!(FORMAT_VERSION <= u8::MAX as u32);
 
 /// Items that fit a chunk of `blocks` blocks.
 pub fn items_per_chunk<T>(blocks: usize) -> usize {
     (blocks * BLOCK_SIZE - size_of::<ChunkHeader>()) / size_of::<T>()
 }
 
-/// Writes a chunk of `items` into `out` (whole blocks; what is left is zero). `header.magic`, `crc`,
-/// `blocks` and `count` are filled in.
+/// Writes a chunk of `items` into `out` (whole blocks, at most [`CHUNK_BLOCKS_MAX`]; what is left
+/// is zero). `header.magic`, `crc`, `version`, `blocks` and `count` are filled in.
 pub fn encode<T: IntoBytes + Immutable>(header: &ChunkHeader, items: &[T], out: &mut [u8]) {
     assert_eq!(out.len() % BLOCK_SIZE, 0);
+    assert!(!out.is_empty());
+    assert!(out.len() <= CHUNK_BLOCKS_MAX * BLOCK_SIZE);
     let mut header = *header;
     header.magic = MAGIC;
+    header.version = FORMAT_VERSION as u8;
     header.crc = U32::new(0);
     header.blocks = U16::new((out.len() / BLOCK_SIZE) as u16);
     header.count = U32::new(items.len() as u32);
@@ -180,11 +186,17 @@ pub fn decode(
     };
     let items_bytes = (header.count.get() as usize).saturating_mul(item_size);
     let used = size_of::<ChunkHeader>().saturating_add(items_bytes);
-    if blocks == 0 || used > blocks * BLOCK_SIZE || blocks * BLOCK_SIZE > bytes.len() {
+    let fits = (1..=CHUNK_BLOCKS_MAX).contains(&blocks)
+        && used <= blocks * BLOCK_SIZE
+        && blocks * BLOCK_SIZE <= bytes.len();
+    if !fits {
         return Err(FormatError::Damaged { what: WHAT });
     }
     if checksum_without(&bytes[..used], CRC_FIELD) != header.crc.get() {
         return Err(FormatError::Damaged { what: WHAT });
+    }
+    if u32::from(header.version) != FORMAT_VERSION {
+        return Err(invalid("version"));
     }
     if header.pool.get() != pool {
         return Err(invalid("pool"));

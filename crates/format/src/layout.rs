@@ -11,7 +11,8 @@ use crate::{BLOCK_SIZE, FormatError};
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
 /// Where the checkpoint areas start.
 pub const CHECKPOINT_OFFSET: u64 = 128 << 10;
-/// Bytes reserved in a checkpoint area for each slot of the pool (an item is 20 bytes, plus chunk headers).
+/// Bytes reserved in a checkpoint area for each slot of the pool (an item is 20 bytes, plus chunk
+/// headers).
 const CHECKPOINT_BYTES_PER_SLOT: u64 = 21;
 /// Bytes reserved in a checkpoint area for each segment of the pool.
 const CHECKPOINT_BYTES_PER_SEGMENT: u64 = 32;
@@ -20,7 +21,8 @@ const CHECKPOINT_BYTES_FIXED: u64 = 512 << 10;
 /// Fewest segments that a device must hold: two write points, a reserve and something to cache in.
 pub const SEGMENTS_MIN: u32 = 8;
 
-/// Where the parts of one cache device lie. All offsets and sizes are in bytes unless named otherwise.
+/// Where the parts of one cache device lie. All offsets and sizes are in bytes unless named
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of one of the two checkpoint areas.

@@ -1,8 +1,8 @@
 //! What is on the devices, byte for byte. `docs/format.md` draws it; this crate is the source.
 //!
 //! Nothing here performs I/O or decides anything: bytes in, values out, and an error that says what
-//! is wrong with the bytes. Every structure carries a magic number, a version and a checksum, and says
-//! what it protects against.
+//! is wrong with the bytes. Every structure carries a magic number, a version and a checksum, and
+//! says what it protects against.
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
@@ -56,9 +56,29 @@ pub enum FormatError {
     },
     /// Written by a newer version, with a feature that this build does not know.
     #[error(
-        "the {what} needs features {missing:#x} that this version does not have; use a newer Forebay"
+        "the {what} needs features {missing:#x} that this version does not have; \
+         use a newer Forebay"
     )]
     TooNew {
+        /// The structure that was expected.
+        what: &'static str,
+        /// The feature bits that are not known here.
+        missing: u64,
+    },
+    /// Written by a newer version in a format that this build does not know.
+    #[error("the {what} has format version {version}, newer than this build; use a newer Forebay")]
+    TooNewVersion {
+        /// The structure that was expected.
+        what: &'static str,
+        /// The version that was found.
+        version: u32,
+    },
+    /// Written by a newer version, with a feature past which this build can read but not write.
+    #[error(
+        "the {what} has features {missing:#x} that this version must not write to; \
+         open it read-only or use a newer Forebay"
+    )]
+    ReadOnly {
         /// The structure that was expected.
         what: &'static str,
         /// The feature bits that are not known here.
@@ -74,7 +94,8 @@ pub enum FormatError {
     },
     /// The device cannot hold a pool.
     #[error(
-        "a cache device needs at least {needed} bytes with this segment size, and this one has {have}"
+        "a cache device needs at least {needed} bytes with this segment size, \
+         and this one has {have}"
     )]
     TooSmall {
         /// Bytes needed.

@@ -1,10 +1,10 @@
 //! The record: one self-certifying write to a segment. One header block, then the payload blocks.
 //!
-//! Header and payload travel in one write. The header's checksum covers header and entries, each entry
-//! carries the checksum of its payload block: so a torn record is recognised whatever part of it is missing.
-//! It protects against: torn writes (checksums), records of an earlier life of the log (epoch) or of the
-//! segment (generation), misdirected writes (segment, offset), a hole in the log (`dseq` has no gaps),
-//! rot mistaken for the end of the log (`durable_dseq`).
+//! Header and payload travel in one write. The header's checksum covers header and entries, each
+//! entry carries the checksum of its payload block: so a torn record is recognised whatever part of
+//! it is missing. It protects against: torn writes (checksums), records of an earlier life of the
+//! log (epoch) or of the segment (generation), misdirected writes (segment, offset), a hole in the
+//! log (`dseq` has no gaps), rot mistaken for the end of the log (`durable_dseq`).
 
 use crate::{BLOCK_SIZE, FormatError, checksum_without};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -36,12 +36,14 @@ pub enum EntryKind {
     SegmentFree = 5,
     /// Origin writes may be under way in region `block` of the volume.
     Intent = 6,
-    /// The volume's origin is flushed: clean entries up to sequence `aux` are true, and all intents of
-    /// the volume before this entry are over.
+    /// The volume's origin is flushed: clean entries up to sequence `aux` are true, and all intents
+    /// of the volume before this entry are over.
     SyncPoint = 7,
-    /// A new life of the log: in the life `block` before, dirty-class records behind `aux` never happened.
+    /// A new life of the log: in the life `block` before, dirty-class records behind `aux` never
+    /// happened.
     EpochStart = 8,
-    /// Clean entries of the volume with a sequence greater than `aux`, before this entry, never happened.
+    /// Clean entries of the volume with a sequence greater than `aux`, before this entry, never
+    /// happened.
     FillCut = 9,
     /// No clean block of region `block` of the volume counts any more.
     RegionDrop = 10,
@@ -53,7 +55,7 @@ impl EntryKind {
     /// The kind with number `raw`, if there is one.
     pub fn from_raw(raw: u8) -> Option<EntryKind> {
         use EntryKind::*;
-        [
+        const BY_NUMBER: [EntryKind; 11] = [
             Dirty,
             Clean,
             Tombstone,
@@ -65,9 +67,8 @@ impl EntryKind {
             FillCut,
             RegionDrop,
             VolumeDrop,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == raw)
+        ];
+        BY_NUMBER.get(usize::from(raw).wrapping_sub(1)).copied()
     }
 
     /// Whether a payload block belongs to the entry.
@@ -147,7 +148,8 @@ pub struct RecordHeader {
     pub epoch: U64,
     /// Position in the order of all records.
     pub seq: U64,
-    /// Position among the dirty-class records, without gaps; for a clean record, the last one before it.
+    /// Position among the dirty-class records, without gaps; for a clean record, the last one
+    /// before it.
     pub dseq: U64,
     /// Every dirty-class record up to here was durable when this one was written.
     pub durable_dseq: U64,
@@ -173,11 +175,14 @@ const _: () = assert!(size_of::<RecordHeader>() == 96);
 const _: () = assert!(size_of::<Entry>() == 24);
 const _: () = assert!(std::mem::offset_of!(RecordHeader, crc) == CRC_FIELD);
 
-/// Writes a header block. `header.magic`, `crc`, `version`, `entry_count` and `payload_blocks` are filled in.
+/// Writes a header block. `header.magic`, `crc`, `version`, `entry_count` and `payload_blocks` are
+/// filled in.
 pub fn encode(header: &RecordHeader, entries: &[Entry], block: &mut [u8]) {
     assert_eq!(block.len(), BLOCK_SIZE);
     assert!(entries.len() <= ENTRIES_MAX);
     let payload = entries.iter().filter(|entry| entry.kind().has_payload()).count();
+    assert!(payload <= PAYLOAD_BLOCKS_MAX);
+    assert!(!entries.iter().any(|entry| entry.kind().has_payload() && entry.mask == 0));
     let mut header = *header;
     header.magic = MAGIC;
     header.version = U16::new(crate::FORMAT_VERSION as u16);
@@ -224,6 +229,9 @@ pub fn decode(block: &[u8]) -> Result<(RecordHeader, Vec<Entry>), FormatError> {
         .collect();
     if entries.iter().any(|entry| EntryKind::from_raw(entry.kind).is_none()) {
         return invalid("entry kind");
+    }
+    if entries.iter().any(|entry| entry.kind().has_payload() && entry.mask == 0) {
+        return invalid("mask");
     }
     let payload = entries.iter().filter(|entry| entry.kind().has_payload()).count();
     if payload != usize::from(header.payload_blocks.get()) || payload > PAYLOAD_BLOCKS_MAX {

@@ -1,15 +1,17 @@
-//! The superblock: who this device is, where its parts lie, which volumes the pool serves, and the life
-//! (epoch) of the log.
+//! The superblock: who this device is, where its parts lie, which volumes the pool serves, and the
+//! life (epoch) of the log.
 //!
-//! Two copies, written alternately and never both in one go: a torn write leaves the other copy, which is
-//! one generation older and still true. It protects against: a device of another pool (uuids), a stale
-//! device that was away (generation, epoch), a torn write (checksum, two copies), records of an earlier
-//! life of the log (epoch), a newer version's features (feature bits).
+//! Two copies, written alternately and never both in one go: a torn write leaves the other copy,
+//! which is one generation older and still true. It protects against: a device of another pool
+//! (uuids), a stale device that was away (generation, epoch), a torn write (checksum, two copies),
+//! records of an earlier life of the log (epoch), a newer version's features (feature bits).
 
 use crate::{
-    BLOCK_SIZE, FORMAT_VERSION, FormatError, Layout, POOL_DEVICES_MAX, checksum_without,
-    layout::SEGMENTS_MIN,
+    BLOCK_SIZE, FORMAT_VERSION, FormatError, Layout, POOL_DEVICES_MAX, SECTOR_SIZE,
+    checksum_without,
+    layout::{CHECKPOINT_OFFSET, SEGMENTS_MIN},
 };
+use std::ops::RangeInclusive;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -19,13 +21,19 @@ pub const MAGIC: [u8; 8] = *b"Forebay1";
 pub const SUPERBLOCK_SIZE: usize = 32 << 10;
 /// Most volumes of one pool.
 pub const VOLUMES_MAX: usize = (SUPERBLOCK_SIZE - BLOCK_SIZE) / size_of::<VolumeEntry>();
+/// Most bytes of a volume: its block numbers take 48 bits ([`crate::checkpoint::BlockItem::key`]).
+pub const VOLUME_BYTES_MAX: u64 = (1 << 48) * BLOCK_SIZE as u64;
 /// Incompatible features that this build understands.
 pub const INCOMPAT_KNOWN: u64 = 0;
 /// Features without which this build may still read, but not write.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// `checkpoint_area` when there is no checkpoint yet.
 pub const CHECKPOINT_NONE: u8 = 0xff;
+/// Blocks that a segment may have. The upper end, 256 MiB, bounds what a start reads of one
+/// segment.
+pub const SEGMENT_BLOCKS: RangeInclusive<u32> = 2..=1 << 16;
 const CRC_FIELD: usize = 12;
+const WHAT: &str = "superblock";
 
 /// One device of the pool, as every device of the pool remembers it.
 #[repr(C)]
@@ -87,7 +95,8 @@ pub struct Header {
     pub pool_name: [u8; 64],
     /// Grows by one with each write of a superblock; the greater valid copy is the true one.
     pub generation: U64,
-    /// Life of the log; grows by one each time that the pool is opened for writing, before any record.
+    /// Life of the log; grows by one each time that the pool is opened for writing, before any
+    /// record.
     pub epoch: U64,
     /// Index of this device in `devices`.
     pub device_index: U16,
@@ -119,8 +128,8 @@ pub struct Header {
     pub checkpoint_dseq: U64,
     /// Epoch in which the checkpoint was begun.
     pub checkpoint_epoch: U64,
-    /// The checkpoint before, in the other area, with which a damaged one is replaced: its generation,
-    /// or 0 for none.
+    /// The checkpoint before, in the other area, with which a damaged one is replaced: its
+    /// generation, or 0 for none.
     pub previous_generation: U64,
     /// As `checkpoint_blocks`, of the checkpoint before.
     pub previous_blocks: U64,
@@ -162,19 +171,20 @@ impl Superblock {
         header.version = U32::new(FORMAT_VERSION);
         header.crc = U32::new(0);
         out[..BLOCK_SIZE].copy_from_slice(header.as_bytes());
-        for (slot, volume) in out[BLOCK_SIZE..].chunks_exact_mut(256).zip(&self.volumes) {
-            slot.copy_from_slice(volume.as_bytes());
+        let slots = out[BLOCK_SIZE..].chunks_exact_mut(size_of::<VolumeEntry>());
+        for (slot, volume) in slots.zip(&self.volumes) {
+            slot.copy_from_slice(VolumeEntry { used: 1, ..*volume }.as_bytes());
         }
         let crc = checksum_without(out, CRC_FIELD);
         out[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Decodes one copy.
+    /// Decodes one copy. A copy with read-only compatible features of a newer version is returned:
+    /// ask [`Superblock::writable`] before the first write to the pool.
     ///
     /// # Errors
     /// Says whether the bytes are not ours, damaged, too new or impossible.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
-        const WHAT: &str = "superblock";
         assert_eq!(bytes.len(), SUPERBLOCK_SIZE);
         let header = Header::read_from_bytes(&bytes[..BLOCK_SIZE]).expect("one block");
         if header.magic != MAGIC {
@@ -183,21 +193,30 @@ impl Superblock {
         if checksum_without(bytes, CRC_FIELD) != header.crc.get() {
             return Err(FormatError::Damaged { what: WHAT });
         }
-        let missing = header.features_incompat.get() & !INCOMPAT_KNOWN;
-        if missing != 0 || header.version.get() > FORMAT_VERSION {
-            return Err(FormatError::TooNew { what: WHAT, missing });
+        if header.version.get() > FORMAT_VERSION {
+            return Err(FormatError::TooNewVersion { what: WHAT, version: header.version.get() });
         }
-        let missing = header.features_ro_compat.get() & !RO_COMPAT_KNOWN;
+        let missing = header.features_incompat.get() & !INCOMPAT_KNOWN;
         if missing != 0 {
             return Err(FormatError::TooNew { what: WHAT, missing });
         }
         check_values(&header)?;
-        let volumes = bytes[BLOCK_SIZE..]
-            .chunks_exact(256)
-            .map(|slot| VolumeEntry::read_from_bytes(slot).expect("256 bytes"))
-            .filter(|volume| volume.used == 1)
-            .collect();
+        check_devices(&header)?;
+        let volumes = decode_volumes(&bytes[BLOCK_SIZE..])?;
         Ok(Superblock { header, volumes })
+    }
+
+    /// Whether this build may write to the pool.
+    ///
+    /// # Errors
+    /// [`FormatError::ReadOnly`] if the pool has features that this build may read past but not
+    /// write.
+    pub fn writable(&self) -> Result<(), FormatError> {
+        let missing = self.header.features_ro_compat.get() & !RO_COMPAT_KNOWN;
+        match missing {
+            0 => Ok(()),
+            _ => Err(FormatError::ReadOnly { what: WHAT, missing }),
+        }
     }
 
     /// A superblock of zeros, to fill in.
@@ -240,8 +259,16 @@ impl Superblock {
     }
 }
 
+fn invalid(field: &'static str) -> Result<(), FormatError> {
+    Err(FormatError::Invalid { what: WHAT, field })
+}
+
+/// Checks each value of the header on its own. After this and [`check_devices`], no arithmetic on
+/// offsets and counts of the superblock can overflow.
 fn check_values(header: &Header) -> Result<(), FormatError> {
-    let invalid = |field| Err(FormatError::Invalid { what: "superblock", field });
+    if header.version.get() == 0 {
+        return invalid("version");
+    }
     let count = usize::from(header.device_count.get());
     if count == 0 || count > POOL_DEVICES_MAX {
         return invalid("device_count");
@@ -249,18 +276,45 @@ fn check_values(header: &Header) -> Result<(), FormatError> {
     if usize::from(header.device_index.get()) >= count {
         return invalid("device_index");
     }
-    if !(2..=1 << 16).contains(&header.segment_blocks.get()) {
+    if !SEGMENT_BLOCKS.contains(&header.segment_blocks.get()) {
         return invalid("segment_blocks");
     }
     if header.shard_count.get() != 1 {
         return invalid("shard_count");
     }
+    if header.clean > 1 {
+        return invalid("clean");
+    }
     if header.checkpoint_area > 1 && header.checkpoint_area != CHECKPOINT_NONE {
         return invalid("checkpoint_area");
     }
+    let area_blocks = header.checkpoint_area_bytes.get() / BLOCK_SIZE as u64;
+    if !header.checkpoint_area_bytes.get().is_multiple_of(BLOCK_SIZE as u64) {
+        return invalid("checkpoint_area_bytes");
+    }
+    if header.checkpoint_blocks.get() > area_blocks {
+        return invalid("checkpoint_blocks");
+    }
+    if header.previous_blocks.get() > area_blocks {
+        return invalid("previous_blocks");
+    }
+    Ok(())
+}
+
+/// Checks that the parts of each device follow one another and fit the device, and that the numbers
+/// of the pool's segments and slots fit their types.
+fn check_devices(header: &Header) -> Result<(), FormatError> {
     let segment_bytes = u64::from(header.segment_blocks.get()) * BLOCK_SIZE as u64;
+    let segments_offset = header.segments_offset.get();
+    let areas = header.checkpoint_area_bytes.get().checked_mul(2);
+    let areas_end = areas.and_then(|areas| areas.checked_add(CHECKPOINT_OFFSET));
+    if areas_end.is_none_or(|end| end > segments_offset)
+        || !segments_offset.is_multiple_of(BLOCK_SIZE as u64)
+    {
+        return invalid("segments_offset");
+    }
     let mut base = 0_u64;
-    for (index, device) in header.devices[..count].iter().enumerate() {
+    for device in &header.devices[..usize::from(header.device_count.get())] {
         let segments = device.segment_count.get();
         if u64::from(device.segment_base.get()) != base {
             return invalid("segment_base");
@@ -268,20 +322,40 @@ fn check_values(header: &Header) -> Result<(), FormatError> {
         if segments < SEGMENTS_MIN {
             return invalid("segment_count");
         }
-        let fits = header.segments_offset.get().checked_add(u64::from(segments) * segment_bytes);
-        let own = index == usize::from(header.device_index.get());
-        if own && fits.is_none_or(|end| end > device.bytes.get()) {
-            return invalid("segments_offset");
+        let end = segments_offset.checked_add(u64::from(segments) * segment_bytes);
+        if end.is_none_or(|end| end > device.bytes.get()) {
+            return invalid("segment_count");
         }
         base += u64::from(segments);
     }
     if base * u64::from(header.segment_blocks.get()) >= u64::from(u32::MAX) {
         return invalid("segment_count");
     }
-    if header.checkpoint_blocks.get() * BLOCK_SIZE as u64 > header.checkpoint_area_bytes.get() {
-        return invalid("checkpoint_blocks");
-    }
     Ok(())
+}
+
+/// The volumes in use of a volume table.
+fn decode_volumes(table: &[u8]) -> Result<Vec<VolumeEntry>, FormatError> {
+    let mut volumes: Vec<VolumeEntry> = Vec::new();
+    for slot in table.chunks_exact(size_of::<VolumeEntry>()) {
+        let volume = VolumeEntry::read_from_bytes(slot).expect("256 bytes");
+        match volume.used {
+            0 => continue,
+            1 => {}
+            _ => invalid("volume used")?,
+        }
+        if volume.id.get() == 0 || volumes.iter().any(|other| other.id == volume.id) {
+            invalid("volume id")?;
+        }
+        if !volume.bytes.get().is_multiple_of(SECTOR_SIZE as u64) {
+            invalid("volume bytes")?;
+        }
+        if volume.bytes.get() > VOLUME_BYTES_MAX {
+            invalid("volume bytes")?;
+        }
+        volumes.push(volume);
+    }
+    Ok(volumes)
 }
 
 /// Copies `text` into a fixed field, cut at a character boundary, padded with zeros.
@@ -317,19 +391,21 @@ pub struct PoolSpec {
 /// The superblocks of a new pool, one for each device.
 ///
 /// # Errors
-/// [`FormatError::TooSmall`] for a device that is too small, [`FormatError::Invalid`] for too many devices
-/// or a pool beyond 2^32 slots (16 TiB).
+/// [`FormatError::TooSmall`] for a device that is too small, [`FormatError::Invalid`] for too many
+/// devices or a pool beyond 2^32 slots (16 TiB).
 pub fn new_pool(spec: &PoolSpec) -> Result<Vec<Superblock>, FormatError> {
     let invalid = |field| FormatError::Invalid { what: "pool", field };
     if spec.devices.is_empty() || spec.devices.len() > POOL_DEVICES_MAX {
         return Err(invalid("number of devices"));
     }
-    let pool_bytes: u64 = spec.devices.iter().map(|device| device.0).sum();
-    if pool_bytes / BLOCK_SIZE as u64 >= u64::from(u32::MAX) {
-        return Err(invalid("size (more than 16 TiB)"));
-    }
+    let pool_bytes = spec.devices.iter().try_fold(0_u64, |sum, device| sum.checked_add(device.0));
+    let fits = |bytes: &u64| bytes / (BLOCK_SIZE as u64) < u64::from(u32::MAX);
+    let pool_bytes = pool_bytes.filter(fits).ok_or(invalid("size (more than 16 TiB)"))?;
     let segment_blocks =
         spec.segment_blocks.unwrap_or_else(|| Layout::segment_blocks_for(pool_bytes));
+    if !SEGMENT_BLOCKS.contains(&segment_blocks) {
+        return Err(invalid("segment size"));
+    }
     let mut base = Superblock::empty();
     base.header.pool_uuid = spec.uuid;
     base.header.pool_name = text_field(&spec.name);
