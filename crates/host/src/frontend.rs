@@ -1,1 +1,3 @@
 //! How clients reach a volume.
+
+pub mod nbd;
