@@ -75,3 +75,45 @@ impl Layout {
         (wanted.next_power_of_two().min(64 << 20) / BLOCK_SIZE as u64) as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{BlockItem, CHUNK_BLOCKS_MAX, SegmentItem, items_per_chunk};
+
+    /// Blocks that a checkpoint takes that holds every slot and every segment of the pool.
+    fn full_checkpoint_blocks(layout: &Layout) -> u64 {
+        let slots = u64::from(layout.segment_count) * u64::from(layout.segment_blocks);
+        let chunks = |items: u64, per_chunk: usize| {
+            items.div_ceil(per_chunk as u64) * CHUNK_BLOCKS_MAX as u64
+        };
+        chunks(slots, items_per_chunk::<BlockItem>(CHUNK_BLOCKS_MAX))
+            + chunks(layout.segment_count.into(), items_per_chunk::<SegmentItem>(CHUNK_BLOCKS_MAX))
+    }
+
+    #[test]
+    fn a_full_index_fits_a_checkpoint_area() {
+        for shift in 24..44 {
+            let bytes = 1_u64 << shift;
+            let layout = Layout::plan(bytes, bytes, Layout::segment_blocks_for(bytes)).unwrap();
+            let area_blocks = layout.checkpoint_area_bytes / BLOCK_SIZE as u64;
+            let used = full_checkpoint_blocks(&layout);
+            assert!(used + 16 <= area_blocks, "{used} of {area_blocks} blocks at {bytes} bytes");
+            let end = layout.segments_offset
+                + u64::from(layout.segment_count) * u64::from(layout.segment_blocks) * 4096;
+            assert!(end <= bytes);
+            assert!(
+                layout.checkpoint_offset(1) + layout.checkpoint_area_bytes
+                    <= layout.segments_offset
+            );
+        }
+    }
+
+    #[test]
+    fn segments_are_one_to_64_mib_and_a_few_thousand() {
+        assert_eq!(Layout::segment_blocks_for(0), 256);
+        assert_eq!(Layout::segment_blocks_for(4 << 30), 512);
+        assert_eq!(Layout::segment_blocks_for(1 << 40), 16384);
+        assert_eq!(Layout::segment_blocks_for(u64::MAX), 16384);
+    }
+}

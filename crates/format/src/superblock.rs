@@ -433,3 +433,6 @@ pub fn new_pool(spec: &PoolSpec) -> Result<Vec<Superblock>, FormatError> {
     };
     Ok((0..spec.devices.len()).map(of_device).collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn spec(devices_mib: &[u64], segment_blocks: Option<u32>) -> PoolSpec {
+    let device = |(index, mib): (usize, &u64)| (mib * MIB, [index as u8 + 1; 16]);
+    PoolSpec {
+        name: "pool".into(),
+        uuid: [7; 16],
+        devices: devices_mib.iter().enumerate().map(device).collect(),
+        segment_blocks,
+    }
+}
+
+fn bytes_of(superblock: &Superblock) -> Vec<u8> {
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    superblock.encode(&mut bytes);
+    bytes
+}
+
+fn one(generation: u64) -> Superblock {
+    let mut superblock = new_pool(&spec(&[64], None)).unwrap().remove(0);
+    superblock.header.generation = U64::new(generation);
+    superblock
+}
+
+fn volume(id: u16) -> VolumeEntry {
+    let mut volume = VolumeEntry::new_zeroed();
+    volume.id = U16::new(id);
+    volume.bytes = U64::new(MIB);
+    volume
+}
+
+#[test]
+fn a_new_pool_reads_back_on_every_device() {
+    let made = new_pool(&spec(&[64, 128, 40], None)).unwrap();
+    assert_eq!(made.len(), 3);
+    let mut base = 0;
+    for (index, superblock) in made.iter().enumerate() {
+        let read = Superblock::decode(&bytes_of(superblock)).unwrap();
+        assert_eq!(read.header.device_index.get() as usize, index);
+        assert_eq!(read.header.devices[index].segment_base.get(), base);
+        assert_eq!(read.layout(), superblock.layout());
+        assert_eq!(read.header.checkpoint_area, CHECKPOINT_NONE);
+        assert!(read.volumes.is_empty());
+        base += read.layout().segment_count;
+    }
+}
+
+#[test]
+fn what_cannot_be_a_pool_is_refused() {
+    let error = |spec: &PoolSpec| new_pool(spec).unwrap_err();
+    let invalid = |field| FormatError::Invalid { what: "pool", field };
+    assert_eq!(error(&spec(&[], None)), invalid("number of devices"));
+    assert_eq!(error(&spec(&[64; 17], None)), invalid("number of devices"));
+    assert_eq!(error(&spec(&[16 << 20], None)), invalid("size (more than 16 TiB)"));
+    assert_eq!(error(&spec(&[64], Some(0))), invalid("segment size"));
+    assert_eq!(error(&spec(&[64], Some(1 << 17))), invalid("segment size"));
+    let mut overflow = spec(&[1, 1], None);
+    overflow.devices.iter_mut().for_each(|device| device.0 = u64::MAX);
+    assert_eq!(error(&overflow), invalid("size (more than 16 TiB)"));
+    let small = error(&spec(&[4], None));
+    let FormatError::TooSmall { needed, have } = small else { panic!("{small:?}") };
+    assert_eq!(have, 4 * MIB);
+    assert!(Layout::plan(needed, have, 256).is_ok());
+    assert!(Layout::plan(needed - 1, have, 256).is_err());
+}
+
+#[test]
+fn the_greater_valid_copy_is_the_true_one() {
+    let damaged = || Err(FormatError::Damaged { what: "superblock" });
+    let absent = || Err(FormatError::NotOurs { what: "superblock" });
+    let generation =
+        |copies| Superblock::choose(copies).map(|(copy, why)| (copy.header.generation.get(), why));
+    assert_eq!(generation([Ok(one(4)), Ok(one(5))]), Ok((5, None)));
+    assert_eq!(generation([Ok(one(6)), Ok(one(5))]), Ok((6, None)));
+    assert_eq!(generation([damaged(), Ok(one(5))]), Ok((5, damaged().err())));
+    assert_eq!(generation([Ok(one(6)), absent()]), Ok((6, absent().err())));
+    assert_eq!(generation([absent(), damaged()]), Err(FormatError::Damaged { what: "superblock" }));
+    assert_eq!(generation([absent(), absent()]), Err(FormatError::NotOurs { what: "superblock" }));
+}
+
+#[test]
+fn a_torn_write_never_yields_a_mixture() {
+    let (old, new) = (bytes_of(&one(4)), bytes_of(&one(5)));
+    for sectors in 1..SUPERBLOCK_SIZE / SECTOR_SIZE {
+        let torn = [&new[..sectors * SECTOR_SIZE], &old[sectors * SECTOR_SIZE..]].concat();
+        match Superblock::decode(&torn) {
+            // All that differs lies in the first sector, so the write is as good as complete.
+            Ok(read) => assert_eq!(read.header.generation.get(), 5),
+            Err(error) => assert_eq!(error, FormatError::Damaged { what: "superblock" }),
+        }
+    }
+    let mut with_volume = one(5);
+    with_volume.volumes.push(volume(1));
+    let new = bytes_of(&with_volume);
+    let torn = [&new[..SECTOR_SIZE], &old[SECTOR_SIZE..]].concat();
+    assert!(Superblock::decode(&torn).is_err());
+}
+
+#[test]
+fn impossible_values_are_named() {
+    let change = |name: &str, change: fn(&mut Superblock)| {
+        let mut superblock = one(1);
+        change(&mut superblock);
+        match Superblock::decode(&bytes_of(&superblock)) {
+            Err(FormatError::Invalid { field, .. }) => assert_eq!(field, name),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    change("device_count", |sb| sb.header.device_count = U16::new(0));
+    change("device_count", |sb| sb.header.device_count = U16::new(17));
+    change("device_index", |sb| sb.header.device_index = U16::new(1));
+    change("segment_blocks", |sb| sb.header.segment_blocks = U32::new(1));
+    change("shard_count", |sb| sb.header.shard_count = U16::new(2));
+    change("clean", |sb| sb.header.clean = 2);
+    change("checkpoint_area", |sb| sb.header.checkpoint_area = 2);
+    change("checkpoint_area_bytes", |sb| sb.header.checkpoint_area_bytes = U64::new(4095));
+    change("checkpoint_blocks", |sb| sb.header.checkpoint_blocks = U64::new(u64::MAX));
+    change("previous_blocks", |sb| sb.header.previous_blocks = U64::new(1 << 52));
+    change("segments_offset", |sb| sb.header.segments_offset = U64::new(0));
+    change("segments_offset", |sb| sb.header.checkpoint_area_bytes = U64::new(1 << 63));
+    change("segment_base", |sb| sb.header.devices[0].segment_base = U32::new(1));
+    change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(7));
+    change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(1 << 20));
+    change("volume id", |sb| sb.volumes = vec![volume(0)]);
+    change("volume id", |sb| sb.volumes = vec![volume(3), volume(3)]);
+    change("volume bytes", |sb| {
+        sb.volumes = vec![VolumeEntry { bytes: U64::new(513), ..volume(3) }];
+    });
+}
+
+#[test]
+fn unused_volume_slots_are_skipped_wherever_they_are() {
+    let mut superblock = one(1);
+    superblock.volumes = vec![volume(1), volume(2), volume(3)];
+    let mut bytes = bytes_of(&superblock);
+    bytes[BLOCK_SIZE + 256 + 2] = 0;
+    bytes[CRC_FIELD..CRC_FIELD + 4].fill(0);
+    let crc = crate::checksum(&bytes);
+    bytes[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&crc.to_le_bytes());
+    let ids: Vec<u16> =
+        Superblock::decode(&bytes).unwrap().volumes.iter().map(|volume| volume.id.get()).collect();
+    assert_eq!(ids, [1, 3]);
+}
+
+#[test]
+fn text_is_cut_between_characters() {
+    assert_eq!(text_field::<4>("abc"), *b"abc\0");
+    assert_eq!(text_field::<4>("abcde"), *b"abcd");
+    assert_eq!(text_field::<4>("abcé"), *b"abc\0");
+    assert_eq!(field_text(&text_field::<8>("größe")), "größe");
+    assert_eq!(field_text(b"\xff\xfe\0junk"), "\u{fffd}\u{fffd}");
+}

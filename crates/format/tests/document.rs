@@ -1,0 +1,172 @@
+//! `docs/format.md` draws the structures by hand; this test holds its tables and numbers to the
+//! code.
+
+use forebay_format::checkpoint::{BlockItem, ChunkHeader, SegmentItem, VolumeItem};
+use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
+use forebay_format::superblock::{self, DeviceEntry, Header, VolumeEntry};
+use forebay_format::{checkpoint, layout};
+use std::mem::offset_of;
+use std::path::Path;
+
+/// One row: the offset in bytes, the size in bytes, the field.
+type Row = (usize, usize, &'static str);
+
+/// The rows of a structure without padding. Does not compile unless all its fields are named.
+macro_rules! rows {
+    ($structure:ident { $($field:ident),* $(,)? }) => {{
+        #[allow(dead_code)]
+        fn all_fields_are_named($structure { $($field: _),* }: $structure) {}
+        let starts = [$((offset_of!($structure, $field), stringify!($field))),*];
+        let ends = starts[1..].iter().map(|start| start.0).chain([size_of::<$structure>()]);
+        let rows: Vec<Row> =
+            starts.iter().zip(ends).map(|(&(at, field), end)| (at, end - at, field)).collect();
+        (stringify!($structure), rows)
+    }};
+}
+
+fn structures() -> Vec<(&'static str, Vec<Row>)> {
+    vec![
+        rows!(Header {
+            magic,
+            version,
+            crc,
+            features_compat,
+            features_ro_compat,
+            features_incompat,
+            pool_uuid,
+            pool_name,
+            generation,
+            epoch,
+            device_index,
+            device_count,
+            shard_count,
+            volume_id_next,
+            segment_blocks,
+            clean,
+            checkpoint_area,
+            reserved,
+            checkpoint_area_bytes,
+            segments_offset,
+            checkpoint_generation,
+            checkpoint_blocks,
+            checkpoint_seq,
+            checkpoint_dseq,
+            checkpoint_epoch,
+            previous_generation,
+            previous_blocks,
+            previous_seq,
+            previous_dseq,
+            previous_epoch,
+            devices,
+            reserved_tail,
+        }),
+        rows!(DeviceEntry { uuid, segment_base, segment_count, bytes }),
+        rows!(VolumeEntry { id, used, mode, reserved, bytes, uuid, name, fingerprint, origin }),
+        rows!(RecordHeader {
+            magic,
+            crc,
+            version,
+            class,
+            flags,
+            pool,
+            epoch,
+            seq,
+            dseq,
+            durable_dseq,
+            segment,
+            segment_generation,
+            twin,
+            twin_generation,
+            offset,
+            entry_count,
+            payload_blocks,
+            reserved,
+        }),
+        rows!(Entry { block, aux, crc, volume, kind, mask }),
+        rows!(ChunkHeader {
+            magic,
+            crc,
+            blocks,
+            kind,
+            version,
+            pool,
+            generation,
+            position,
+            count,
+            reserved_tail,
+        }),
+        rows!(SegmentItem { last_seq, segment, generation, twin, reserved }),
+        rows!(BlockItem { key, slot, crc, flags, mask, reserved }),
+        rows!(VolumeItem { value, volume, kind, reserved }),
+    ]
+}
+
+fn document() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
+    std::fs::read_to_string(&path).unwrap()
+}
+
+/// The cells of the table that follows `marker`, without head and rule.
+fn table<'a>(document: &'a str, marker: &str) -> Vec<Vec<&'a str>> {
+    let (_, rest) = document.split_once(marker).unwrap_or_else(|| panic!("no {marker}"));
+    rest.lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+#[test]
+fn tables_match_the_structures() {
+    let document = document();
+    for (name, rows) in structures() {
+        let written = table(&document, &format!("<!-- table: {name} -->"));
+        let written: Vec<[&str; 3]> = written.iter().map(|row| [row[0], row[1], row[2]]).collect();
+        let expected: Vec<[String; 3]> = rows
+            .iter()
+            .map(|(at, size, field)| [at.to_string(), size.to_string(), format!("`{field}`")])
+            .collect();
+        assert_eq!(written, expected, "the table of {name} in docs/format.md");
+    }
+}
+
+#[test]
+fn every_entry_kind_is_described() {
+    let document = document();
+    let written: Vec<(String, String)> = table(&document, "<!-- table: EntryKind -->")
+        .iter()
+        .map(|row| (row[0].to_string(), row[1].to_string()))
+        .collect();
+    let expected: Vec<(String, String)> = (0..=u8::MAX)
+        .filter_map(|raw| EntryKind::from_raw(raw).map(|kind| (raw, kind)))
+        .map(|(raw, kind)| (raw.to_string(), format!("`{kind:?}`")))
+        .collect();
+    assert_eq!(written, expected);
+}
+
+#[test]
+fn numbers_match_the_constants() {
+    let document = document();
+    let written: Vec<(&str, u64)> = table(&document, "<!-- table: constants -->")
+        .iter()
+        .map(|row| (row[0].trim_matches('`'), row[1].parse().expect("a number of bytes")))
+        .collect();
+    let expected: Vec<(&str, u64)> = vec![
+        ("BLOCK_SIZE", forebay_format::BLOCK_SIZE as u64),
+        ("SECTOR_SIZE", forebay_format::SECTOR_SIZE as u64),
+        ("FORMAT_VERSION", forebay_format::FORMAT_VERSION.into()),
+        ("SUPERBLOCK_SIZE", superblock::SUPERBLOCK_SIZE as u64),
+        ("SUPERBLOCK_OFFSETS[1]", layout::SUPERBLOCK_OFFSETS[1]),
+        ("CHECKPOINT_OFFSET", layout::CHECKPOINT_OFFSET),
+        ("SEGMENTS_MIN", layout::SEGMENTS_MIN.into()),
+        ("SEGMENT_BLOCKS.start", (*superblock::SEGMENT_BLOCKS.start()).into()),
+        ("SEGMENT_BLOCKS.end", (*superblock::SEGMENT_BLOCKS.end()).into()),
+        ("POOL_DEVICES_MAX", forebay_format::POOL_DEVICES_MAX as u64),
+        ("VOLUMES_MAX", superblock::VOLUMES_MAX as u64),
+        ("ENTRIES_MAX", record::ENTRIES_MAX as u64),
+        ("PAYLOAD_BLOCKS_MAX", record::PAYLOAD_BLOCKS_MAX as u64),
+        ("CHUNK_BLOCKS_MAX", checkpoint::CHUNK_BLOCKS_MAX as u64),
+    ];
+    assert_eq!(written, expected);
+}

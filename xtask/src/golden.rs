@@ -1,0 +1,227 @@
+//! `cargo xtask golden`: writes the golden images that `crates/format/tests/golden.rs` reads.
+//!
+//! The images are checked in. When the format changes on purpose, run this, review the difference,
+//! change the test's values by hand (it does not share code with this file) and add a line to the
+//! version history in `docs/format.md`.
+
+use anyhow::{Context, Result};
+use forebay_format::checkpoint::{
+    self, BlockItem, ChunkHeader, ChunkKind, SegmentItem, VolumeItem,
+};
+use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
+use forebay_format::superblock::{
+    DeviceEntry, SUPERBLOCK_SIZE, Superblock, VolumeEntry, text_field,
+};
+use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE, checksum};
+use std::path::Path;
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U16, U32, U64};
+
+/// Writes all images into `directory`.
+///
+/// # Errors
+/// Says which file could not be written.
+pub fn write(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let save = |name: &str, bytes: &[u8]| {
+        let path = directory.join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))
+    };
+    let good = encoded(&superblock());
+    save("superblock.bin", &good)?;
+    save("superblock-torn.bin", &torn(&good, BLOCK_SIZE + 512))?;
+    save("superblock-ro-compat.bin", &featured(|sb| sb.header.features_ro_compat = U64::new(4)))?;
+    save("superblock-incompat.bin", &featured(|sb| sb.header.features_incompat = U64::new(8)))?;
+    save("superblock-version.bin", &version(good, 2))?;
+    let dirty = dirty_record();
+    save("record-dirty.bin", &dirty)?;
+    save("record-torn-header.bin", &torn(&dirty, 100))?;
+    save("record-torn-payload.bin", &torn(&dirty, BLOCK_SIZE + 512))?;
+    save("record-clean.bin", &clean_record())?;
+    let chunks = checkpoint_chunks();
+    save("checkpoint.bin", &chunks)?;
+    save("checkpoint-torn.bin", &torn(&chunks, BLOCK_SIZE + 32))
+}
+
+/// What a write leaves that only reached `kept` bytes of a device full of 0xff.
+fn torn(bytes: &[u8], kept: usize) -> Vec<u8> {
+    let mut torn = bytes.to_vec();
+    torn[kept..].fill(0xff);
+    torn
+}
+
+fn encoded(superblock: &Superblock) -> Vec<u8> {
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    superblock.encode(&mut bytes);
+    bytes
+}
+
+fn featured(change: impl FnOnce(&mut Superblock)) -> Vec<u8> {
+    let mut superblock = superblock();
+    change(&mut superblock);
+    encoded(&superblock)
+}
+
+/// The image as if a newer version had written it, with a valid checksum.
+fn version(mut bytes: Vec<u8>, version: u32) -> Vec<u8> {
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
+    bytes[12..16].fill(0);
+    let crc = checksum(&bytes);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn volume(id: u16, mode: u8, bytes: u64, name: &str, origin: &str) -> VolumeEntry {
+    VolumeEntry {
+        id: U16::new(id),
+        used: 1,
+        mode,
+        reserved: [0; 4],
+        bytes: U64::new(bytes),
+        uuid: [0x10 + id as u8; 16],
+        name: text_field(name),
+        fingerprint: [0x20 + id as u8; 32],
+        origin: text_field(origin),
+    }
+}
+
+fn superblock() -> Superblock {
+    let mut superblock = Superblock::empty();
+    let header = &mut superblock.header;
+    header.features_compat = U64::new(1 << 40);
+    header.pool_uuid = *b"pool-uuid-16byte";
+    header.pool_name = text_field("goldpool");
+    header.generation = U64::new(0x0102_0304_0506_0708);
+    header.epoch = U64::new(17);
+    header.device_index = U16::new(1);
+    header.device_count = U16::new(2);
+    header.volume_id_next = U16::new(9);
+    header.segment_blocks = U32::new(256);
+    header.clean = 1;
+    header.checkpoint_area = 1;
+    header.checkpoint_area_bytes = U64::new(896 << 10);
+    header.segments_offset = U64::new(2 << 20);
+    header.checkpoint_generation = U64::new(33);
+    header.checkpoint_blocks = U64::new(7);
+    header.checkpoint_seq = U64::new(1001);
+    header.checkpoint_dseq = U64::new(901);
+    header.checkpoint_epoch = U64::new(16);
+    header.previous_generation = U64::new(32);
+    header.previous_blocks = U64::new(6);
+    header.previous_seq = U64::new(1000);
+    header.previous_dseq = U64::new(900);
+    header.previous_epoch = U64::new(15);
+    let device = |uuid, base, count, mib: u64| DeviceEntry {
+        uuid,
+        segment_base: U32::new(base),
+        segment_count: U32::new(count),
+        bytes: U64::new(mib << 20),
+    };
+    header.devices[0] = device([0xa1; 16], 0, 30, 32);
+    header.devices[1] = device([0xa2; 16], 30, 62, 64);
+    superblock.volumes = vec![
+        volume(3, 1, 10 << 30, "mail", "/dev/disk/by-id/ata-OLD-1"),
+        volume(8, 4, (1 << 40) + 512, "größe", "nbd://store/big"),
+    ];
+    superblock
+}
+
+fn record_header(class: RecordClass) -> RecordHeader {
+    let mut header = RecordHeader::new_zeroed();
+    header.class = class as u8;
+    header.pool = U64::new(0x1122_3344_5566_7788);
+    header.epoch = U64::new(17);
+    header.seq = U64::new(2002);
+    header.dseq = U64::new(1502);
+    header.durable_dseq = U64::new(1499);
+    header.segment = U32::new(5);
+    header.segment_generation = U32::new(71);
+    header.twin = U32::new(SEGMENT_NONE);
+    header.offset = U32::new(130);
+    header
+}
+
+fn payload(seed: u8) -> Vec<u8> {
+    (0..BLOCK_SIZE).map(|at| (at / 16) as u8 ^ (at as u8).wrapping_mul(seed)).collect()
+}
+
+fn block_entry(kind: EntryKind, volume: u16, block: u64, mask: u8, payload: &[u8]) -> Entry {
+    Entry { mask, crc: U32::new(checksum(payload)), ..Entry::plain(kind, volume, block, 0) }
+}
+
+fn dirty_record() -> Vec<u8> {
+    let (first, second) = (payload(3), payload(5));
+    let mut header = record_header(RecordClass::Dirty);
+    header.twin = U32::new(40);
+    header.twin_generation = U32::new(72);
+    let entries = [
+        block_entry(EntryKind::Dirty, 3, 0x0000_8001_0203_0405, 0b0001_1000, &first),
+        block_entry(EntryKind::Clean, 8, 77, MASK_FULL, &second),
+        Entry::plain(EntryKind::Tombstone, 3, 100, 4096),
+        Entry::plain(EntryKind::MarkClean, 3, 101, 1290),
+        Entry::plain(EntryKind::SegmentFree, 0, 12, 69),
+        Entry::plain(EntryKind::Intent, 8, 4, 0),
+        Entry::plain(EntryKind::SyncPoint, 8, 0, 1998),
+        Entry::plain(EntryKind::EpochStart, 0, 16, 1490),
+        Entry::plain(EntryKind::FillCut, 8, 0, 1997),
+        Entry::plain(EntryKind::RegionDrop, 8, 6, 0),
+        Entry::plain(EntryKind::VolumeDrop, 7, 0, 0),
+    ];
+    let mut bytes = vec![0; BLOCK_SIZE];
+    record::encode(&header, &entries, &mut bytes);
+    [bytes, first, second].concat()
+}
+
+fn clean_record() -> Vec<u8> {
+    let data = payload(7);
+    let entries = [block_entry(EntryKind::Clean, 3, 42, MASK_FULL, &data)];
+    let mut bytes = vec![0; BLOCK_SIZE];
+    record::encode(&record_header(RecordClass::Clean), &entries, &mut bytes);
+    [bytes, data].concat()
+}
+
+fn checkpoint_chunks() -> Vec<u8> {
+    let header = |kind: ChunkKind, position: u64| {
+        let mut header = ChunkHeader::new_zeroed();
+        header.kind = kind as u8;
+        header.pool = U64::new(0x1122_3344_5566_7788);
+        header.generation = U64::new(33);
+        header.position = U64::new(position);
+        header
+    };
+    let segment = |segment, generation, last_seq, twin| SegmentItem {
+        last_seq: U64::new(last_seq),
+        segment: U32::new(segment),
+        generation: U32::new(generation),
+        twin: U32::new(twin),
+        reserved: U32::new(0),
+    };
+    let block = |volume: u64, block: u64, slot, crc, flags, mask| BlockItem {
+        key: U64::new(volume << 48 | block),
+        slot: U32::new(slot),
+        crc: U32::new(crc),
+        flags,
+        mask,
+        reserved: U16::new(0),
+    };
+    let volume = |volume, kind, value| VolumeItem {
+        value: U64::new(value),
+        volume: U16::new(volume),
+        kind,
+        reserved: [0; 5],
+    };
+    let mut bytes = vec![0; 4 * BLOCK_SIZE];
+    let (segments, rest) = bytes.split_at_mut(BLOCK_SIZE);
+    let (blocks, volumes) = rest.split_at_mut(2 * BLOCK_SIZE);
+    let items = [segment(5, 71, 2002, SEGMENT_NONE), segment(6, 70, 1999, 40)];
+    checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
+    let items = [
+        block(3, 0x0000_8001_0203_0405, 1411, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
+        block(3, 9, 1412, 0x0bad_cafe, checkpoint::FLAG_DIRTY | checkpoint::FLAG_LOST, 0xff),
+        block(8, 77, 1413, 0x1234_5678, 0, MASK_FULL),
+    ];
+    checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
+    let items = [volume(8, 0, 1998), volume(8, 1, 4)];
+    checkpoint::encode(&header(ChunkKind::Volumes, 3), &items, volumes);
+    bytes
+}
