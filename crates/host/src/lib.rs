@@ -3,5 +3,8 @@
 //! The only crate with `unsafe`. It carries out the effects of [`forebay_engine::Engine`] on real devices
 //! and turns what clients ask into its events.
 
+pub mod device;
 pub mod frontend;
 pub mod origin;
+pub mod pool;
+mod sys;

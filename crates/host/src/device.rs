@@ -1,0 +1,231 @@
+//! Files and block devices: opened for direct I/O, locked against a second user, and described.
+
+pub mod content;
+mod sysfs;
+
+pub use content::{Content, identify};
+
+use crate::sys;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// Another process has it, or the system does.
+    #[error("{path} is {by}; stop that first")]
+    InUse {
+        /// The device.
+        path: PathBuf,
+        /// Who has it, as in "in use by another process (pid 12)".
+        by: String,
+    },
+    /// It is neither a file nor a block device.
+    #[error("{path} is a {what}; give a file or a block device")]
+    WrongType {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The system refused.
+    #[error("cannot {action} {path}: {source}")]
+    System {
+        /// The path.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl DeviceError {
+    pub(crate) fn system(path: &Path, action: &'static str, source: io::Error) -> DeviceError {
+        DeviceError::System { path: path.to_owned(), action, source }
+    }
+}
+
+/// What the system tells of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Direct I/O must be aligned to this many bytes; smaller I/O goes through the page cache.
+    pub logical_block_bytes: u32,
+    /// A block device, not a file.
+    pub is_block: bool,
+    /// Acknowledged writes may be lost at a power failure until a flush. Always so for a file.
+    pub volatile_cache: bool,
+    /// A disk that turns.
+    pub rotational: bool,
+    /// Can give space back.
+    pub discard: bool,
+    /// Whether I/O goes around the page cache.
+    pub direct: bool,
+    /// World-wide name or serial number.
+    pub serial: Option<String>,
+    /// Model.
+    pub model: Option<String>,
+}
+
+/// How a device is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read and written by us alone.
+    Exclusive,
+    /// Only looked at, whoever else uses it.
+    ReadOnly,
+}
+
+/// An open file or block device. Dropping it gives the lock back.
+#[derive(Debug)]
+pub struct Device {
+    path: PathBuf,
+    file: File,
+    /// For I/O that is not aligned to the logical block size, and where direct I/O is refused.
+    buffered: Option<File>,
+    info: DeviceInfo,
+    notice: Option<String>,
+}
+
+impl Device {
+    /// Opens a file or a block device.
+    ///
+    /// # Errors
+    /// [`DeviceError::InUse`] says who has it.
+    pub fn open(path: &Path, access: Access) -> Result<Device, DeviceError> {
+        let system = |action| move |e| DeviceError::system(path, action, e);
+        let metadata = std::fs::metadata(path).map_err(system("find"))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let what = if kind.is_dir() { "directory" } else { "special file" };
+            return Err(DeviceError::WrongType { path: path.to_owned(), what });
+        }
+        let is_block = kind.is_block_device();
+        let exclusive = access == Access::Exclusive;
+        let excl = if is_block && exclusive { libc::O_EXCL } else { 0 };
+        let mut options = OpenOptions::new();
+        options.read(true).write(exclusive);
+        let open = |flags| options.clone().custom_flags(flags).open(path);
+        let (mut file, direct) = match open(excl | libc::O_DIRECT) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(excl), false),
+            opened => (opened, true),
+        };
+        if file.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) {
+            return Err(in_use(path, sysfs::block_user(&metadata)));
+        }
+        if exclusive && !is_block {
+            file = file.and_then(|file| match sys::lock_exclusive(&file) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
+                // A file system without locks: nothing to be told, and nothing lost but the check.
+                _ => Ok(file),
+            });
+        }
+        let file = match file {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(in_use(path, sysfs::lock_user(&metadata)));
+            }
+            other => other.map_err(system("open"))?,
+        };
+        let info = describe(&file, &metadata, direct).map_err(system("size"))?;
+        let needs_buffered = direct && info.logical_block_bytes > 512;
+        // Without O_EXCL: that claim is held by the first descriptor.
+        let buffered = needs_buffered.then(|| open(0)).transpose().map_err(system("open"))?;
+        let notice = (!direct).then(|| {
+            format!("{}: direct I/O is refused here; going through the page cache", path.display())
+        });
+        Ok(Device { path: path.to_owned(), file, buffered, info, notice })
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the system tells of it.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Something that an administrator should know about how it was opened.
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
+    }
+
+    /// The descriptor for flushes, zeroing, discards and for I/O aligned to the logical block size.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The descriptor for an I/O of `len` bytes at `offset`.
+    pub fn file_for(&self, offset: u64, len: u64) -> &File {
+        let align = u64::from(self.info.logical_block_bytes);
+        match &self.buffered {
+            Some(buffered) if offset % align != 0 || len % align != 0 => buffered,
+            _ => &self.file,
+        }
+    }
+}
+
+fn in_use(path: &Path, by: String) -> DeviceError {
+    DeviceError::InUse { path: path.to_owned(), by }
+}
+
+fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::Result<DeviceInfo> {
+    let bytes = file.seek(SeekFrom::End(0))?;
+    if !metadata.file_type().is_block_device() {
+        let align = if direct { sys::direct_io_align(file).unwrap_or(512) } else { 512 };
+        return Ok(DeviceInfo {
+            bytes,
+            logical_block_bytes: align.max(512),
+            is_block: false,
+            volatile_cache: true,
+            rotational: sysfs::queue(metadata.dev()).rotational,
+            discard: true,
+            direct,
+            serial: None,
+            model: None,
+        });
+    }
+    let queue = sysfs::queue(metadata.rdev());
+    Ok(DeviceInfo {
+        bytes,
+        logical_block_bytes: sys::logical_block_bytes(file)?.max(512),
+        is_block: true,
+        volatile_cache: queue.volatile_cache,
+        rotational: queue.rotational,
+        discard: queue.discard,
+        direct,
+        serial: queue.serial,
+        model: queue.model,
+    })
+}
+
+/// Makes a file of `bytes` for a cache or an origin and reserves its space, so that the file system cannot
+/// run full under it later. Where space cannot be reserved, the file is sparse.
+///
+/// # Errors
+/// The file exists, or there is not enough space.
+pub fn create_file(path: &Path, bytes: u64) -> Result<(), DeviceError> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|e| DeviceError::system(path, "create", e))?;
+    let reserved = sys::fallocate(&file, 0, 0, bytes);
+    let made = match reserved {
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
+        other => other,
+    };
+    made.and_then(|()| file.sync_all()).map_err(|e| {
+        let _ = std::fs::remove_file(path);
+        DeviceError::system(path, "reserve space for", e)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! What `/sys` and `/proc` tell of a device: its queue, its names, and who uses it.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+
+/// What `/sys` tells of a block device.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub volatile_cache: bool,
+    pub rotational: bool,
+    pub discard: bool,
+    pub serial: Option<String>,
+    pub model: Option<String>,
+}
+
+fn number(device: u64) -> (u32, u32) {
+    (libc::major(device), libc::minor(device))
+}
+
+fn text(path: PathBuf) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Reads the queue of block device `device`. What cannot be read is taken for the worst: a volatile cache.
+pub(super) fn queue(device: u64) -> Queue {
+    let (major, minor) = number(device);
+    let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let partition = text(own.join("partition"));
+    // A partition's queue and names are those of its disk.
+    let disk = match (&partition, fs::canonicalize(&own)) {
+        (Some(_), Ok(real)) => real.parent().map_or(own.clone(), PathBuf::from),
+        _ => own.clone(),
+    };
+    let names = ["wwid", "device/wwid", "serial", "device/serial", "device/unique_id"];
+    let name = names.iter().find_map(|name| text(disk.join(name)));
+    let serial = match (name, &partition) {
+        (Some(name), Some(number)) => Some(format!("{name} partition {number}")),
+        (name, _) => name,
+    };
+    let discard = text(disk.join("queue/discard_max_bytes"));
+    Queue {
+        volatile_cache: text(disk.join("queue/write_cache")).as_deref() != Some("write through"),
+        rotational: text(disk.join("queue/rotational")).as_deref() == Some("1"),
+        discard: discard.is_some_and(|bytes| bytes != "0"),
+        serial,
+        model: text(disk.join("device/model")),
+    }
+}
+
+/// Says who holds a block device that refused an exclusive open.
+pub(super) fn block_user(metadata: &Metadata) -> String {
+    let (major, minor) = number(metadata.rdev());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let number = format!("{major}:{minor}");
+    let mounted = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        (fields.next() == Some(&number)).then(|| fields.nth(1).unwrap_or("?").to_owned())
+    });
+    if let Some(place) = mounted {
+        return format!("mounted at {place}");
+    }
+    let holders = fs::read_dir(format!("/sys/dev/block/{major}:{minor}/holders"));
+    if let Some(holder) = holders.ok().and_then(|mut dir| dir.next()?.ok()) {
+        return format!("in use by the block device {}", holder.file_name().to_string_lossy());
+    }
+    by_process(process_with_open(metadata.rdev()))
+}
+
+/// Says who holds the lock of a file, as `/proc/locks` has it.
+pub(super) fn lock_user(metadata: &Metadata) -> String {
+    let (major, minor) = number(metadata.dev());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let wanted = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
+    let pid = locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let at = fields.iter().position(|field| *field == wanted)?;
+        fields.get(at.checked_sub(1)?)?.parse().ok()
+    });
+    by_process(pid)
+}
+
+fn by_process(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) if pid == std::process::id() => "already in use by this process".to_owned(),
+        Some(pid) => format!("in use by another process (pid {pid})"),
+        None => "in use by another process".to_owned(),
+    }
+}
+
+/// A process that has the block device open, as far as we may look.
+fn process_with_open(device: u64) -> Option<u32> {
+    let own = std::process::id();
+    let pids = fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_string_lossy().parse::<u32>().ok());
+    pids.into_iter().filter(|&pid| pid != own).find(|pid| {
+        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        open.flatten().any(|entry| {
+            fs::metadata(entry.path())
+                .is_ok_and(|m| m.file_type().is_block_device() && m.rdev() == device)
+        })
+    })
+}

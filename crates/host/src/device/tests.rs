@@ -1,0 +1,80 @@
+use super::*;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+fn file(dir: &TempDir, bytes: u64) -> PathBuf {
+    let path = dir.path().join("device");
+    create_file(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn a_second_exclusive_open_is_refused_until_the_first_ends() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 1 << 20);
+    let first = Device::open(&path, Access::Exclusive).unwrap();
+    let error = Device::open(&path, Access::Exclusive).unwrap_err().to_string();
+    assert!(error.ends_with("already in use by this process; stop that first"), "{error}");
+    Device::open(&path, Access::ReadOnly).unwrap();
+    drop(first);
+    Device::open(&path, Access::Exclusive).unwrap();
+}
+
+#[test]
+fn the_process_that_holds_a_file_is_named() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 1 << 20);
+    let mut holder = Command::new("flock")
+        .arg("--no-fork")
+        .arg(&path)
+        .args(["sh", "-c", "echo held; exec sleep 60"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("flock of util-linux");
+    let mut told = [0; 4];
+    io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut told).unwrap();
+    let error = Device::open(&path, Access::Exclusive).unwrap_err().to_string();
+    let expected = format!("in use by another process (pid {})", holder.id());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert!(error.contains(&expected), "{error}");
+}
+
+#[test]
+fn what_is_not_a_device_is_refused_by_name() {
+    let dir = TempDir::new().unwrap();
+    let error = |path: &Path| Device::open(path, Access::Exclusive).unwrap_err().to_string();
+    assert!(error(dir.path()).contains("is a directory; give a file or a block device"));
+    assert!(error(Path::new("/dev/null")).contains("is a special file"));
+    assert!(error(&dir.path().join("none")).contains("cannot find"));
+}
+
+#[test]
+fn a_file_is_described_and_takes_direct_and_unaligned_io() {
+    use std::os::unix::fs::FileExt;
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 3 << 20);
+    let device = Device::open(&path, Access::Exclusive).unwrap();
+    let info = device.info();
+    assert_eq!(info.bytes, 3 << 20);
+    assert!(info.volatile_cache && !info.is_block);
+    assert!(info.logical_block_bytes.is_power_of_two());
+    let mut buf = forebay_engine::Buf::zeroed(4096);
+    buf.bytes_mut().fill(7);
+    device.file_for(8192, 4096).write_all_at(buf.bytes(), 8192).unwrap();
+    buf.set_len(512);
+    buf.bytes_mut().fill(9);
+    device.file_for(8704, 512).write_all_at(buf.bytes(), 8704).unwrap();
+    buf.set_len(4096);
+    device.file_for(8192, 4096).read_exact_at(buf.bytes_mut(), 8192).unwrap();
+    let sectors: Vec<u8> = buf.bytes().chunks(512).map(|sector| sector[0]).collect();
+    assert_eq!(sectors, [7, 9, 7, 7, 7, 7, 7, 7]);
+}
+
+#[test]
+fn a_file_for_which_there_is_no_space_is_refused_and_not_left_behind() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("huge");
+    assert!(create_file(&path, 1 << 60).unwrap_err().to_string().contains("reserve space"));
+    assert!(!path.exists());
+}

@@ -1,0 +1,355 @@
+//! Pools on their devices: made, and read back with a word on everything that was wrong.
+
+use crate::device::content::{Content, identify_device, uuid_text};
+use crate::device::{Access, Device, DeviceError};
+use crate::sys;
+use forebay_engine::Buf;
+use forebay_format::layout::SUPERBLOCK_OFFSETS;
+use forebay_format::superblock::{
+    DeviceEntry, PoolSpec, SUPERBLOCK_SIZE, Superblock, field_text, new_pool,
+};
+use forebay_format::{BLOCK_SIZE, FormatError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// RAM that the index needs for each slot of the pool, in bytes.
+pub const INDEX_BYTES_PER_SLOT: u64 = 10;
+/// Bytes at the end of a device that are zeroed when a pool is made: other owners keep marks there.
+const TAIL_BYTES: u64 = 128 << 10;
+
+/// Why a pool could not be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// A device could not be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A device holds something.
+    #[error("{path} holds {content}; give --force to write over it, and lose that")]
+    NotEmpty {
+        /// The device.
+        path: PathBuf,
+        /// What it holds.
+        content: Content,
+    },
+    /// The index would need more RAM than is allowed.
+    #[error(
+        "a pool of this size needs {needed} bytes of RAM for its index, and {allowed} are allowed; \
+         allow more or use a smaller device"
+    )]
+    TooMuchRam {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes allowed.
+        allowed: u64,
+    },
+    /// The devices cannot form a pool.
+    #[error("{what}: {source}")]
+    Format {
+        /// The device or devices.
+        what: String,
+        /// Why.
+        source: FormatError,
+    },
+    /// No device of the pool could be read.
+    #[error("no pool can be opened: {0}")]
+    NoPool(String),
+}
+
+/// What to make.
+#[derive(Debug, Clone, Default)]
+pub struct FormatOptions {
+    /// Name of the pool, at most 64 bytes.
+    pub name: String,
+    /// Write over what is on the devices.
+    pub force: bool,
+    /// Blocks of one segment; `None` for what suits the size.
+    pub segment_blocks: Option<u32>,
+    /// RAM that the index may need, in bytes; `None` for any.
+    pub ram_bytes_max: Option<u64>,
+}
+
+/// What making a pool would do.
+#[derive(Debug, Clone)]
+pub struct PoolPlan {
+    /// One superblock for each device.
+    pub superblocks: Vec<Superblock>,
+    /// What each device holds now.
+    pub contents: Vec<Content>,
+    /// Blocks that the pool can cache.
+    pub slots: u64,
+    /// RAM that the index needs when the pool is full, in bytes.
+    pub index_bytes: u64,
+}
+
+/// Checks everything that [`format_pool`] checks and writes nothing.
+///
+/// # Errors
+/// As [`format_pool`].
+pub fn plan_pool(devices: &[Device], options: &FormatOptions) -> Result<PoolPlan, PoolError> {
+    let contents = devices
+        .iter()
+        .map(|device| {
+            identify_device(device).map_err(|e| DeviceError::system(device.path(), "read", e))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    for (device, content) in devices.iter().zip(&contents) {
+        if !content.is_empty() && !options.force {
+            let (path, content) = (device.path().to_owned(), content.clone());
+            return Err(PoolError::NotEmpty { path, content });
+        }
+    }
+    let block = BLOCK_SIZE as u64;
+    let bytes = |device: &Device| device.info().bytes / block * block;
+    let spec = PoolSpec {
+        name: options.name.clone(),
+        uuid: sys::random(),
+        devices: devices.iter().map(|device| (bytes(device), sys::random())).collect(),
+        segment_blocks: options.segment_blocks,
+    };
+    let superblocks = new_pool(&spec).map_err(|source| {
+        let names: Vec<_> = devices.iter().map(|d| d.path().display().to_string()).collect();
+        PoolError::Format { what: names.join(", "), source }
+    })?;
+    let slots: u64 = superblocks
+        .iter()
+        .map(|sb| u64::from(sb.layout().segment_count) * u64::from(sb.layout().segment_blocks))
+        .sum();
+    let needed = slots * INDEX_BYTES_PER_SLOT;
+    match options.ram_bytes_max {
+        Some(allowed) if needed > allowed => Err(PoolError::TooMuchRam { needed, allowed }),
+        _ => Ok(PoolPlan { superblocks, contents, slots, index_bytes: needed }),
+    }
+}
+
+/// Makes a pool of these devices: both superblock copies on each, empty checkpoints, no mark of a former
+/// owner. Durable when it returns.
+///
+/// # Errors
+/// A device holds something (without `force`), is too small or cannot be written; the pool needs too much
+/// RAM.
+pub fn format_pool(devices: &[Device], options: &FormatOptions) -> Result<PoolPlan, PoolError> {
+    let plan = plan_pool(devices, options)?;
+    for (device, superblock) in devices.iter().zip(&plan.superblocks) {
+        write_device(device, superblock)
+            .map_err(|e| DeviceError::system(device.path(), "write to", e))?;
+    }
+    Ok(plan)
+}
+
+fn write_device(device: &Device, superblock: &Superblock) -> io::Result<()> {
+    let info = device.info();
+    if info.is_block && info.discard {
+        // The flash starts empty. A device that refuses is as good.
+        let _ = sys::block_discard(device.file(), 0, info.bytes);
+    }
+    let layout = superblock.layout();
+    let zeros = Buf::zeroed(TAIL_BYTES as usize);
+    // Between the copies too: a former owner's mark must not outlive its data.
+    write_at(device, &zeros, 0)?;
+    let bytes = info.bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+    write_at(device, &zeros, bytes - TAIL_BYTES)?;
+    let mut block = Buf::zeroed(BLOCK_SIZE);
+    write_at(device, &block, layout.checkpoint_offset(0))?;
+    write_at(device, &block, layout.checkpoint_offset(1))?;
+    let rest = (info.bytes - bytes) as usize;
+    if rest > 0 {
+        block.set_len(rest);
+        write_at(device, &block, bytes)?;
+    }
+    device.file().sync_all()?;
+    let mut copy = Buf::zeroed(SUPERBLOCK_SIZE);
+    superblock.encode(copy.bytes_mut());
+    for offset in SUPERBLOCK_OFFSETS {
+        write_at(device, &copy, offset)?;
+    }
+    device.file().sync_all()
+}
+
+fn write_at(device: &Device, buf: &Buf, offset: u64) -> io::Result<()> {
+    device.file_for(offset, buf.len() as u64).write_all_at(buf.bytes(), offset)
+}
+
+/// One device of a pool.
+#[derive(Debug)]
+pub struct PoolDevice {
+    /// The open device, or why it is not there.
+    pub device: Result<Device, String>,
+    /// What the pool remembers of it.
+    pub entry: DeviceEntry,
+}
+
+/// A pool as it was read.
+#[derive(Debug)]
+pub struct PoolOnDisk {
+    /// The newest valid superblock of all devices.
+    pub superblock: Superblock,
+    /// The devices, by their index in the superblock.
+    pub devices: Vec<PoolDevice>,
+    /// What was damaged, missing or not ours, and what was done about it: sentences for the log.
+    pub findings: Vec<String>,
+}
+
+impl PoolOnDisk {
+    /// Name of the pool.
+    pub fn name(&self) -> String {
+        field_text(&self.superblock.header.pool_name)
+    }
+
+    /// Identity of the pool.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.superblock.header.pool_uuid
+    }
+}
+
+/// A path that was tried.
+struct Found {
+    path: PathBuf,
+    device: Device,
+    superblock: Superblock,
+}
+
+/// Reads the pool on these devices: both superblock copies of each, the newest of all counts. A device that
+/// is missing, damaged, stale or of another pool is left out and named in the findings. The pool is that of
+/// the newest superblock of the first path that has one.
+///
+/// # Errors
+/// A device is in use by another process, or no path holds a readable superblock; the text says for each
+/// path why.
+pub fn read_pool(paths: &[PathBuf], access: Access) -> Result<PoolOnDisk, PoolError> {
+    let mut findings = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
+    for path in paths {
+        match read_device(path, access, &mut findings) {
+            Ok(one) => found.push(one),
+            Err(PoolError::Device(in_use @ DeviceError::InUse { .. })) => return Err(in_use.into()),
+            Err(error) => findings.push(error.to_string()),
+        }
+    }
+    let Some(first) = found.first() else {
+        return Err(PoolError::NoPool(match findings.is_empty() {
+            true => "no device was named".to_owned(),
+            false => findings.join("; "),
+        }));
+    };
+    let uuid = first.superblock.header.pool_uuid;
+    let of_pool = |one: &&Found| one.superblock.header.pool_uuid == uuid;
+    let generation = |one: &&Found| one.superblock.header.generation.get();
+    let newest = found.iter().filter(of_pool).max_by_key(generation);
+    let superblock = newest.expect("the first one at least").superblock.clone();
+    let count = usize::from(superblock.header.device_count.get());
+    let mut devices: Vec<PoolDevice> = superblock.header.devices[..count]
+        .iter()
+        .map(|entry| PoolDevice { device: Err(String::new()), entry: *entry })
+        .collect();
+    for one in found {
+        place(one, &superblock, &mut devices, &mut findings);
+    }
+    for (index, slot) in devices.iter_mut().enumerate() {
+        if let Err(reason) = &mut slot.device
+            && reason.is_empty()
+        {
+            let uuid = uuid_text(&slot.entry.uuid);
+            *reason = format!("device {} of {count} (uuid {uuid}) is missing", index + 1);
+            findings.push(reason.clone());
+        }
+    }
+    Ok(PoolOnDisk { superblock, devices, findings })
+}
+
+/// Puts a device into its slot of the pool, if it belongs there.
+fn place(one: Found, pool: &Superblock, devices: &mut [PoolDevice], findings: &mut Vec<String>) {
+    let (own, header) = (&one.superblock.header, &pool.header);
+    let path = one.path.display();
+    if own.pool_uuid != header.pool_uuid {
+        let (theirs, ours) = (field_text(&own.pool_name), field_text(&header.pool_name));
+        findings.push(format!("{path} belongs to another pool, \"{theirs}\", not to \"{ours}\""));
+        return;
+    }
+    let index = usize::from(own.device_index.get());
+    let own_uuid = own.devices[index].uuid;
+    let Some(slot) = devices.get_mut(index).filter(|slot| slot.entry.uuid == own_uuid) else {
+        findings.push(format!("{path} was replaced in this pool and is no longer part of it"));
+        return;
+    };
+    let is = one.device.info().bytes;
+    let refused = if slot.device.is_ok() {
+        findings.push(format!("{path} is a copy of another device of the pool; it is not used"));
+        return;
+    } else if is_stale(own, header) {
+        format!(
+            "{path} was away while the pool was in use (generation {} of {}); its content is not \
+             used",
+            own.generation, header.generation
+        )
+    } else if is < slot.entry.bytes.get() {
+        format!("{path} shrank from {} to {is} bytes; it is not used", slot.entry.bytes)
+    } else {
+        slot.device = Ok(one.device);
+        return;
+    };
+    findings.push(refused.clone());
+    slot.device = Err(refused);
+}
+
+/// A crash between the superblock writes of one generation leaves a device one behind. More than that, in
+/// an earlier life of the log, and the pool was in use without it.
+fn is_stale(
+    own: &forebay_format::superblock::Header,
+    newest: &forebay_format::superblock::Header,
+) -> bool {
+    own.epoch.get() < newest.epoch.get() && own.generation.get() + 1 < newest.generation.get()
+}
+
+fn read_device(
+    path: &Path,
+    access: Access,
+    findings: &mut Vec<String>,
+) -> Result<Found, PoolError> {
+    let device = Device::open(path, access)?;
+    let copies = SUPERBLOCK_OFFSETS.map(|offset| read_copy(&device, offset));
+    let readable =
+        copies.map(|copy| copy.map_err(|e| DeviceError::system(path, "read the superblock of", e)));
+    let copies = match readable {
+        [Err(error), Err(_)] => return Err(error.into()),
+        copies => copies.map(|copy| match copy {
+            Ok(bytes) => Superblock::decode(bytes.bytes()),
+            Err(_) => Err(FormatError::Damaged { what: "superblock" }),
+        }),
+    };
+    let bad = [copies[0].is_err(), copies[1].is_err()];
+    match Superblock::choose(copies) {
+        Ok((superblock, passed_over)) => {
+            if let Some(error) = passed_over {
+                let (bad, used) = if bad[0] { ("first", "second") } else { ("second", "first") };
+                findings.push(format!(
+                    "{}: the {bad} superblock copy was passed over: {error}; the {used} one \
+                     (generation {}) is used",
+                    path.display(),
+                    superblock.header.generation
+                ));
+            }
+            Ok(Found { path: path.to_owned(), device, superblock })
+        }
+        Err(source @ FormatError::NotOurs { .. }) => {
+            let holds = identify_device(&device)
+                .map_or_else(|_| "unreadable data".to_owned(), |content| content.to_string());
+            let what = format!("{} holds {holds}", path.display());
+            Err(PoolError::Format { what, source })
+        }
+        Err(source) => Err(PoolError::Format { what: path.display().to_string(), source }),
+    }
+}
+
+fn read_copy(device: &Device, offset: u64) -> io::Result<Buf> {
+    let mut buf = Buf::zeroed(SUPERBLOCK_SIZE);
+    if offset + SUPERBLOCK_SIZE as u64 > device.info().bytes {
+        // A truncated device: what is missing counts as never written.
+        return Ok(buf);
+    }
+    device.file_for(offset, SUPERBLOCK_SIZE as u64).read_exact_at(buf.bytes_mut(), offset)?;
+    Ok(buf)
+}
+
+#[cfg(test)]
+mod tests;
