@@ -164,7 +164,9 @@ impl Device {
     pub fn file_for(&self, offset: u64, len: u64) -> &File {
         let align = u64::from(self.info.logical_block_bytes);
         match &self.buffered {
-            Some(buffered) if offset % align != 0 || len % align != 0 => buffered,
+            Some(buffered) if !offset.is_multiple_of(align) || !len.is_multiple_of(align) => {
+                buffered
+            }
             _ => &self.file,
         }
     }

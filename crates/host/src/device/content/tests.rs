@@ -4,7 +4,10 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
 
-fn image(dir: &TempDir, marks: &[(u64, &[u8])]) -> std::path::PathBuf {
+/// Bytes at an offset.
+type Mark<'a> = (u64, &'a [u8]);
+
+fn image(dir: &TempDir, marks: &[Mark]) -> std::path::PathBuf {
     let path = dir.path().join("image");
     let file = File::create(&path).unwrap();
     file.set_len(SIZE).unwrap();
@@ -14,7 +17,7 @@ fn image(dir: &TempDir, marks: &[(u64, &[u8])]) -> std::path::PathBuf {
     path
 }
 
-fn identified(marks: &[(u64, &[u8])]) -> String {
+fn identified(marks: &[Mark]) -> String {
     let dir = TempDir::new().unwrap();
     identify(&image(&dir, marks)).unwrap().to_string()
 }
@@ -32,7 +35,7 @@ fn zeros_are_nothing_and_other_bytes_are_named() {
 fn each_mark_is_recognised_where_its_owner_puts_it() {
     let md_1_0 = ((SIZE / 512 - 16) & !7) * 512;
     let md = b"\xfc\x4e\x2b\xa9\x01\x00\x00\x00";
-    let cases: &[(&[(u64, &[u8])], &str)] = &[
+    let cases: &[(&[Mark], &str)] = &[
         (&[(0, b"XFSB"), (0x6c, b"scratch")], "xfs file system, label scratch"),
         (&[(0x1_0040, b"_BHRfS_M"), (0x1_012b, b"data")], "btrfs file system, label data"),
         (&[(3, b"NTFS    ")], "ntfs file system"),
