@@ -17,12 +17,20 @@
 //! [`Budget`] for all of them.
 
 mod budget;
+mod core;
 mod export;
+mod handshake;
 mod output;
+mod reply;
+mod request;
 mod session;
+mod slots;
+mod status;
 mod tls;
+mod wire;
 
 pub use budget::{Budget, Limits};
 pub use export::{Export, ExportTable};
 pub use session::{Session, SessionEvent, Ticket};
+pub use status::{STATE_CACHED, STATE_DIRTY};
 pub use tls::{Tls, TlsConfig, TlsError};

@@ -50,7 +50,7 @@ impl Default for Limits {
             part_bytes_max: 1 << 20,
             parts_max: 16,
             output_bytes_max: 256 << 10,
-            status_blocks_max: 1 << 18,
+            status_blocks_max: 1 << 16,
             status_extents_max: 4096,
             handshake_ms: 10_000,
             stalled_ms: 60_000,
@@ -90,6 +90,11 @@ impl Budget {
     pub(super) fn give(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes);
+    }
+
+    /// Bytes that may be taken.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
     }
 
     /// Bytes taken now.

@@ -3,8 +3,8 @@
 use forebay_engine::{Buf, BufPool};
 use std::collections::VecDeque;
 
-/// Room of one head chunk: some hundred replies without data.
-const HEAD_BYTES: usize = 8 << 10;
+/// Room of one head chunk: some hundred replies without data,.
+const HEAD_BYTES: usize = 2 << 10;
 
 /// Head chunks kept for use again.
 const SPARE_HEADS_MAX: usize = 64;
@@ -12,7 +12,7 @@ const SPARE_HEADS_MAX: usize = 64;
 enum Chunk {
     /// Headers and other small things.
     Head(Vec<u8>),
-    /// Data of one part of a read, with the bytes that it is charged for.
+    /// Data, with the bytes that it is charged for.
     Data(Buf, u64),
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Room to append headers to, at least `len` bytes without moving what is there.
+    /// Queues a copy of small `bytes`.
     pub(super) fn head(&mut self, bytes: &[u8]) {
         let fits = match self.chunks.back() {
             Some(Chunk::Head(head)) if self.shown < self.chunks.len() => {

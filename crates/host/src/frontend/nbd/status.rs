@@ -1,0 +1,232 @@
+//! Metadata contexts and block status.
+
+use super::core::Core;
+use super::slots::buf_bytes;
+use super::wire::{self, Head, chunk, cmd_flag};
+use super::{SessionEvent, Ticket};
+use forebay_engine::{BlockStatus, Buf, BufPool};
+
+/// Identity of `base:allocation`. Everything counts as allocated: what the origin has no space for, it does
+/// not tell us.
+const ALLOCATION: u32 = 1;
+
+/// Identity of `forebay:cache`.
+const CACHE: u32 = 2;
+
+/// The contexts of every export.
+pub(super) const NAMES: [(u32, &str); 2] =
+    [(ALLOCATION, "base:allocation"), (CACHE, "forebay:cache")];
+
+/// Bit of `forebay:cache`: the block is in the cache.
+pub const STATE_CACHED: u32 = 1;
+
+/// Bit of `forebay:cache`: the block is newer than the origin.
+pub const STATE_DIRTY: u32 = 2;
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of one extent in the reply, in its longer form.
+const EXTENT_BYTES_MAX: usize = 16;
+
+/// A set of contexts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Contexts(u8);
+
+impl Contexts {
+    /// All that there are.
+    pub(super) fn all() -> Contexts {
+        NAMES.iter().fold(Contexts(0), |set, (id, _)| Contexts(set.0 | 1 << id))
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn has(self, id: u32) -> bool {
+        self.0 & 1 << id != 0
+    }
+
+    /// Adds what `query` selects: a name, or when listing also all names of a namespace.
+    pub(super) fn query(&mut self, query: &str, exact: bool) {
+        for (id, name) in NAMES {
+            let namespace = query.ends_with(':') && name.starts_with(query) && !exact;
+            if query == name || namespace {
+                self.0 |= 1 << id;
+            }
+        }
+    }
+
+    /// The contexts of this set whose identities `ids` lists, or `None` if one of them is not in the set
+    /// or comes twice.
+    pub(super) fn chosen(self, ids: &[u8]) -> Option<Contexts> {
+        let mut chosen = Contexts(0);
+        for id in ids.chunks_exact(4).map(|id| wire::u32_at(id, 0)) {
+            if id > 7 || !self.has(id) || chosen.has(id) {
+                return None;
+            }
+            chosen.0 |= 1 << id;
+        }
+        Some(chosen)
+    }
+}
+
+/// What `forebay:cache` says of a block.
+fn state_of(status: BlockStatus) -> u32 {
+    match status {
+        BlockStatus::NotCached => 0,
+        BlockStatus::Clean => STATE_CACHED,
+        BlockStatus::Dirty => STATE_CACHED | STATE_DIRTY,
+    }
+}
+
+impl Core {
+    /// Bytes of the buffer for the longest answer about the cache.
+    fn status_bytes(&self) -> u64 {
+        (8 + EXTENT_BYTES_MAX * self.limits.status_extents_max) as u64
+    }
+
+    /// What a block-status request in `slot` is charged.
+    pub(super) fn status_charge(&mut self, slot: u32) -> u64 {
+        match self.slots.get(slot).contexts.has(CACHE) {
+            true => buf_bytes(self.status_bytes()),
+            false => 0,
+        }
+    }
+
+    /// Asks the loop where the blocks of a range are, or answers at once if nobody wants to know.
+    pub(super) fn ask_status(
+        &mut self,
+        slot: u32,
+        bufs: &mut BufPool,
+        events: &mut Vec<SessionEvent>,
+    ) {
+        let ticket = self.slots.ticket(slot, 0);
+        let volume = self.export.as_ref().expect("a request has an export").volume;
+        let request = self.slots.get(slot);
+        let header = request.header;
+        if !request.contexts.has(CACHE) {
+            self.allocation_chunk(slot, chunk::DONE);
+            self.slots.remove(slot);
+            return;
+        }
+        let buf = bufs.take(self.status_bytes() as usize);
+        let request = self.slots.get(slot);
+        request.parts.push(buf);
+        request.waiting += 1;
+        self.in_flight += 1;
+        let block = header.offset / BLOCK_BYTES;
+        let end = (header.offset + header.len).div_ceil(BLOCK_BYTES);
+        let count = (end - block).min(self.limits.status_blocks_max);
+        events.push(SessionEvent::Status { ticket, volume, block, count });
+    }
+
+    /// The loop's answer: builds and queues the reply.
+    pub(super) fn status(
+        &mut self,
+        ticket: Ticket,
+        mut lookup: impl FnMut(u64) -> BlockStatus,
+        bufs: &mut BufPool,
+    ) {
+        let (slot, _) = self.slots.find(ticket);
+        self.in_flight -= 1;
+        let request = self.slots.get(slot);
+        request.waiting -= 1;
+        let mut buf = request.parts.pop().expect("a status request has a buffer");
+        if self.gone {
+            return bufs.give(buf);
+        }
+        let (header, contexts) = (request.header, request.contexts);
+        if contexts.has(ALLOCATION) {
+            self.allocation_chunk(slot, 0);
+        }
+        let extended = self.negotiated.extended;
+        let one = header.flags & cmd_flag::REQ_ONE != 0;
+        let extents_max = if one { 1 } else { self.limits.status_extents_max };
+        let mut extents = Extents::start(&mut buf, extended);
+        let (mut at, end) = (header.offset, header.offset + header.len);
+        let first = header.offset / BLOCK_BYTES;
+        let last = end.div_ceil(BLOCK_BYTES).min(first + self.limits.status_blocks_max);
+        let mut state = state_of(lookup(first));
+        for block in first + 1..last {
+            let next = state_of(lookup(block));
+            if next != state {
+                extents.push(block * BLOCK_BYTES - at, state);
+                (at, state) = (block * BLOCK_BYTES, next);
+                if extents.count == extents_max {
+                    break;
+                }
+            }
+        }
+        if extents.count < extents_max {
+            extents.push((last * BLOCK_BYTES).min(end) - at, state);
+        }
+        let len = extents.finish();
+        buf.set_len(len);
+        let charge = buf_bytes(self.status_bytes());
+        let kind = if extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
+        let head = self.chunk_head(&header, chunk::DONE, kind, len as u64);
+        self.out.head(head.bytes());
+        self.out.data(buf, charge);
+        self.slots.remove(slot);
+    }
+
+    /// Queues the answer about allocation: one extent.
+    fn allocation_chunk(&mut self, slot: u32, flags: u16) {
+        let header = self.slots.get(slot).header;
+        if self.negotiated.extended {
+            let head = self.chunk_head(&header, flags, chunk::BLOCK_STATUS_EXT, 24);
+            self.out.head(head.bytes());
+            let extent = Head::new().u32(ALLOCATION).u32(1).u64(header.len).u32(0).u32(0);
+            self.out.head(extent.bytes());
+        } else {
+            let head = self.chunk_head(&header, flags, chunk::BLOCK_STATUS, 12);
+            self.out.head(head.bytes());
+            let extent = Head::new().u32(ALLOCATION).u32(header.len as u32).u32(0);
+            self.out.head(extent.bytes());
+        }
+    }
+}
+
+/// Writes the extents of one context into a buffer.
+struct Extents<'a> {
+    bytes: &'a mut [u8],
+    extended: bool,
+    len: usize,
+    count: usize,
+}
+
+impl Extents<'_> {
+    fn start(buf: &mut Buf, extended: bool) -> Extents<'_> {
+        let mut extents = Extents { bytes: buf.bytes_mut(), extended, len: 0, count: 0 };
+        extents.put(CACHE);
+        if extended {
+            extents.put(0);
+        }
+        extents
+    }
+
+    fn put(&mut self, value: u32) {
+        self.bytes[self.len..self.len + 4].copy_from_slice(&value.to_be_bytes());
+        self.len += 4;
+    }
+
+    fn push(&mut self, bytes: u64, state: u32) {
+        if self.extended {
+            self.put((bytes >> 32) as u32);
+            self.put(bytes as u32);
+            self.put(0);
+        } else {
+            self.put(u32::try_from(bytes).expect("the blocks looked up fit 32 bits"));
+        }
+        self.put(state);
+        self.count += 1;
+    }
+
+    /// Bytes written.
+    fn finish(self) -> usize {
+        if self.extended {
+            self.bytes[4..8].copy_from_slice(&(self.count as u32).to_be_bytes());
+        }
+        self.len
+    }
+}
