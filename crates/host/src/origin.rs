@@ -1,5 +1,9 @@
 //! Origins: the slow, authoritative stores under the volumes.
 
+pub mod ram;
+pub mod spindle;
+pub mod units;
+
 use forebay_engine::Buf;
 
 /// One I/O for an origin that is not a file descriptor: the `spindle` and `ram` origins take it with
