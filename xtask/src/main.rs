@@ -1,9 +1,12 @@
 //! Developer tasks: `cargo xtask TASK`. One entry point for people and for CI.
 #![forbid(unsafe_code)]
 
+mod check;
+mod command;
 mod golden;
+mod tidy;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 use std::path::Path;
 
@@ -11,16 +14,49 @@ use std::path::Path;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
+    /// All that a change must pass: format, lints, tidy, tests, simulator seeds, documentation.
+    Ci,
+    /// The tests alone: unit and integration tests, simulator seeds, mutation proof.
+    Test {
+        /// Seeds of simulated worlds to run in swarm mode.
+        #[arg(long, default_value_t = check::SEEDS)]
+        seeds: u64,
+    },
+    /// House rules that the compiler does not know.
+    Tidy {
+        /// Lower the numbers in the list of exceptions to what they are now.
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Show the product on simulated disks, without root, in under two minutes.
+    Demo {
+        /// Handed on to `forebay demo`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Write the golden images of the on-disk format anew.
     Golden,
 }
 
+/// The root of the workspace.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
+fn demo(arguments: &[String]) -> Result<()> {
+    command::cargo(&["build", "--release", "-p", "forebay-daemon", "-p", "forebay-cli"])?;
+    let forebay = command::release_binary("forebay")?;
+    let status = std::process::Command::new(&forebay).arg("demo").args(arguments).status()?;
+    ensure!(status.success(), "`forebay demo` failed: {status}");
+    Ok(())
+}
+
 fn main() -> Result<()> {
     match Task::parse() {
+        Task::Ci => check::ci(),
+        Task::Test { seeds } => check::test(seeds),
+        Task::Tidy { shrink } => tidy::run(root(), shrink),
+        Task::Demo { arguments } => demo(&arguments),
         Task::Golden => golden::write(&root().join("crates/format/tests/golden")),
     }
 }

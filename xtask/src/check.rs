@@ -1,0 +1,90 @@
+//! `cargo xtask ci` and `cargo xtask test`.
+
+use crate::command::{cargo, cargo_command, run, run_and_read};
+use crate::{command, root, tidy};
+use anyhow::Result;
+use std::time::Instant;
+
+/// Swarm seeds of each run: the floor. A run by hand may ask for more.
+pub const SEEDS: u64 = 20_000;
+
+/// All that a change must pass.
+///
+/// # Errors
+/// The first step that fails.
+pub fn ci() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"])?;
+    tidy::run(root(), false)?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    let mut documentation = cargo_command(&["doc", "--workspace", "--no-deps"]);
+    run(documentation.env("RUSTDOCFLAGS", "-D warnings"))?;
+    test(SEEDS)
+}
+
+/// The tests alone.
+///
+/// # Errors
+/// The first step that fails.
+pub fn test(seeds: u64) -> Result<()> {
+    let start = Instant::now();
+    cargo(&["build", "--release", "--workspace"])?;
+    let tests = unit_and_integration_tests()?;
+    simulator(seeds)?;
+    let mutants = mutation_proof()?;
+    println!();
+    println!("tests:     {tests}");
+    println!("simulator: {seeds} swarm seeds without a failure");
+    println!("mutants:   {mutants}");
+    println!("all of it: {} s", start.elapsed().as_secs());
+    Ok(())
+}
+
+fn unit_and_integration_tests() -> Result<String> {
+    if command::exists("cargo", &["nextest", "--version"]) {
+        let mut nextest = cargo_command(&["nextest", "run", "--workspace", "--no-fail-fast"]);
+        let lines = run_and_read(&mut nextest)?;
+        let summary = lines.iter().rev().find(|line| line.contains("tests run:"));
+        return Ok(summary.map_or("no summary", |line| line.trim()).to_string());
+    }
+    eprintln!("cargo-nextest is missing: `cargo test` runs the same tests, more slowly");
+    let lines = run_and_read(&mut cargo_command(&["test", "--workspace", "--no-fail-fast"]))?;
+    Ok(format!("{} passed", passed(&lines)))
+}
+
+/// Sums up the results that `cargo test` prints.
+fn passed(lines: &[String]) -> u64 {
+    lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("test result: ok. "))
+        .filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+fn simulator(seeds: u64) -> Result<()> {
+    let seeds = seeds.to_string();
+    cargo(&["run", "--release", "-p", "forebay-sim", "--", "--seeds", &seeds, "--swarm"])
+}
+
+/// Puts known bugs back, one at a time, and wants each of them caught.
+fn mutation_proof() -> Result<String> {
+    if !root().join("crates/sim/tests/mutants.rs").exists() {
+        return Ok("crates/sim/tests/mutants.rs does not exist: nothing was proven".into());
+    }
+    let mut mutants = cargo_command(&["test", "--release", "-p", "forebay-sim"]);
+    mutants.args(["--features", "mutants", "--test", "mutants", "--", "--nocapture"]);
+    let lines = run_and_read(&mut mutants)?;
+    Ok(format!("{} tests passed", passed(&lines)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn results_of_cargo_test_are_summed_up() {
+        let lines = [
+            "running 2 tests",
+            "test result: ok. 2 passed; 0 failed; 0 ignored",
+            "test result: ok. 40 passed; 0 failed; 1 ignored",
+        ];
+        assert_eq!(super::passed(&lines.map(String::from)), 42);
+    }
+}

@@ -1,0 +1,143 @@
+//! The documents: their lengths, the form of the changelog, and that links lead somewhere.
+
+use super::File;
+
+/// Documents that must exist, and their greatest length in lines.
+const DOCUMENTS: [(&str, usize); 10] = [
+    ("README.md", 120),
+    ("ARCHITECTURE.md", 250),
+    ("CHANGELOG.md", usize::MAX),
+    ("CONTRIBUTING.md", 120),
+    ("LICENSE-MIT", usize::MAX),
+    ("LICENSE-APACHE", usize::MAX),
+    ("docs/format.md", usize::MAX),
+    ("docs/invariants.md", usize::MAX),
+    ("docs/modes.md", 120),
+    ("docs/testing.md", usize::MAX),
+];
+/// What Keep a Changelog allows below a version.
+const CHANGES: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
+
+/// Checks the documents among `files`.
+pub fn check(files: &[File], found: &mut Vec<String>) {
+    for (path, limit) in DOCUMENTS {
+        let Some(file) = files.iter().find(|file| file.path == path) else {
+            found.push(format!("{path} is missing"));
+            continue;
+        };
+        let count = file.text.lines().count();
+        if count > limit {
+            found.push(format!("{path} has {count} lines, at most {limit} are read by anyone"));
+        }
+        if path == "CHANGELOG.md" {
+            check_changelog(&file.text, found);
+        }
+    }
+    for file in files.iter().filter(|file| file.path.ends_with(".md")) {
+        check_links(file, files, found);
+    }
+}
+
+/// The form of <https://keepachangelog.com/en/1.1.0/>.
+fn check_changelog(text: &str, found: &mut Vec<String>) {
+    if text.lines().next() != Some("# Changelog") {
+        found.push("CHANGELOG.md must start with `# Changelog`".into());
+    }
+    let mut versions = 0;
+    for (number, line) in text.lines().enumerate() {
+        let problem = if let Some(version) = line.strip_prefix("## ") {
+            versions += 1;
+            !is_version(version)
+        } else if let Some(change) = line.strip_prefix("### ") {
+            versions == 0 || !CHANGES.contains(&change)
+        } else {
+            false
+        };
+        if problem {
+            let number = number + 1;
+            found.push(format!("CHANGELOG.md:{number}: `{line}` is not Keep a Changelog's form"));
+        }
+    }
+    if versions == 0 {
+        found.push("CHANGELOG.md has no version".into());
+    }
+}
+
+/// `[Unreleased]` or `[1.2.3] - 2026-01-31`.
+fn is_version(text: &str) -> bool {
+    if text == "[Unreleased]" {
+        return true;
+    }
+    let Some((version, date)) = text.split_once(" - ") else { return false };
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let Some(version) = version.strip_prefix('[').and_then(|v| v.strip_suffix(']')) else {
+        return false;
+    };
+    let date: Vec<&str> = date.split('-').collect();
+    version.split('.').count() == 3
+        && version.split('.').all(number)
+        && date.iter().map(|part| part.len()).eq([4, 2, 2])
+        && date.iter().all(|part| number(part))
+}
+
+/// Each relative link of a document must name a file or directory of the tree.
+fn check_links(file: &File, files: &[File], found: &mut Vec<String>) {
+    let directory = file.path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    for target in file.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        let target = target.split('#').next().unwrap_or_default();
+        if target.is_empty() || target.contains("://") || target.contains(' ') {
+            continue;
+        }
+        let path = resolve(directory, target);
+        let exists = files
+            .iter()
+            .any(|file| file.path == path || file.path.starts_with(&format!("{path}/")));
+        if !exists {
+            found.push(format!("{}: the link to {target} leads nowhere", file.path));
+        }
+    }
+}
+
+fn resolve(directory: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.trim_end_matches('/').split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_the_changelog_is_checked() {
+        let found = |text: &str| {
+            let mut found = Vec::new();
+            check_changelog(text, &mut found);
+            found.len()
+        };
+        assert_eq!(found("# Changelog\n\n## [Unreleased]\n\n### Added\n"), 0);
+        assert_eq!(found("# Changelog\n\n## [0.1.0] - 2026-11-21\n"), 0);
+        assert_eq!(found("# Changelog\n\n## 0.1.0\n"), 1);
+        assert_eq!(found("# Changelog\n\n## [Unreleased]\n\n### News\n"), 1);
+        assert_eq!(found("# History\n"), 2);
+    }
+
+    #[test]
+    fn links_are_followed() {
+        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+        let files = [
+            file("docs/a.md", "[b](b.md) [c](../crates/c) [d](https://d) [e](e.md#there)"),
+            file("docs/b.md", ""),
+            file("crates/c/lib.rs", ""),
+        ];
+        let mut found = Vec::new();
+        check_links(&files[0], &files, &mut found);
+        assert_eq!(found, ["docs/a.md: the link to e.md leads nowhere"]);
+    }
+}
