@@ -1,1 +1,30 @@
-//! The words between daemon and clients.
+//! What the daemon and its clients say to each other: requests, replies, configuration, metrics, and the
+//! small client that carries them.
+//!
+//! One [`Request`] and one [`Reply`] serve the command line, the HTTP interface and every other client.
+//! Replies are idempotent: a request says what should be true afterwards, and the answer tells whether
+//! anything had to change. Sizes are bytes, ratios 0 to 1, durations seconds unless a name says otherwise.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod config;
+pub mod error;
+pub mod metrics;
+pub mod mode;
+pub mod ram;
+pub mod reply;
+pub mod request;
+pub mod size;
+pub mod socket;
+pub mod stats;
+
+pub use client::Client;
+pub use error::{ApiError, ErrorKind};
+pub use mode::Mode;
+pub use ram::RamNeed;
+pub use reply::{Body, Done, Outcome, Reply};
+pub use request::Request;
+pub use size::Size;
+
+/// Version of the JSON that this crate writes; grows when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;

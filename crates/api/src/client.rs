@@ -1,0 +1,179 @@
+//! A client of the control socket: one request, one connection, HTTP/1.1.
+//!
+//! The daemon's side is a full HTTP server, so that `curl` and a web page can talk to it. This side needs
+//! only what that server sends: a status line, headers, and a body that ends with the connection.
+
+use crate::{ApiError, Body, Reply, Request, SCHEMA};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Most bytes of a reply.
+const REPLY_BYTES_MAX: u64 = 64 << 20;
+const HEADERS_MAX: usize = 64;
+/// Making a pool writes and flushes superblocks, on disks that may be busy or asleep.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A client of one control socket.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon at `socket`. Nothing is sent yet.
+    pub fn new(socket: impl Into<PathBuf>) -> Client {
+        Client { socket: socket.into() }
+    }
+
+    /// A client of the first daemon that answers at one of `sockets`.
+    ///
+    /// # Errors
+    /// Names the places where no daemon answered, and how to start one.
+    pub fn find(sockets: &[PathBuf]) -> Result<Client, ApiError> {
+        let mut tried = Vec::new();
+        for socket in sockets {
+            match UnixStream::connect(socket) {
+                Ok(_) => return Ok(Client::new(socket)),
+                Err(error) => {
+                    tried.push(format!("{}: {}", socket.display(), connect_error(&error)))
+                }
+            }
+        }
+        let error = ApiError::failed(format!("no forebayd answers ({})", tried.join("; ")));
+        Err(error
+            .action("start one without root: forebayd --state-dir ~/forebay &")
+            .action("or name the socket of a running one: export FOREBAY_SOCKET=DIR/control.sock"))
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Sends `request` and returns the daemon's answer.
+    ///
+    /// # Errors
+    /// The daemon's own error, or what went wrong on the way.
+    pub fn ask(&self, request: &Request) -> Result<Body, ApiError> {
+        let json = serde_json::to_vec(request)
+            .map_err(|error| ApiError::failed(format!("encode the request: {error}")))?;
+        let (status, body) = self.http("POST", "/v1", &json)?;
+        let reply: Reply = serde_json::from_slice(&body).map_err(|error| {
+            let text = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
+            ApiError::failed(format!("the daemon's answer (status {status}): {error}: {text:?}"))
+                .action("use forebay and forebayd of the same version")
+        })?;
+        if reply.schema != SCHEMA {
+            let (theirs, ours) = (reply.schema, SCHEMA);
+            let text = format!("the daemon speaks schema {theirs}, this program schema {ours}");
+            return Err(
+                ApiError::failed(text).action("use forebay and forebayd of the same version")
+            );
+        }
+        match reply.body {
+            Body::Error { error } => Err(error),
+            body => Ok(body),
+        }
+    }
+
+    /// One HTTP exchange; returns status and body.
+    ///
+    /// # Errors
+    /// Says what went wrong on the way. A status other than 200 is no error here.
+    pub fn http(&self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Vec<u8>), ApiError> {
+        let broken = |error: std::io::Error| {
+            let text = format!("talk to forebayd at {}: {error}", self.socket.display());
+            ApiError::failed(text).action("see the daemon's log for why it hung up")
+        };
+        let mut stream = UnixStream::connect(&self.socket).map_err(|error| {
+            let why = connect_error(&error);
+            ApiError::failed(format!("no forebayd answers at {}: {why}", self.socket.display()))
+                .action("start one: forebayd --state-dir DIR")
+        })?;
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(broken)?;
+        stream.set_write_timeout(Some(TIMEOUT)).map_err(broken)?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: forebay\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        let mut answer = Vec::new();
+        // A server that refuses a request early answers before it has read everything: look first.
+        let got = stream.take(REPLY_BYTES_MAX).read_to_end(&mut answer);
+        if answer.is_empty() {
+            sent.map_err(broken)?;
+            got.map_err(broken)?;
+        }
+        parse_answer(&answer).map_err(|why| {
+            ApiError::failed(format!("the answer at {}: {why}", self.socket.display()))
+                .action("check that this is a socket of forebayd")
+        })
+    }
+}
+
+fn connect_error(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such socket".to_string(),
+        ErrorKind::ConnectionRefused => "nobody listens".to_string(),
+        ErrorKind::PermissionDenied => "permission denied (another user's daemon)".to_string(),
+        _ => error.to_string(),
+    }
+}
+
+/// Splits an answer into status and body.
+fn parse_answer(answer: &[u8]) -> Result<(u16, Vec<u8>), String> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(answer).map_err(|error| format!("not HTTP ({error})"))?;
+    let httparse::Status::Complete(start) = parsed else {
+        return Err("it ends in the middle of the headers".to_string());
+    };
+    let status = response.code.ok_or("no status")?;
+    let body = &answer[start..];
+    let length = response.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
+    let Some(length) = length else {
+        return Ok((status, body.to_vec()));
+    };
+    let text = std::str::from_utf8(length.value).unwrap_or_default();
+    let length: usize = text.trim().parse().map_err(|_| "a bad content-length".to_string())?;
+    match body.get(..length) {
+        Some(body) => Ok((status, body.to_vec())),
+        None => Err(format!("{} of {length} bytes arrived", body.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_apart() {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+        assert_eq!(parse_answer(answer), Ok((200, b"{}".to_vec())));
+        let answer = b"HTTP/1.1 404 Not Found\r\nX: y\r\n\r\nno";
+        assert_eq!(parse_answer(answer), Ok((404, b"no".to_vec())));
+    }
+
+    #[test]
+    fn a_cut_or_foreign_answer_is_an_error() {
+        for answer in [
+            &b""[..],
+            b"NBDMAGIC",
+            b"HTTP/1.1 200 OK\r\nContent-",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}",
+            b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}",
+        ] {
+            assert!(parse_answer(answer).is_err(), "{:?}", String::from_utf8_lossy(answer));
+        }
+    }
+
+    #[test]
+    fn a_missing_daemon_is_named_with_what_to_do() {
+        let error = Client::find(&[PathBuf::from("/nonexistent/control.sock")]).unwrap_err();
+        assert!(error.message.contains("/nonexistent/control.sock: no such socket"), "{error}");
+        assert!(error.actions[0].contains("forebayd --state-dir"));
+    }
+}

@@ -1,0 +1,110 @@
+use super::*;
+
+fn problems(text: &str) -> Vec<String> {
+    let problems = Config::parse(Path::new("forebay.toml"), text).unwrap_err();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_full_configuration_is_read() {
+    let text = r#"
+ram = "4G"
+nbd-listen = "127.0.0.1:10809"
+
+[[pool]]
+name = "fast"
+devices = ["/dev/nvme0n1", "/dev/nvme1n1"]
+ram = 1073741824
+
+[[volume]]
+name = "vz"
+origin = "/dev/sdb"
+mode = "write-back"
+export = "none"
+"#;
+    let config = Config::parse(Path::new("f"), text).unwrap();
+    assert_eq!(config.ram, Some(Size::Bytes(4 << 30)));
+    assert_eq!(config.pools[0].devices.len(), 2);
+    assert_eq!(config.pools[0].ram, Some(Size::Bytes(1 << 30)));
+    assert_eq!(config.volumes[0].mode, Mode::WriteBack);
+    assert_eq!(config.volumes[0].export, Export::None);
+    assert_eq!(Config::parse(Path::new("f"), "").unwrap(), Config::default());
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
+    let text = "rma = \"4G\"\n\n[[pool]]\nname = \"fast\"\ndevice = [\"/dev/sda\"]\n";
+    let found = problems(text);
+    assert_eq!(found[0], "forebay.toml:1: unknown key \"rma\" at the top; did you mean \"ram\"?");
+    let wanted = "forebay.toml:5: unknown key \"device\" in [[pool]]; did you mean \"devices\"?";
+    assert!(found.contains(&wanted.to_string()), "{found:#?}");
+    assert!(found.contains(&"forebay.toml:3: this [[pool]] has no \"devices\"".to_string()));
+    let found = problems("colour = 1");
+    assert!(found[0].ends_with("known are ram, nbd-listen, pool, volume"), "{found:#?}");
+}
+
+#[test]
+fn every_problem_is_reported_at_once() {
+    let text = r#"
+ram = "lots"
+nbd-listen = "localhost"
+[[pool]]
+name = "a b"
+devices = []
+[[volume]]
+name = "v"
+origin = "sdb"
+mode = "fast"
+export = "ublk"
+[pools]
+"#;
+    let found = problems(text);
+    for wanted in [
+        "forebay.toml:2: \"lots\" is not a size",
+        "forebay.toml:3: \"localhost\" is not an address and a port",
+        "forebay.toml:5: the name \"a b\" is not allowed",
+        "forebay.toml:6: write a list of paths",
+        "forebay.toml:9: write the origin \"sdb\" as an absolute path",
+        "forebay.toml:10: no mode \"fast\"",
+        "forebay.toml:11: this version cannot export by ublk",
+        "forebay.toml:12: unknown key \"pools\" at the top; did you mean \"pool\"?",
+    ] {
+        assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}\n{found:#?}");
+    }
+    assert_eq!(found.len(), 8, "{found:#?}");
+}
+
+#[test]
+fn syntax_errors_have_lines_and_duplicates_are_found() {
+    assert!(problems("ram = \"4G\"\n[[pool\n")[0].starts_with("forebay.toml:2: "));
+    let pool = "[[pool]]\nname = \"p\"\ndevices = [\"/dev/sda\"]\n";
+    let found = problems(&format!("{pool}{pool}"));
+    assert!(found.iter().any(|line| line == "forebay.toml:4: a second pool \"p\""), "{found:#?}");
+    assert!(found.iter().any(|line| line.contains("/dev/sda is named more than once")));
+    assert!(problems("pool = 3")[0].ends_with("write [[pool]], once for each"));
+}
+
+#[test]
+fn any_bytes_are_read_without_panic() {
+    let base = "ram = \"4G\"\n[[pool]]\nname = \"p\"\ndevices = [\"/dev/sda\", 'é']\n";
+    for cut in 0..base.len() {
+        let _ = Config::parse(Path::new("f"), &String::from_utf8_lossy(&base.as_bytes()[cut..]));
+        let _ = Config::parse(Path::new("f"), &String::from_utf8_lossy(&base.as_bytes()[..cut]));
+    }
+}
+
+#[test]
+fn files_are_read_together_and_in_order() {
+    let dir = std::env::temp_dir().join(format!("forebay-config-{}", std::process::id()));
+    std::fs::create_dir_all(dir.join("conf.d")).unwrap();
+    let main = dir.join("forebay.toml");
+    std::fs::write(&main, "ram = \"1G\"\n").unwrap();
+    std::fs::write(dir.join("conf.d/b.toml"), "rum = 1\n").unwrap();
+    std::fs::write(dir.join("conf.d/ignored.txt"), "rum = 1\n").unwrap();
+    let files = files_of(&main);
+    assert_eq!(files.len(), 2);
+    let found = Config::read(&files).unwrap_err();
+    assert!(found[0].to_string().contains("conf.d/b.toml:1: unknown key \"rum\""));
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(files_of(&main).is_empty());
+}

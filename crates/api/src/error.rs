@@ -1,0 +1,98 @@
+//! Errors that travel: few kinds, a message that says what is wrong, an action that says what to do next.
+
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, in kinds that a script can act on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// Tried and failed: a device, a file, a connection.
+    Failed,
+    /// The request makes no sense as it stands.
+    Usage,
+    /// There is no such pool or volume.
+    NotFound,
+    /// Something else of that name exists, or another operation is under way.
+    Conflict,
+    /// Possible, but it would destroy data or is likely a mistake. `--force` may allow it.
+    Refused,
+    /// An administrator cancelled it.
+    Cancelled,
+}
+
+impl ErrorKind {
+    /// The exit code of the command line.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            ErrorKind::Failed
+            | ErrorKind::NotFound
+            | ErrorKind::Conflict
+            | ErrorKind::Cancelled => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::Refused => 4,
+        }
+    }
+
+    /// The status of the HTTP reply.
+    pub const fn http_status(self) -> u16 {
+        match self {
+            ErrorKind::Failed => 500,
+            ErrorKind::Usage => 400,
+            ErrorKind::NotFound => 404,
+            ErrorKind::Conflict | ErrorKind::Cancelled => 409,
+            ErrorKind::Refused => 403,
+        }
+    }
+}
+
+/// An error as it is sent and shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// The kind.
+    pub kind: ErrorKind,
+    /// What is wrong, with the names of what it is about.
+    pub message: String,
+    /// What to do next, a line each; commands stand alone after a colon.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<String>,
+}
+
+impl ApiError {
+    /// An error of `kind`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
+        ApiError { kind, message: message.into(), actions: Vec::new() }
+    }
+
+    /// [`ErrorKind::Failed`].
+    pub fn failed(message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::Failed, message)
+    }
+
+    /// [`ErrorKind::Usage`].
+    pub fn usage(message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::Usage, message)
+    }
+
+    /// [`ErrorKind::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::NotFound, message)
+    }
+
+    /// [`ErrorKind::Conflict`].
+    pub fn conflict(message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::Conflict, message)
+    }
+
+    /// [`ErrorKind::Refused`].
+    pub fn refused(message: impl Into<String>) -> ApiError {
+        ApiError::new(ErrorKind::Refused, message)
+    }
+
+    /// Adds one thing to do next.
+    #[must_use]
+    pub fn action(mut self, action: impl Into<String>) -> ApiError {
+        self.actions.push(action.into());
+        self
+    }
+}

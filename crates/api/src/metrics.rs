@@ -1,0 +1,399 @@
+//! The metrics, declared once: Prometheus text, and the reference in the documents, come from [`METRICS`].
+//!
+//! Only counters and gauges in base units; no ratios, because whoever reads them divides over the window
+//! of interest.
+
+use crate::reply::{State, Status};
+use crate::stats::{Counters, Latency, PoolCounters, VolumeCounters};
+use std::fmt::Write;
+
+/// What kind of number a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts by upper bound.
+    Histogram,
+}
+
+/// Where a metric gets its samples.
+#[derive(Clone, Copy)]
+enum Source {
+    Volume(fn(&VolumeCounters) -> Vec<(&'static str, String, f64)>),
+    Pool(fn(&PoolCounters) -> Vec<(&'static str, String, f64)>),
+    Latency,
+    VolumeState,
+    Build,
+    Uptime,
+}
+
+/// One metric.
+pub struct Metric {
+    /// Name, with `_total` on counters.
+    pub name: &'static str,
+    /// Kind.
+    pub kind: Kind,
+    /// What it counts, in which unit.
+    pub help: &'static str,
+    source: Source,
+}
+
+type Samples = Vec<(&'static str, String, f64)>;
+
+/// One sample with no label of its own.
+fn plain(value: u64) -> Samples {
+    vec![("", String::new(), value as f64)]
+}
+
+/// One sample for each `(value of the label, count)`.
+fn each(label: &'static str, values: &[(&str, u64)]) -> Samples {
+    values.iter().map(|(name, value)| (label, (*name).to_string(), *value as f64)).collect()
+}
+
+const fn metric(name: &'static str, kind: Kind, source: Source, help: &'static str) -> Metric {
+    Metric { name, kind, help, source }
+}
+
+use Kind::{Counter, Gauge};
+use Source::{Pool, Volume};
+
+/// Every metric.
+pub const METRICS: &[Metric] = &[
+    metric("forebay_build_info", Gauge, Source::Build, "Always 1; the version is a label."),
+    metric("forebay_uptime_seconds", Gauge, Source::Uptime, "Seconds since the daemon started."),
+    metric(
+        "forebay_volume_state",
+        Gauge,
+        Source::VolumeState,
+        "1 for the state that the volume is in, 0 for the others.",
+    ),
+    metric(
+        "forebay_read_requests_total",
+        Counter,
+        Volume(|v| {
+            let values = [
+                ("hit", v.read_hits_full),
+                ("partial", v.read_hits_partial),
+                ("miss", v.read_misses),
+            ];
+            each("result", &values)
+        }),
+        "Read requests, by how much of them the cache answered.",
+    ),
+    metric(
+        "forebay_read_bytes_total",
+        Counter,
+        Volume(|v| {
+            let values = [
+                ("ram", v.read_bytes_ram),
+                ("cache", v.read_bytes_cache),
+                ("origin", v.read_bytes_origin),
+            ];
+            each("source", &values)
+        }),
+        "Bytes of read requests, by where they came from.",
+    ),
+    metric("forebay_write_requests_total", Counter, Volume(|v| plain(v.writes)), "Write requests."),
+    metric(
+        "forebay_write_bytes_total",
+        Counter,
+        Volume(|v| {
+            each("target", &[("cache", v.write_bytes_cache), ("origin", v.write_bytes_origin)])
+        }),
+        "Bytes of write requests, by what acknowledged them.",
+    ),
+    metric(
+        "forebay_flush_requests_total",
+        Counter,
+        Volume(|v| plain(v.flushes)),
+        "FLUSH requests.",
+    ),
+    metric(
+        "forebay_discard_requests_total",
+        Counter,
+        Volume(|v| plain(v.discards)),
+        "Discard and write-zeroes requests.",
+    ),
+    metric(
+        "forebay_discard_bytes_total",
+        Counter,
+        Volume(|v| plain(v.discard_bytes)),
+        "Bytes of discard and write-zeroes requests.",
+    ),
+    metric(
+        "forebay_request_errors_total",
+        Counter,
+        Volume(|v| plain(v.errors)),
+        "Requests answered with an error.",
+    ),
+    metric(
+        "forebay_not_cached_blocks_total",
+        Counter,
+        Volume(|v| {
+            v.not_cached.iter().map(|(name, n)| ("reason", name.clone(), *n as f64)).collect()
+        }),
+        "Blocks of 4096 bytes that were not cached, by reason.",
+    ),
+    metric("forebay_cached_bytes", Gauge, Volume(|v| plain(v.cached_bytes)), "Bytes in the cache."),
+    metric("forebay_dirty_bytes", Gauge, Volume(|v| plain(v.dirty_bytes)), "Dirty bytes."),
+    metric(
+        "forebay_writeback_bytes_total",
+        Counter,
+        Volume(|v| plain(v.writeback_bytes)),
+        "Bytes sent home.",
+    ),
+    metric(
+        "forebay_writeback_writes_total",
+        Counter,
+        Volume(|v| plain(v.writeback_writes)),
+        "Writes to the origin that sent them.",
+    ),
+    metric(
+        "forebay_origin_flushes_total",
+        Counter,
+        Volume(|v| plain(v.origin_flushes)),
+        "FLUSHes sent to the origin.",
+    ),
+    metric(
+        "forebay_bad_blocks_total",
+        Counter,
+        Volume(|v| plain(v.bad_blocks)),
+        "Blocks whose checksum did not match when read from a cache device.",
+    ),
+    metric(
+        "forebay_lost_blocks_total",
+        Counter,
+        Volume(|v| plain(v.lost_blocks)),
+        "Dirty blocks whose only good copy is lost.",
+    ),
+    metric(
+        "forebay_request_duration_seconds",
+        Kind::Histogram,
+        Source::Latency,
+        "Time from the arrival of a request to its answer.",
+    ),
+    metric(
+        "forebay_pool_written_bytes_total",
+        Counter,
+        Pool(|p| {
+            p.written_bytes.iter().map(|(name, n)| ("cause", name.clone(), *n as f64)).collect()
+        }),
+        "Bytes written to cache devices, by cause.",
+    ),
+    metric("forebay_pool_records_total", Counter, Pool(|p| plain(p.records)), "Records written."),
+    metric(
+        "forebay_pool_flushes_total",
+        Counter,
+        Pool(|p| plain(p.cache_flushes)),
+        "FLUSHes sent to cache devices.",
+    ),
+    metric(
+        "forebay_pool_segments_reclaimed_total",
+        Counter,
+        Pool(|p| each("how", &[("dropped", p.segments_dropped), ("cleaned", p.segments_cleaned)])),
+        "Segments made free, by whether blocks had to be moved.",
+    ),
+    metric(
+        "forebay_pool_checkpoints_total",
+        Counter,
+        Pool(|p| plain(p.checkpoints)),
+        "Checkpoints written.",
+    ),
+    metric("forebay_pool_segments", Gauge, Pool(|p| plain(p.segments)), "Segments."),
+    metric("forebay_pool_segments_free", Gauge, Pool(|p| plain(p.segments_free)), "Free segments."),
+    metric(
+        "forebay_pool_capacity_bytes",
+        Gauge,
+        Pool(|p| plain(p.capacity_bytes)),
+        "Bytes that the pool can hold.",
+    ),
+    metric(
+        "forebay_pool_cached_bytes",
+        Gauge,
+        Pool(|p| plain(p.cached_bytes)),
+        "Bytes that the pool holds.",
+    ),
+    metric(
+        "forebay_pool_memory_bytes",
+        Gauge,
+        Pool(|p| each("use", &[("index", p.index_bytes), ("tier", p.ram_tier_bytes)])),
+        "Memory in use.",
+    ),
+    metric(
+        "forebay_pool_write_stalls_total",
+        Counter,
+        Pool(|p| plain(p.write_stalls)),
+        "Times that a write waited for space.",
+    ),
+    metric(
+        "forebay_pool_degraded",
+        Gauge,
+        Pool(|p| plain(u64::from(p.degraded))),
+        "1 when a cache device has failed.",
+    ),
+];
+
+const STATES: [State; 6] =
+    [State::Opening, State::Ok, State::Draining, State::Degraded, State::Offline, State::Detached];
+
+/// The Prometheus text (format 0.0.4) of everything.
+pub fn prometheus(counters: &Counters, status: &Status) -> String {
+    let mut out = String::new();
+    for metric in METRICS {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let _ = writeln!(out, "# HELP {} {}", metric.name, metric.help);
+        let _ = writeln!(out, "# TYPE {} {kind}", metric.name);
+        match metric.source {
+            Source::Volume(samples) => {
+                for volume in &counters.volumes {
+                    let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
+                    samples(volume).iter().for_each(|s| line(&mut out, metric.name, &labels, s));
+                }
+            }
+            Source::Pool(samples) => {
+                for pool in &counters.pools {
+                    let labels = [("pool", pool.name.as_str())];
+                    samples(pool).iter().for_each(|s| line(&mut out, metric.name, &labels, s));
+                }
+            }
+            Source::Latency => latencies(&mut out, metric.name, counters),
+            Source::VolumeState => {
+                for volume in &status.volumes {
+                    let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
+                    for state in STATES {
+                        let value = f64::from(u8::from(state == volume.state));
+                        let sample = ("state", state.name().to_string(), value);
+                        line(&mut out, metric.name, &labels, &sample);
+                    }
+                }
+            }
+            Source::Build => {
+                let sample = ("version", env!("CARGO_PKG_VERSION").to_string(), 1.0);
+                line(&mut out, metric.name, &[], &sample);
+            }
+            Source::Uptime => {
+                line(&mut out, metric.name, &[], &("", String::new(), counters.uptime_s));
+            }
+        }
+    }
+    out
+}
+
+fn latencies(out: &mut String, name: &str, counters: &Counters) {
+    for volume in &counters.volumes {
+        let ops = [
+            ("read", &volume.read_latency),
+            ("write", &volume.write_latency),
+            ("flush", &volume.flush_latency),
+        ];
+        for (op, latency) in ops {
+            let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool), ("op", op)];
+            histogram(out, name, &labels, latency);
+        }
+    }
+}
+
+/// One bound for each power of two from 1 µs to 17 s: fine enough for quantiles, few enough for a scrape.
+fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], latency: &Latency) {
+    let bucket = format!("{name}_bucket");
+    let mut seen = 0;
+    let mut next = 0;
+    for power in 10..=34_usize {
+        let end = (4 * power).min(latency.counts.len());
+        if next < end {
+            seen += latency.counts[next..end].iter().sum::<u64>();
+            next = end;
+        }
+        let bound = (1_u64 << power) as f64 / 1e9;
+        line(out, &bucket, labels, &("le", bound.to_string(), seen as f64));
+    }
+    let count = latency.count() as f64;
+    line(out, &bucket, labels, &("le", "+Inf".to_string(), count));
+    let sum = latency.sum_ns as f64 / 1e9;
+    line(out, &format!("{name}_sum"), labels, &("", String::new(), sum));
+    line(out, &format!("{name}_count"), labels, &("", String::new(), count));
+}
+
+fn line(out: &mut String, name: &str, labels: &[(&str, &str)], sample: &(&str, String, f64)) {
+    let own = (!sample.0.is_empty()).then_some((sample.0, sample.1.as_str()));
+    let all: Vec<String> = labels
+        .iter()
+        .copied()
+        .chain(own)
+        .map(|(label, value)| format!("{label}=\"{}\"", escape(value)))
+        .collect();
+    let braces = if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) };
+    let _ = writeln!(out, "{name}{braces} {}", sample.2);
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::Attention;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        for metric in METRICS {
+            assert!(metric.name.starts_with("forebay_"), "{}", metric.name);
+            let total = metric.name.ends_with("_total");
+            assert_eq!(total, metric.kind == Kind::Counter, "{}", metric.name);
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn the_text_has_each_sample_once_and_cumulative_buckets() {
+        let mut volume = VolumeCounters {
+            name: "v\"z".to_string(),
+            pool: "p".to_string(),
+            read_hits_full: 3,
+            ..VolumeCounters::default()
+        };
+        volume.not_cached.insert("sequential".to_string(), 7);
+        // Two values of 1.0 to 1.3 µs, one of more than 17 s.
+        volume.read_latency.counts.resize(160, 0);
+        volume.read_latency.counts[40] = 2;
+        volume.read_latency.counts[159] = 1;
+        volume.read_latency.sum_ns = 2_000_000_000;
+        let counters = Counters { volumes: vec![volume], ..Counters::default() };
+        let status = Status {
+            state: State::Ok,
+            volumes: Vec::new(),
+            pools: Vec::new(),
+            attention: Attention::default(),
+        };
+        let text = prometheus(&counters, &status);
+        let label = "{volume=\"v\\\"z\",pool=\"p\"";
+        for wanted in [
+            format!("forebay_read_requests_total{label},result=\"hit\"}} 3\n"),
+            format!("forebay_not_cached_blocks_total{label},reason=\"sequential\"}} 7\n"),
+            format!(
+                "forebay_request_duration_seconds_bucket{label},op=\"read\",le=\"0.000001024\"}} 0\n"
+            ),
+            format!(
+                "forebay_request_duration_seconds_bucket{label},op=\"read\",le=\"0.000002048\"}} 2\n"
+            ),
+            format!("forebay_request_duration_seconds_bucket{label},op=\"read\",le=\"+Inf\"}} 3\n"),
+            format!("forebay_request_duration_seconds_sum{label},op=\"read\"}} 2\n"),
+            format!("forebay_request_duration_seconds_count{label},op=\"read\"}} 3\n"),
+        ] {
+            assert!(text.contains(&wanted), "{wanted}\n{text}");
+        }
+        let mut lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let names = |line: &str| line.rsplit_once(' ').unwrap().0.to_string();
+        lines.sort_unstable();
+        lines.dedup_by_key(|line| names(line));
+        let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(lines.len(), samples);
+    }
+}

@@ -1,0 +1,304 @@
+//! What a client asks. Each request states what should be true afterwards.
+
+use crate::Mode;
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a pool or volume, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest URI of an origin, in bytes.
+pub const ORIGIN_BYTES_MAX: usize = 128;
+/// Most bytes of a request's JSON.
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
+
+/// A request, as `POST /v1` takes it: a JSON object with the verb in `"verb"`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Request {
+    /// Version, process and directories of the daemon.
+    Daemon,
+    /// Pool, volume and export in one step.
+    Cache(CacheRequest),
+    /// A pool on these devices.
+    PoolCreate(PoolCreate),
+    /// All pools.
+    PoolList,
+    /// One pool.
+    PoolShow(Named),
+    /// No pool on its devices any more.
+    PoolDestroy(Change),
+    /// A volume in front of an origin.
+    VolumeCreate(VolumeCreate),
+    /// All volumes, also the detached ones.
+    VolumeList,
+    /// One volume.
+    VolumeShow(Named),
+    /// The volume in this mode. Starts a job when it has to drain first.
+    VolumeMode(VolumeMode),
+    /// No dirty block. Starts a job.
+    VolumeDrain(Change),
+    /// The volume drained and out of service, remembered for `attach`. Starts a job.
+    VolumeDetach(Change),
+    /// The volume in service again.
+    VolumeAttach(VolumeAttach),
+    /// The volume drained, out of service and forgotten. Starts a job.
+    VolumeRemove(Change),
+    /// The newest job of a volume.
+    Job(Named),
+    /// The volume's running job stopped; the volume goes on as before it.
+    JobCancel(Named),
+    /// One line a volume, and what needs attention.
+    Status,
+    /// All counters, growing since the pool was opened.
+    Counters,
+    /// What was not cached, by reason.
+    Why(Named),
+}
+
+/// One pool or volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+}
+
+/// A change of one pool or volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Its name.
+    pub name: String,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Allow what loses data that nothing else holds.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// The one command: a pool on `devices`, and a volume in front of `origin`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheRequest {
+    /// URI of the origin; paths in it are absolute.
+    pub origin: String,
+    /// Absolute paths of the cache devices. A pool that is made of them is used as it is.
+    pub devices: Vec<String>,
+    /// Name of the volume; by default after the origin.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The mode; by default write-through.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+    /// Most memory of a new pool, as `4G` or `10%` of the machine's.
+    #[serde(default)]
+    pub ram: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Overwrite what the cache devices hold.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A pool on devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolCreate {
+    /// Its name.
+    pub name: String,
+    /// Absolute paths of its devices.
+    pub devices: Vec<String>,
+    /// Most memory it may take, as `4G` or `10%` of the machine's.
+    #[serde(default)]
+    pub ram: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Overwrite what the devices hold.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// How a volume is made visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Export {
+    /// The best that this machine has.
+    #[default]
+    Auto,
+    /// The daemon's NBD socket.
+    Nbd,
+    /// Not at all.
+    None,
+}
+
+impl Export {
+    /// The name, as the command line and the JSON spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Export::Auto => "auto",
+            Export::Nbd => "nbd",
+            Export::None => "none",
+        }
+    }
+}
+
+impl std::str::FromStr for Export {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Export, String> {
+        match text {
+            "auto" => Ok(Export::Auto),
+            "nbd" => Ok(Export::Nbd),
+            "none" => Ok(Export::None),
+            "ublk" | "loop" | "vhost-user" => {
+                Err(format!("this version cannot export by {text}; it can by nbd"))
+            }
+            _ => Err(format!("no export {text:?}; choose auto, nbd or none")),
+        }
+    }
+}
+
+/// A volume in front of an origin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCreate {
+    /// Its name.
+    pub name: String,
+    /// URI of the origin; paths in it are absolute.
+    pub origin: String,
+    /// The pool; may be left out when there is only one.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// The mode; by default write-through.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+    /// How it is made visible.
+    #[serde(default)]
+    pub export: Export,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A volume in a mode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeMode {
+    /// Its name.
+    pub name: String,
+    /// The mode.
+    pub mode: Mode,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A volume in service again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeAttach {
+    /// Its name.
+    pub name: String,
+    /// What to do when the origin is not as the pool remembers it.
+    #[serde(default)]
+    pub changed: ChangedOrigin,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What to do when an origin is not as the pool remembers it while it holds dirty data for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChangedOrigin {
+    /// Refuse, and say what the choices are.
+    #[default]
+    Refuse,
+    /// The origin is right: forget what the cache holds, dirty data too.
+    DropDirty,
+    /// The cache is right: go on, and write the dirty data to the origin as it is now.
+    KeepDirty,
+}
+
+/// Checks the name of a pool or volume.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+@".contains(c);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(format!("a name has 1 to {NAME_BYTES_MAX} characters, and {name:?} has not"));
+    }
+    if !name.chars().all(allowed) || name.starts_with(['-', '.']) {
+        return Err(format!(
+            "the name {name:?} is not allowed: use letters, digits and . _ - + @, and start with \
+             a letter or digit"
+        ));
+    }
+    Ok(())
+}
+
+/// Makes a valid name out of a path or URI: the last part without its last ending.
+pub fn name_from_origin(origin: &str) -> String {
+    let path = origin.split(['?', '#']).next().unwrap_or_default();
+    let last = path.rsplit(['/', ':']).find(|part| !part.is_empty()).unwrap_or("volume");
+    let stem = match last.rsplit_once('.') {
+        Some((stem, _)) if !stem.is_empty() => stem,
+        _ => last,
+    };
+    let plain: String = stem
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-+@".contains(c) { c } else { '-' })
+        .take(NAME_BYTES_MAX)
+        .collect();
+    let plain = plain.trim_start_matches(['-', '.']).to_string();
+    if plain.is_empty() { "volume".to_string() } else { plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_from_origins() {
+        let cases = [
+            ("/srv/big.img", "big"),
+            ("/dev/sdb", "sdb"),
+            ("spindle:/srv/disk.img?preset=nas-5400", "disk"),
+            ("ram:40G", "40G"),
+            ("/srv/my disk.raw", "my-disk"),
+            ("/srv/.hidden", "hidden"),
+            ("///", "volume"),
+        ];
+        for (origin, name) in cases {
+            assert_eq!(name_from_origin(origin), name);
+            assert_eq!(check_name(name), Ok(()));
+        }
+    }
+
+    #[test]
+    fn names_that_could_be_mistaken_are_refused() {
+        for name in ["", "-f", ".", "a b", "a/b", "ä", &"x".repeat(65)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+        assert!(check_name(&"x".repeat(64)).is_ok());
+    }
+
+    #[test]
+    fn a_request_is_one_flat_object_and_unknown_fields_are_errors() {
+        let request = Request::VolumeMode(VolumeMode {
+            name: "vz".to_string(),
+            mode: Mode::WriteBack,
+            dry_run: false,
+        });
+        let text = serde_json::to_string(&request).unwrap();
+        let wanted = r#"{"verb":"volume-mode","name":"vz","mode":"writeback","dry_run":false}"#;
+        assert_eq!(text, wanted);
+        assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+        let typo = r#"{"verb":"volume-drain","name":"vz","dryrun":true}"#;
+        let message = serde_json::from_str::<Request>(typo).unwrap_err().to_string();
+        assert!(message.contains("dryrun"), "{message}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The verbs that change something.
+
+use crate::args::{
+    AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, VolumeCommand,
+    VolumeCreateArgs,
+};
+use crate::show::{job_line, plan_lines, unexpected};
+use crate::{output, path, printed, start, watch};
+use forebay_api::reply::{Done, Reply};
+use forebay_api::request::{
+    CacheRequest, Change, ChangedOrigin, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
+};
+use forebay_api::{ApiError, Body, Client, Outcome, Request};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+fn ask(client: &Client, request: &Request) -> Result<Done, ApiError> {
+    match client.ask(request)? {
+        Body::Done(done) => Ok(*done),
+        body => Err(unexpected(&body)),
+    }
+}
+
+fn for_people(format: Format) -> bool {
+    matches!(format, Format::Table | Format::Wide)
+}
+
+/// Prints an answer; the plan only when it is all there is.
+fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
+    let mut text = Vec::new();
+    if let (Some(plan), Outcome::Planned) = (&done.plan, done.outcome) {
+        text.extend(plan_lines(plan));
+    }
+    text.extend(done.messages.iter().cloned());
+    if done.outcome == Outcome::Planned {
+        text.push("nothing was changed (--dry-run)".to_string());
+    }
+    printed(output::one(format, &Reply::from(Body::Done(Box::new(done))), &text))?;
+    Ok(0)
+}
+
+/// Asks before data is lost. Without a terminal, only `--yes` is an answer.
+fn confirm(flags: &ChangeFlags, what: &str) -> Result<(), ApiError> {
+    if flags.yes {
+        return Ok(());
+    }
+    let refused =
+        |text: String| ApiError::refused(text).action("to go on without being asked: --yes");
+    if !std::io::stdin().is_terminal() {
+        return Err(refused(format!("{what}, and nobody can be asked here")));
+    }
+    eprint!("{what}. Go on? Type yes: ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    match read {
+        Ok(_) if answer.trim() == "yes" => Ok(()),
+        _ => Err(refused("nothing was changed".to_string())),
+    }
+}
+
+/// Asks for the plan first, shows it, and asks the user when devices hold something.
+fn plan_then(
+    cli: &Cli,
+    client: &Client,
+    flags: &ChangeFlags,
+    request: impl Fn(bool) -> Request,
+) -> Result<u8, ApiError> {
+    let planned = ask(client, &request(true))?;
+    if flags.dry_run {
+        return finish(cli.output, planned);
+    }
+    if let Some(plan) = &planned.plan {
+        if for_people(cli.output) {
+            plan_lines(plan).iter().for_each(|line| eprintln!("{line}"));
+        }
+        let full: Vec<String> = plan
+            .devices
+            .iter()
+            .filter(|device| !device.holds.is_empty())
+            .map(|device| format!("{} on {}", device.holds.join(", "), device.path))
+            .collect();
+        if !full.is_empty() {
+            confirm(flags, &format!("this destroys {}", full.join("; ")))?;
+        }
+    }
+    finish(cli.output, ask(client, &request(false))?)
+}
+
+fn devices(paths: &[PathBuf]) -> Result<Vec<String>, ApiError> {
+    paths.iter().map(|device| path::device(device)).collect()
+}
+
+/// `cache`.
+pub fn cache(cli: &Cli, args: &CacheArgs) -> Result<u8, ApiError> {
+    let wanted = CacheRequest {
+        origin: path::origin(&args.origin)?,
+        devices: devices(&args.devices)?,
+        name: args.name.clone(),
+        mode: args.mode,
+        ram: args.ram.map(|size| size.to_string()),
+        dry_run: false,
+        force: args.force,
+    };
+    let client = match (args.run, cli.client()) {
+        (false, Ok(client)) => client,
+        (true, _) => start::find_or_start(cli, args.state_dir.as_deref())?,
+        (false, Err(error)) => return Err(error.action("or let this command start one: --run")),
+    };
+    let request = |dry_run| Request::Cache(CacheRequest { dry_run, ..wanted.clone() });
+    plan_then(cli, &client, &args.flags, request)
+}
+
+/// `pool create`.
+pub fn pool_create(cli: &Cli, args: &PoolCreateArgs) -> Result<u8, ApiError> {
+    let wanted = PoolCreate {
+        name: args.name.clone(),
+        devices: devices(&args.devices)?,
+        ram: args.ram.map(|size| size.to_string()),
+        dry_run: false,
+        force: args.force,
+    };
+    let request = |dry_run| Request::PoolCreate(PoolCreate { dry_run, ..wanted.clone() });
+    plan_then(cli, &cli.client()?, &args.flags, request)
+}
+
+/// `pool destroy`.
+pub fn pool_destroy(cli: &Cli, name: &str, flags: &ChangeFlags) -> Result<u8, ApiError> {
+    let client = cli.client()?;
+    let request =
+        |dry_run| Request::PoolDestroy(Change { name: name.to_string(), dry_run, force: false });
+    let planned = ask(&client, &request(true))?;
+    if flags.dry_run {
+        return finish(cli.output, planned);
+    }
+    confirm(flags, &format!("this takes the pool {name} off its devices for good"))?;
+    finish(cli.output, ask(&client, &request(false))?)
+}
+
+/// `volume create`.
+pub fn volume_create(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError> {
+    let request = Request::VolumeCreate(VolumeCreate {
+        name: args.name.clone(),
+        origin: path::origin(&args.origin)?,
+        pool: args.pool.clone(),
+        mode: args.mode,
+        export: args.export,
+        dry_run: args.flags.dry_run,
+    });
+    finish(cli.output, ask(&cli.client()?, &request)?)
+}
+
+/// `volume attach`.
+pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
+    let changed = match (args.drop_dirty, args.keep_dirty) {
+        (true, _) => ChangedOrigin::DropDirty,
+        (_, true) => ChangedOrigin::KeepDirty,
+        _ => ChangedOrigin::Refuse,
+    };
+    if args.drop_dirty && !args.flags.dry_run {
+        confirm(
+            &args.flags,
+            &format!("this loses the dirty data of {}, if it has any", args.name),
+        )?;
+    }
+    let request = Request::VolumeAttach(VolumeAttach {
+        name: args.name.clone(),
+        changed,
+        dry_run: args.flags.dry_run,
+    });
+    finish(cli.output, ask(&cli.client()?, &request)?)
+}
+
+/// `volume mode`, `drain`, `detach` and `remove`: jobs, when there is dirty data.
+pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
+    let change = |args: &JobArgs| Change {
+        name: args.name.clone(),
+        dry_run: args.flags.dry_run,
+        force: args.force,
+    };
+    let (request, name, flags) = match command {
+        VolumeCommand::Mode { name, mode, flags } => {
+            let wanted = VolumeMode { name: name.clone(), mode: *mode, dry_run: flags.dry_run };
+            (Request::VolumeMode(wanted), name, flags)
+        }
+        VolumeCommand::Drain(args) => (Request::VolumeDrain(change(args)), &args.name, &args.flags),
+        VolumeCommand::Detach(args) => {
+            (Request::VolumeDetach(change(args)), &args.name, &args.flags)
+        }
+        VolumeCommand::Remove(args) => {
+            (Request::VolumeRemove(change(args)), &args.name, &args.flags)
+        }
+        VolumeCommand::Create(_)
+        | VolumeCommand::Attach(_)
+        | VolumeCommand::List
+        | VolumeCommand::Show { .. } => {
+            return Err(ApiError::usage("this verb runs no job"));
+        }
+    };
+    let client = cli.client()?;
+    let mut done = ask(&client, &request)?;
+    if done.outcome == Outcome::Started && !flags.no_wait {
+        let (job, outcome) = watch::job(&client, name)?;
+        done = Done::new(outcome, job_line(&job));
+    }
+    finish(cli.output, done)
+}

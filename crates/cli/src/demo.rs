@@ -1,0 +1,1 @@
+//! `forebay demo`: the whole product on simulated disks.

@@ -1,0 +1,247 @@
+//! `iostat`: rates between two looks at the counters.
+
+use crate::args::{Format, IostatArgs};
+use crate::output::{self, Column};
+use crate::printed;
+use crate::show::unexpected;
+use forebay_api::size::human;
+use forebay_api::stats::{Counters, Latency, VolumeCounters};
+use forebay_api::{ApiError, Body, Client, Request, SCHEMA};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What happened to one volume in a while.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rates {
+    volume: String,
+    /// Seconds that this is about.
+    seconds: f64,
+    reads_per_s: f64,
+    writes_per_s: f64,
+    read_bytes_per_s: f64,
+    write_bytes_per_s: f64,
+    /// Share of read requests answered wholly from the cache.
+    hit_ratio: Option<f64>,
+    writeback_bytes_per_s: f64,
+    /// Now.
+    dirty_bytes: u64,
+    read_p50_ns: Option<u64>,
+    read_p99_ns: Option<u64>,
+    write_p50_ns: Option<u64>,
+    write_p99_ns: Option<u64>,
+    flush_p50_ns: Option<u64>,
+    flush_p99_ns: Option<u64>,
+}
+
+impl Rates {
+    fn new(now: &VolumeCounters, before: &VolumeCounters, seconds: f64) -> Rates {
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds.max(1e-9);
+        let both = |now: &Latency, before: &Latency| {
+            let latency = now.since(before);
+            (latency.quantile_ns(0.5), latency.quantile_ns(0.99))
+        };
+        let (read_p50_ns, read_p99_ns) = both(&now.read_latency, &before.read_latency);
+        let (write_p50_ns, write_p99_ns) = both(&now.write_latency, &before.write_latency);
+        let (flush_p50_ns, flush_p99_ns) = both(&now.flush_latency, &before.flush_latency);
+        Rates {
+            volume: now.name.clone(),
+            seconds,
+            reads_per_s: rate(now.reads, before.reads),
+            writes_per_s: rate(now.writes, before.writes),
+            read_bytes_per_s: rate(now.read_bytes, before.read_bytes),
+            write_bytes_per_s: rate(now.write_bytes, before.write_bytes),
+            hit_ratio: now.hit_ratio_since(before),
+            writeback_bytes_per_s: rate(now.writeback_bytes, before.writeback_bytes),
+            dirty_bytes: now.dirty_bytes,
+            read_p50_ns,
+            read_p99_ns,
+            write_p50_ns,
+            write_p99_ns,
+            flush_p50_ns,
+            flush_p99_ns,
+        }
+    }
+}
+
+fn milliseconds(p50: Option<u64>, p99: Option<u64>) -> String {
+    let text = |ns: Option<u64>| {
+        ns.map_or_else(|| "-".to_string(), |ns| format!("{:.2}", ns as f64 / 1e6))
+    };
+    format!("{}/{}", text(p50), text(p99))
+}
+
+fn raw_ns(p50: Option<u64>, p99: Option<u64>) -> String {
+    let text = |ns: Option<u64>| ns.map_or_else(String::new, |ns| ns.to_string());
+    format!("{}/{}", text(p50), text(p99))
+}
+
+fn count(rate: f64) -> String {
+    if rate < 9999.5 { format!("{rate:.0}") } else { format!("{:.1}k", rate / 1000.0) }
+}
+
+fn bytes(rate: f64) -> String {
+    human(rate as u64)
+}
+
+const RATES: &[Column<Rates>] = &[
+    Column::words("VOLUME", "volume", |r| r.volume.clone()),
+    Column::numbers(
+        "READ/s",
+        "reads_per_s",
+        |r| count(r.reads_per_s),
+        |r| format!("{:.1}", r.reads_per_s),
+    ),
+    Column::numbers(
+        "WRITE/s",
+        "writes_per_s",
+        |r| count(r.writes_per_s),
+        |r| format!("{:.1}", r.writes_per_s),
+    ),
+    Column::numbers(
+        "READ B/s",
+        "read_bytes_per_s",
+        |r| bytes(r.read_bytes_per_s),
+        |r| format!("{:.0}", r.read_bytes_per_s),
+    ),
+    Column::numbers(
+        "WRITE B/s",
+        "write_bytes_per_s",
+        |r| bytes(r.write_bytes_per_s),
+        |r| format!("{:.0}", r.write_bytes_per_s),
+    ),
+    Column::numbers(
+        "HIT",
+        "hit_ratio",
+        |r| r.hit_ratio.map_or_else(|| "-".to_string(), |h| format!("{:.1}%", h * 100.0)),
+        |r| r.hit_ratio.map_or_else(String::new, |h| format!("{h:.4}")),
+    ),
+    Column::numbers(
+        "HOME B/s",
+        "writeback_bytes_per_s",
+        |r| bytes(r.writeback_bytes_per_s),
+        |r| format!("{:.0}", r.writeback_bytes_per_s),
+    ),
+    Column::numbers(
+        "DIRTY",
+        "dirty_bytes",
+        |r| human(r.dirty_bytes),
+        |r| r.dirty_bytes.to_string(),
+    ),
+];
+
+const LATENCIES: &[Column<Rates>] = &[
+    Column::numbers(
+        "READ p50/p99 ms",
+        "read_p50_p99_ns",
+        |r| milliseconds(r.read_p50_ns, r.read_p99_ns),
+        |r| raw_ns(r.read_p50_ns, r.read_p99_ns),
+    ),
+    Column::numbers(
+        "WRITE p50/p99 ms",
+        "write_p50_p99_ns",
+        |r| milliseconds(r.write_p50_ns, r.write_p99_ns),
+        |r| raw_ns(r.write_p50_ns, r.write_p99_ns),
+    ),
+    Column::numbers(
+        "FLUSH p50/p99 ms",
+        "flush_p50_p99_ns",
+        |r| milliseconds(r.flush_p50_ns, r.flush_p99_ns),
+        |r| raw_ns(r.flush_p50_ns, r.flush_p99_ns),
+    ),
+];
+
+/// One report: rates of every volume between two looks.
+fn report(now: &Counters, before: &Counters, seconds: f64) -> Vec<Rates> {
+    let none = VolumeCounters::default();
+    now.volumes
+        .iter()
+        .map(|volume| {
+            let same = |other: &&VolumeCounters| {
+                // A volume of that name whose counters went back is another one.
+                other.name == volume.name
+                    && other.pool == volume.pool
+                    && other.reads <= volume.reads
+            };
+            Rates::new(volume, before.volumes.iter().find(same).unwrap_or(&none), seconds)
+        })
+        .collect()
+}
+
+/// Prints reports until there were enough. The first is about the time since the start.
+///
+/// # Errors
+/// The daemon does not answer, or standard output is closed.
+pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, ApiError> {
+    let look = || match client.ask(&Request::Counters)? {
+        Body::Counters(counters) => Ok((counters, Instant::now())),
+        body => Err(unexpected(&body)),
+    };
+    let columns: Vec<&Column<Rates>> =
+        RATES.iter().chain(LATENCIES.iter().filter(|_| args.latency)).collect();
+    let count = match (args.interval, args.count) {
+        (None, _) => 1,
+        (Some(_), count) => count.unwrap_or(u64::MAX),
+    };
+    let pause = Duration::from_secs_f64(args.interval.unwrap_or(1.0));
+    let (mut before, mut at) = (Counters::default(), Instant::now());
+    let mut printed_count = 0;
+    let mut first = true;
+    while printed_count < count {
+        let (now, when) = look()?;
+        let seconds = if first { now.uptime_s } else { (when - at).as_secs_f64() };
+        if !(first && args.skip_first) {
+            print(format, &columns, &report(&now, &before, seconds), printed_count == 0)?;
+            printed_count += 1;
+        }
+        (before, at, first) = (now, when, false);
+        if printed_count < count {
+            std::thread::sleep(pause);
+        }
+    }
+    Ok(0)
+}
+
+fn print(
+    format: Format,
+    columns: &[&Column<Rates>],
+    rates: &[Rates],
+    first: bool,
+) -> Result<(), ApiError> {
+    let columns: Vec<Column<Rates>> = columns
+        .iter()
+        .map(|c| Column { title: c.title, key: c.key, wide: c.wide, right: c.right, ..**c })
+        .collect();
+    if format == Format::Csv && !first {
+        return printed(output::lines(&output::csv(&columns, rates)[1..]));
+    }
+    let document = serde_json::json!({"schema": SCHEMA, "kind": "iostat", "volumes": rates});
+    printed(output::rows(format, &document, &columns, rates, |_| Vec::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(reads: u64, hits: u64) -> Counters {
+        let volume = VolumeCounters {
+            name: "vz".to_string(),
+            reads,
+            read_hits_full: hits,
+            read_misses: reads - hits,
+            ..VolumeCounters::default()
+        };
+        Counters { volumes: vec![volume], ..Counters::default() }
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let rates = report(&counters(300, 150), &counters(100, 50), 2.0);
+        assert_eq!(rates[0].reads_per_s, 100.0);
+        assert_eq!(rates[0].hit_ratio, Some(0.5));
+        assert_eq!(rates[0].read_p50_ns, None);
+        // The daemon was started anew in between.
+        let rates = report(&counters(30, 30), &counters(100, 50), 2.0);
+        assert_eq!(rates[0].reads_per_s, 15.0);
+        assert_eq!(rates[0].hit_ratio, Some(1.0));
+    }
+}

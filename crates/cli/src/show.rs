@@ -1,0 +1,313 @@
+//! What the daemon tells, as tables.
+
+use crate::args::Format;
+use crate::output::{self, Column};
+use crate::{EXIT_DEGRADED, printed};
+use forebay_api::reply::{
+    Attention, Job, JobState, PoolInfo, PoolPlan, Reply, State, VolumeInfo, WhyReason,
+};
+use forebay_api::size::human;
+use forebay_api::{ApiError, Body};
+
+/// The daemon answered something else than was asked.
+pub fn unexpected(body: &Body) -> ApiError {
+    let text = serde_json::to_string(body).unwrap_or_default();
+    let text: String = text.chars().take(200).collect();
+    ApiError::failed(format!("the daemon's answer does not fit the request: {text}"))
+        .action("use forebay and forebayd of the same version")
+}
+
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_string();
+    }
+    format!("{:.0}%", part as f64 * 100.0 / whole as f64)
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_string(), |ratio| format!("{:.1}%", ratio * 100.0))
+}
+
+fn raw_ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(String::new, |ratio| format!("{ratio:.4}"))
+}
+
+const VOLUMES: &[Column<VolumeInfo>] = &[
+    Column::words("VOLUME", "volume", |v| v.name.clone()),
+    Column::words("STATE", "state", |v| v.state.name().to_string()),
+    Column::words("MODE", "mode", |v| v.mode.to_string()),
+    Column::words("POOL", "pool", |v: &VolumeInfo| v.pool.clone()).wide(),
+    Column::numbers("SIZE", "size_bytes", |v| human(v.bytes), |v| v.bytes.to_string()),
+    Column::numbers("USED", "used_bytes", |v| human(v.used_bytes), |v| v.used_bytes.to_string()),
+    Column::numbers(
+        "DIRTY",
+        "dirty_bytes",
+        |v| human(v.dirty_bytes),
+        |v| v.dirty_bytes.to_string(),
+    ),
+    Column::numbers(
+        "HIT 5m",
+        "hit_ratio_5m",
+        |v| ratio(v.hit_ratio_5m),
+        |v| raw_ratio(v.hit_ratio_5m),
+    ),
+    Column::numbers(
+        "HIT 1h",
+        "hit_ratio_1h",
+        |v| ratio(v.hit_ratio_1h),
+        |v| raw_ratio(v.hit_ratio_1h),
+    ),
+    Column::numbers(
+        "CLIENTS",
+        "clients",
+        |v: &VolumeInfo| v.clients.to_string(),
+        |v| v.clients.to_string(),
+    )
+    .wide(),
+    Column::words("ORIGIN", "origin", |v: &VolumeInfo| v.origin.clone()).wide(),
+    Column::words("EXPORT", "export", |v| v.export.clone().unwrap_or_else(|| "-".to_string())),
+];
+
+const POOLS: &[Column<PoolInfo>] = &[
+    Column::words("POOL", "pool", |p| p.name.clone()),
+    Column::words("STATE", "state", |p| p.state.name().to_string()),
+    Column::numbers(
+        "SIZE",
+        "capacity_bytes",
+        |p| human(p.capacity_bytes),
+        |p| p.capacity_bytes.to_string(),
+    ),
+    Column::numbers(
+        "USED",
+        "used_bytes",
+        |p| share(p.used_bytes, p.capacity_bytes),
+        |p| p.used_bytes.to_string(),
+    ),
+    Column::numbers(
+        "DIRTY",
+        "dirty_bytes",
+        |p| human(p.dirty_bytes),
+        |p| p.dirty_bytes.to_string(),
+    ),
+    Column::numbers(
+        "RAM",
+        "ram_bytes",
+        |p| human(p.ram.total_bytes),
+        |p| p.ram.total_bytes.to_string(),
+    ),
+    Column::numbers(
+        "SEGMENTS",
+        "segments",
+        |p: &PoolInfo| p.segments.to_string(),
+        |p| p.segments.to_string(),
+    )
+    .wide(),
+    Column::numbers(
+        "FREE",
+        "segments_free",
+        |p: &PoolInfo| p.segments_free.to_string(),
+        |p| p.segments_free.to_string(),
+    )
+    .wide(),
+    Column::numbers(
+        "VOLUMES",
+        "volumes",
+        |p| p.volumes.len().to_string(),
+        |p| p.volumes.len().to_string(),
+    ),
+    Column::words("DEVICES", "devices", |p| {
+        let paths: Vec<&str> = p.devices.iter().map(|device| device.path.as_str()).collect();
+        paths.join(" ")
+    }),
+];
+
+fn attention(attention: &Attention) -> Vec<String> {
+    let why = attention.why.iter().map(|line| format!("  why:    {line}"));
+    let action = attention.action.iter().map(|line| format!("  action: {line}"));
+    why.chain(action).collect()
+}
+
+fn below_volume(volume: &VolumeInfo) -> Vec<String> {
+    let mut lines = attention(&volume.attention);
+    if let Some(job) = volume.job.as_ref().filter(|job| job.progress == JobState::Running) {
+        lines.push(format!("  job:    {}", job_line(job)));
+    }
+    lines
+}
+
+/// Where a job stands, on one line.
+pub fn job_line(job: &Job) -> String {
+    let done = job.dirty_bytes_start.saturating_sub(job.dirty_bytes);
+    let (name, left) = (job.job.name(), human(job.dirty_bytes));
+    match &job.progress {
+        JobState::Running => {
+            let rate = done as f64 / job.elapsed_s.max(0.001);
+            let eta = if rate >= 1.0 {
+                format!("{:.0} s", job.dirty_bytes as f64 / rate)
+            } else {
+                "unknown".to_string()
+            };
+            let rate = human(rate as u64);
+            format!("{name} runs, {left} dirty left, {rate}/s, about {eta} to go")
+        }
+        JobState::Done { .. } => {
+            format!("{name} done: {} sent home in {:.1} s", human(done), job.elapsed_s)
+        }
+        JobState::Failed { error } => format!("{name} failed: {error}"),
+    }
+}
+
+/// `status`: exit code 3 when something needs attention.
+pub fn status(format: Format, body: Body) -> Result<u8, ApiError> {
+    let Body::Status(status) = &body else { return Err(unexpected(&body)) };
+    let degraded = status.state.needs_attention();
+    match format {
+        Format::Table | Format::Wide => {
+            let wide = format == Format::Wide;
+            let mut lines = Vec::new();
+            if status.volumes.is_empty() {
+                lines.push("no volumes; make one: forebay cache ORIGIN --with DEVICE".to_string());
+            } else {
+                lines = output::table(VOLUMES, &status.volumes, wide, below_volume);
+            }
+            for pool in status.pools.iter().filter(|pool| pool.state.needs_attention()) {
+                lines.push(format!("pool {}: {}", pool.name, pool.state.name()));
+                lines.extend(attention(&pool.attention));
+            }
+            lines.extend(attention(&status.attention));
+            printed(output::lines(&lines))?;
+        }
+        _ => {
+            let rows = status.volumes.clone();
+            let document = Reply::from(body);
+            printed(output::rows(format, &document, VOLUMES, &rows, |_| Vec::new()))?;
+        }
+    }
+    Ok(if degraded { EXIT_DEGRADED } else { 0 })
+}
+
+/// `volume list`.
+pub fn volumes(format: Format, body: Body) -> Result<u8, ApiError> {
+    let Body::Volumes { volumes } = &body else { return Err(unexpected(&body)) };
+    let rows = volumes.clone();
+    printed(output::rows(format, &Reply::from(body), VOLUMES, &rows, below_volume))?;
+    Ok(0)
+}
+
+/// `pool list`.
+pub fn pools(format: Format, body: Body) -> Result<u8, ApiError> {
+    let Body::Pools { pools } = &body else { return Err(unexpected(&body)) };
+    let rows = pools.clone();
+    let below = |pool: &PoolInfo| attention(&pool.attention);
+    printed(output::rows(format, &Reply::from(body), POOLS, &rows, below))?;
+    Ok(0)
+}
+
+fn exit_of(state: State) -> u8 {
+    if state.needs_attention() { EXIT_DEGRADED } else { 0 }
+}
+
+/// `volume show`.
+pub fn volume(format: Format, body: Body) -> Result<u8, ApiError> {
+    let Body::Volumes { volumes } = &body else { return Err(unexpected(&body)) };
+    let [volume] = &volumes[..] else { return Err(unexpected(&body)) };
+    let mut text: Vec<String> =
+        VOLUMES.iter().map(|column| field(column.title, &(column.text)(volume))).collect();
+    if let Some(job) = &volume.job {
+        text.push(field("LAST JOB", &job_line(job)));
+    }
+    text.extend(attention(&volume.attention));
+    printed(output::one(format, &document(format, volume), &text))?;
+    Ok(exit_of(volume.state))
+}
+
+/// One thing as a document of its own, with the schema in it.
+fn document(format: Format, thing: &impl serde::Serialize) -> serde_json::Value {
+    let mut value = serde_json::to_value(thing).unwrap_or_default();
+    if let (Format::Json, serde_json::Value::Object(fields)) = (format, &mut value) {
+        fields.insert("schema".to_string(), forebay_api::SCHEMA.into());
+    }
+    value
+}
+
+fn field(title: &str, text: &str) -> String {
+    format!("{:<10} {text}", title.to_lowercase())
+}
+
+/// `pool show`.
+pub fn pool(format: Format, body: Body) -> Result<u8, ApiError> {
+    let Body::Pools { pools } = &body else { return Err(unexpected(&body)) };
+    let [pool] = &pools[..] else { return Err(unexpected(&body)) };
+    let mut text: Vec<String> = POOLS
+        .iter()
+        .filter(|column| column.title != "DEVICES" && column.title != "VOLUMES")
+        .map(|column| field(column.title, &(column.text)(pool)))
+        .collect();
+    text.push(field("UUID", &pool.uuid));
+    text.push(field("INDEX RAM", &human(pool.ram.index_bytes + pool.ram.ghost_bytes)));
+    text.push(field("RAM TIER", &human(pool.ram.tier_bytes)));
+    text.push(field("VOLUMES", &pool.volumes.join(" ")));
+    for device in &pool.devices {
+        let state = if device.present { "" } else { ", missing or failed" };
+        let (bytes, segments) = (human(device.bytes), device.segments);
+        let line = format!("{} ({bytes}, {segments} segments{state})", device.path);
+        text.push(field("DEVICE", &line));
+    }
+    text.extend(attention(&pool.attention));
+    printed(output::one(format, &document(format, pool), &text))?;
+    Ok(exit_of(pool.state))
+}
+
+/// `why`.
+pub fn why(format: Format, body: Body) -> Result<u8, ApiError> {
+    const COLUMNS: &[Column<WhyReason>] = &[
+        Column::words("REASON", "reason", |r| r.reason.clone()),
+        Column::numbers(
+            "1h",
+            "share_1h",
+            |r| format!("{:.0}%", r.share_1h * 100.0),
+            |r| format!("{:.4}", r.share_1h),
+        ),
+        Column::numbers("BYTES 1h", "bytes_1h", |r| human(r.bytes_1h), |r| r.bytes_1h.to_string()),
+        Column::numbers("BYTES", "bytes", |r| human(r.bytes), |r| r.bytes.to_string()),
+        Column::words("MEANING", "meaning", |r| r.meaning.clone()),
+    ];
+    let Body::Why(why) = &body else { return Err(unexpected(&body)) };
+    let rows = why.reasons.clone();
+    printed(output::rows(format, &Reply::from(body), COLUMNS, &rows, |_| Vec::new()))?;
+    Ok(0)
+}
+
+/// The plan of a pool, before it is made.
+pub fn plan_lines(plan: &PoolPlan) -> Vec<String> {
+    let mut lines = vec![format!(
+        "pool {}: {} in {} segments of {}",
+        plan.name,
+        human(plan.capacity_bytes),
+        plan.segments,
+        human(plan.segment_bytes)
+    )];
+    for device in &plan.devices {
+        let holds = match device.holds.is_empty() {
+            true => "empty".to_string(),
+            false => format!("HOLDS {}", device.holds.join(", ")),
+        };
+        lines.push(format!("  device {} ({}): {holds}", device.path, human(device.bytes)));
+        lines.push(format!(
+            "    superblocks at 0 and 64K, 2 checkpoint areas of {}, {} segments from {}",
+            human(device.checkpoint_area_bytes),
+            device.segments,
+            human(device.segments_offset)
+        ));
+    }
+    let ram = &plan.ram;
+    lines.push(format!(
+        "  memory needed: {} (index {}, ghost {}, RAM tier {}); the most allowed is {}",
+        human(ram.total_bytes),
+        human(ram.index_bytes),
+        human(ram.ghost_bytes),
+        human(ram.tier_bytes),
+        human(plan.ram_cap_bytes)
+    ));
+    lines
+}

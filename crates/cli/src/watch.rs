@@ -1,0 +1,110 @@
+//! Watching a job: progress, rate, time to go. Ctrl-C stops the job, and the volume stays as it was.
+
+use crate::show::unexpected;
+use forebay_api::reply::{Job, JobState};
+use forebay_api::request::Named;
+use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// Waits for the job of `volume`, and shows how far it is on a terminal.
+///
+/// # Errors
+/// The job's own error; [`ErrorKind::Cancelled`] after Ctrl-C.
+pub fn job(client: &Client, volume: &str) -> Result<(Job, Outcome), ApiError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| ApiError::failed(format!("catch signal {signal}: {error}")))?;
+    }
+    let bar = bar(volume);
+    let named = || Named { name: volume.to_string() };
+    let mut cancelled = false;
+    loop {
+        if stop.load(Ordering::Relaxed) && !cancelled {
+            cancelled = true;
+            client.ask(&Request::JobCancel(named()))?;
+        }
+        let body = client.ask(&Request::Job(named()))?;
+        let Body::Job { job: Some(job) } = body else { return Err(unexpected(&body)) };
+        show(&bar, &job);
+        match job.progress.clone() {
+            JobState::Running => std::thread::sleep(POLL),
+            JobState::Done { outcome } => {
+                bar.finish_and_clear();
+                return Ok((job, outcome));
+            }
+            JobState::Failed { error } => {
+                bar.finish_and_clear();
+                return Err(explain(error, &job));
+            }
+        }
+    }
+}
+
+fn explain(error: ApiError, job: &Job) -> ApiError {
+    if error.kind != ErrorKind::Cancelled {
+        return error;
+    }
+    let left = forebay_api::size::human(job.dirty_bytes);
+    let text = format!(
+        "{} of {} cancelled; the volume stays as it was, with {left} dirty",
+        job.job.name(),
+        job.volume
+    );
+    ApiError::new(ErrorKind::Cancelled, text)
+}
+
+fn bar(volume: &str) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr_with_hz(5)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    let style = ProgressStyle::with_template(
+        "{prefix} [{bar:30}] {binary_bytes} of {binary_total_bytes} sent home, \
+         {binary_bytes_per_sec}, {eta} to go (Ctrl-C stops, and the volume stays as it is)",
+    );
+    // The template is fixed, so that only a test of this function could see it refused.
+    bar.with_style(style.expect("a valid template")).with_prefix(volume.to_string())
+}
+
+/// New writes make new dirty data while a job runs: the bar is never behind what is left.
+fn show(bar: &ProgressBar, job: &Job) {
+    let total = job.dirty_bytes_start.max(job.dirty_bytes);
+    bar.set_length(total);
+    bar.set_position(total - job.dirty_bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::reply::JobKind;
+
+    #[test]
+    fn the_bar_takes_any_progress() {
+        let bar = bar("vz");
+        let mut job = Job {
+            job: JobKind::Drain,
+            volume: "vz".to_string(),
+            dirty_bytes_start: 100,
+            dirty_bytes: 40,
+            elapsed_s: 1.0,
+            progress: JobState::Running,
+        };
+        show(&bar, &job);
+        assert_eq!((bar.position(), bar.length()), (60, Some(100)));
+        job.dirty_bytes = 120;
+        show(&bar, &job);
+        assert_eq!((bar.position(), bar.length()), (0, Some(120)));
+        let error = explain(ApiError::new(ErrorKind::Cancelled, "stopped"), &job);
+        assert!(error.message.contains("drain of vz cancelled; the volume stays as it was"));
+    }
+}
