@@ -1,13 +1,8 @@
-//! Clients that are not ours against the NBD server: what they negotiate, read and write must come out right.
+//! Clients that are not ours: what they negotiate, read and write must come out right.
 
-mod nbd_harness {
-    pub mod server;
-    pub mod tools;
-}
-
+use crate::server::Server;
+use crate::tools::{nbd_python, outcome, run, tool};
 use forebay_host::frontend::nbd::Tls;
-use nbd_harness::server::Server;
-use nbd_harness::tools::{nbd_python, outcome, run, tool};
 
 const MIB: usize = 1 << 20;
 
