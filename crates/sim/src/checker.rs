@@ -1,0 +1,199 @@
+//! The oracle: holds what clients were told against what they read, sector by sector.
+
+use crate::content::{self, Content};
+use crate::model::{NEVER, Sector, Stamp, Value, Violation, WriteSpec};
+use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// What is known of one origin and the volume in front of it.
+struct History {
+    sectors: Vec<Sector>,
+    /// Sectors that were ever written, each once.
+    touched: Vec<u64>,
+    is_touched: Vec<bool>,
+    /// Submission of the last flush that was acknowledged.
+    flushed: Stamp,
+    /// Whether that was in this life.
+    reflushed: bool,
+}
+
+/// The oracle.
+pub struct Checker {
+    histories: Vec<History>,
+    /// Submissions of the requests that wait for an answer.
+    waiting: BTreeSet<Stamp>,
+    /// Sectors checked by reads.
+    pub sectors_read: u64,
+}
+
+impl Checker {
+    /// An oracle for origins of so many sectors.
+    pub fn new(sectors: &[u64]) -> Checker {
+        let history = |&count: &u64| History {
+            sectors: vec![Sector::default(); count as usize],
+            touched: Vec::new(),
+            is_touched: vec![false; count as usize],
+            flushed: 0,
+            reflushed: false,
+        };
+        Checker {
+            histories: sectors.iter().map(history).collect(),
+            waiting: BTreeSet::new(),
+            sectors_read: 0,
+        }
+    }
+
+    /// A request was submitted.
+    pub fn submitted(&mut self, invoke: Stamp) {
+        self.waiting.insert(invoke);
+    }
+
+    /// A request was answered.
+    pub fn answered(&mut self, invoke: Stamp) {
+        self.waiting.remove(&invoke);
+    }
+
+    /// A write was submitted; call [`Checker::submitted`] too.
+    pub fn begin_write(&mut self, disk: usize, range: Range<u64>, write: WriteSpec, invoke: Stamp) {
+        let oldest = self.waiting.first().copied().unwrap_or(NEVER);
+        let history = &mut self.histories[disk];
+        for sector in range {
+            let index = sector as usize;
+            if !history.is_touched[index] {
+                history.is_touched[index] = true;
+                history.touched.push(sector);
+            }
+            history.sectors[index].begin(write, invoke, oldest, history.flushed);
+        }
+    }
+
+    /// A write was answered.
+    pub fn end_write(&mut self, disk: usize, range: Range<u64>, id: u64, now: Stamp, ok: bool) {
+        for sector in range {
+            self.histories[disk].sectors[sector as usize].end(id, now, ok);
+        }
+    }
+
+    /// A flush that was submitted at `invoke` succeeded.
+    pub fn flushed(&mut self, disk: usize, invoke: Stamp) {
+        let history = &mut self.histories[disk];
+        history.flushed = history.flushed.max(invoke);
+        history.reflushed = true;
+    }
+
+    /// A read returned these bytes from sector `first` on.
+    ///
+    /// # Errors
+    /// The first rule that a sector breaks.
+    pub fn read(
+        &mut self,
+        disk: usize,
+        first: u64,
+        bytes: &[u8],
+        invoke: Stamp,
+        now: Stamp,
+    ) -> Result<(), Violation> {
+        for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR_SIZE)) {
+            self.sectors_read += 1;
+            let value = value_of(disk, sector, bytes)?;
+            let entry = &mut self.histories[disk].sectors[sector as usize];
+            entry.read(value, invoke, now).map_err(|mut violation| {
+                violation.text = format!("disk {disk} sector {sector}: {}", violation.text);
+                violation
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The world crashed: a killed process or a power cut.
+    pub fn crash(&mut self, kill: bool) {
+        self.waiting.clear();
+        for history in &mut self.histories {
+            for &sector in &history.touched {
+                history.sectors[sector as usize].crash(kill, history.flushed, history.reflushed);
+            }
+            history.reflushed = false;
+        }
+    }
+
+    /// Like a power cut for these sectors alone: the origin forgot writes that it had not made
+    /// durable.
+    pub fn forget(&mut self, disk: usize, sectors: impl Iterator<Item = u64>) {
+        let history = &mut self.histories[disk];
+        for sector in sectors {
+            let entry = &mut history.sectors[sector as usize];
+            entry.crash(false, history.flushed, history.reflushed);
+        }
+    }
+
+    /// Sectors that were ever written.
+    pub fn touched(&self, disk: usize) -> &[u64] {
+        &self.histories[disk].touched
+    }
+
+    /// The sector's history in words.
+    pub fn describe(&self, disk: usize, sector: u64) -> String {
+        self.histories[disk].sectors[sector as usize].describe()
+    }
+
+    /// Whether a read of the sector can only return what `bytes`, read from the origin, hold.
+    pub fn origin_suffices(&self, disk: usize, sector: u64, bytes: &[u8], now: Stamp) -> bool {
+        let Ok(value) = value_of(disk, sector, bytes) else { return false };
+        self.histories[disk].sectors[sector as usize].possible(now) == [value]
+    }
+
+    /// The last good copy of the block of this sector may be gone: errors are allowed for it.
+    pub fn lose_block(&mut self, disk: usize, sector: u64, now: Stamp) {
+        let per_block = SECTORS_PER_BLOCK as u64;
+        let first = sector / per_block * per_block;
+        let history = &mut self.histories[disk];
+        let end = (first + per_block).min(history.sectors.len() as u64);
+        for sector in first..end {
+            history.sectors[sector as usize].lose(now);
+        }
+    }
+
+    /// Whether an error is allowed for one of these sectors.
+    pub fn any_lost(&self, disk: usize, range: Range<u64>) -> bool {
+        self.histories[disk].sectors[range.start as usize..range.end as usize]
+            .iter()
+            .any(Sector::is_lost)
+    }
+
+    /// Whether an error is allowed for any sector of this disk.
+    pub fn has_lost(&self, disk: usize) -> bool {
+        let history = &self.histories[disk];
+        // A neighbour of a touched sector may be lost too, but never without it.
+        history.touched.iter().any(|&sector| history.sectors[sector as usize].is_lost())
+    }
+
+    /// The administrator gave up what is lost: what the origin holds counts there from now on.
+    pub fn give_up(&mut self, disk: usize, origin: impl Fn(u64, &mut [u8])) {
+        let history = &mut self.histories[disk];
+        let mut bytes = [0; SECTOR_SIZE];
+        for (sector, entry) in (0..).zip(&mut history.sectors) {
+            if !entry.is_lost() {
+                continue;
+            }
+            origin(sector, &mut bytes);
+            entry.lose(0);
+            if let Ok(value) = value_of(disk, sector, &bytes) {
+                entry.also_allow(value);
+            }
+        }
+    }
+}
+
+fn value_of(disk: usize, sector: u64, bytes: &[u8]) -> Result<Value, Violation> {
+    match content::parse(bytes) {
+        Content::Zero => Ok(Value::Zero),
+        Content::Data { disk: d, sector: s, version } if d == disk && s == sector => {
+            Ok(Value::Data(version))
+        }
+        other => Err(Violation::new(
+            "F",
+            format!("disk {disk} sector {sector}: foreign content {other:?}"),
+        )),
+    }
+}

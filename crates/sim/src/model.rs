@@ -1,0 +1,348 @@
+//! What one sector may hold: the oracle's memory of it.
+//!
+//! Each write is a *version*. Time stamps are event numbers, strictly increasing. A version was
+//! certainly in place from `fmin` on (it was acknowledged, or a read returned it) and a reader or
+//! the writer still waited for it at `smax`. `u` was forced to come before `v` when `u.fmin <
+//! v.smax`; two versions that are both forced before each other cannot happen in a register: that
+//! one test of pairs is rule L.
+
+#[cfg(test)]
+mod tests;
+
+/// Number of an event.
+pub type Stamp = u64;
+/// An event that has not happened.
+pub const NEVER: Stamp = u64::MAX;
+
+/// A value that a sector can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// Zeros.
+    Zero,
+    /// What this write put there.
+    Data(u64),
+}
+
+/// A broken rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Letter of the rule, as the fault model's description names it.
+    pub rule: &'static str,
+    /// What happened.
+    pub text: String,
+}
+
+impl Violation {
+    /// A violation of `rule`.
+    pub fn new(rule: &'static str, text: String) -> Violation {
+        Violation { rule, text }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Version {
+    id: u64,
+    value: Value,
+    /// A discard: it may never take effect, though acknowledged.
+    optional: bool,
+    fua: bool,
+    invoke: Stamp,
+    /// Acknowledged as done.
+    ack: Stamp,
+    /// From here on it has taken effect, or never will.
+    end: Stamp,
+    fmin: Stamp,
+    smax: Stamp,
+}
+
+impl Version {
+    /// Whether a crash must keep it, or something newer. Of a discard only what was seen counts.
+    fn durable(&self, kill: bool, flushed_before: Stamp) -> bool {
+        if self.ack == NEVER || (self.optional && self.fmin == NEVER) {
+            return false;
+        }
+        let done = if self.optional { self.ack.max(self.fmin) } else { self.ack };
+        kill || self.fua || done < flushed_before
+    }
+
+    /// If it took effect at all, then before this.
+    fn latest(&self) -> Stamp {
+        self.fmin.min(self.end)
+    }
+}
+
+/// What a crash may have left. `live` is false for a value that only a power cut can bring back.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    value: Value,
+    live: bool,
+}
+
+/// The history of one sector since the last crash, and what the crash may have left.
+#[derive(Debug, Clone, Default)]
+pub struct Sector {
+    /// Empty stands for version 0.
+    base: Vec<Candidate>,
+    /// No base value can be there any more.
+    base_gone: bool,
+    base_smax: Stamp,
+    versions: Vec<Version>,
+    /// When the scheduler destroyed its last good copy: since then an error is as good as the right
+    /// value, until a later write is acknowledged. 0 for never.
+    lost: Stamp,
+}
+
+/// A write as the model sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteSpec {
+    /// Its number; the content names it.
+    pub id: u64,
+    /// Zeros instead of named content.
+    pub zero: bool,
+    /// It may take no effect (a discard).
+    pub optional: bool,
+    /// Durable when acknowledged.
+    pub fua: bool,
+}
+
+impl Sector {
+    fn candidates(&self) -> Vec<Candidate> {
+        match (self.base_gone, self.base.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => vec![Candidate { value: Value::Data(0), live: true }],
+            (false, false) => self.base.clone(),
+        }
+    }
+
+    /// A write was submitted. `oldest` is the submission of the oldest request that still waits.
+    pub fn begin(&mut self, write: WriteSpec, invoke: Stamp, oldest: Stamp, flushed: Stamp) {
+        if self.versions.len() >= 8 {
+            self.prune(oldest, flushed);
+        }
+        let value = if write.zero { Value::Zero } else { Value::Data(write.id) };
+        self.versions.push(Version {
+            id: write.id,
+            value,
+            optional: write.optional,
+            fua: write.fua,
+            invoke,
+            ack: NEVER,
+            end: NEVER,
+            fmin: NEVER,
+            smax: invoke,
+        });
+    }
+
+    /// A write was answered.
+    pub fn end(&mut self, id: u64, now: Stamp, ok: bool) {
+        let version = self.versions.iter_mut().find(|version| version.id == id);
+        // A version that cannot be read any more may have been forgotten before it was answered.
+        let Some(version) = version else { return };
+        version.end = now;
+        version.fmin = if version.fmin == NEVER { NEVER } else { version.fmin.min(now) };
+        if ok {
+            version.ack = now;
+            if !version.optional {
+                version.fmin = version.fmin.min(now);
+                if version.invoke > self.lost {
+                    self.lost = 0;
+                }
+            }
+        }
+    }
+
+    /// Forgets versions that nothing can bring back: a durable one certainly came later, and every
+    /// request that could still see them was submitted after that one was in place.
+    fn prune(&mut self, oldest: Stamp, flushed: Stamp) {
+        let firm: Vec<(u64, Stamp)> = self
+            .versions
+            .iter()
+            .filter(|version| version.durable(false, flushed) && version.fmin < oldest)
+            .map(|version| (version.id, version.smax))
+            .collect();
+        self.base_gone |= !firm.is_empty();
+        self.versions.retain(|version| {
+            let later = |&(id, smax): &(u64, Stamp)| id != version.id && version.latest() < smax;
+            !firm.iter().any(later)
+        });
+    }
+
+    /// Whether a read may return version `index`, submitted at `invoke`, answered at `now`.
+    fn version_fits(&self, index: usize, invoke: Stamp, now: Stamp) -> bool {
+        let version = &self.versions[index];
+        let fmin = version.latest().min(now);
+        let smax = version.smax.max(invoke);
+        let conflict =
+            |(at, other): (usize, &Version)| at != index && other.fmin < smax && fmin < other.smax;
+        fmin >= self.base_smax && !self.versions.iter().enumerate().any(conflict)
+    }
+
+    fn base_fits(&self, invoke: Stamp) -> bool {
+        let smax = self.base_smax.max(invoke);
+        !self.versions.iter().any(|version| version.fmin < smax)
+    }
+
+    /// A read that was submitted at `invoke` and answered at `now` returned `value`.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn read(&mut self, value: Value, invoke: Stamp, now: Stamp) -> Result<(), Violation> {
+        let same: Vec<usize> =
+            (0..self.versions.len()).filter(|&index| self.versions[index].value == value).collect();
+        let base = self.candidates().into_iter().find(|candidate| candidate.value == value);
+        if same.is_empty() && base.is_none() {
+            return Err(self.unknown(value));
+        }
+        let fits: Vec<usize> =
+            same.iter().copied().filter(|&index| self.version_fits(index, invoke, now)).collect();
+        let base_live = base.is_some_and(|candidate| candidate.live);
+        let base_fits = base_live && self.base_fits(invoke);
+        match (fits.as_slice(), base_fits) {
+            ([], false) if base.is_some() && !base_live => {
+                Err(Violation::new("K", format!("a killed process lost what followed {value:?}")))
+            }
+            ([], false) => Err(self.stale(value)),
+            ([], true) => {
+                self.base = vec![Candidate { value, live: true }];
+                self.base_smax = self.base_smax.max(invoke);
+                Ok(())
+            }
+            (&[index], false) => {
+                let version = &mut self.versions[index];
+                version.fmin = version.latest().min(now);
+                version.smax = version.smax.max(invoke);
+                Ok(())
+            }
+            // Several writes of zeros fit: which one was seen is not known.
+            _ => Ok(()),
+        }
+    }
+
+    fn unknown(&self, value: Value) -> Violation {
+        let rule = if self.versions.is_empty() { "D" } else { "L" };
+        Violation::new(rule, format!("{value:?} cannot be there any more; {}", self.describe()))
+    }
+
+    fn stale(&self, value: Value) -> Violation {
+        Violation::new("L", format!("{value:?} does not fit; {}", self.describe()))
+    }
+
+    /// The history in words.
+    pub fn describe(&self) -> String {
+        let base: Vec<String> = self
+            .candidates()
+            .iter()
+            .map(|c| format!("{:?}{}", c.value, if c.live { "" } else { " (power cut only)" }))
+            .collect();
+        let stamp = |value: Stamp| if value == NEVER { "-".into() } else { value.to_string() };
+        let versions: Vec<String> = self
+            .versions
+            .iter()
+            .map(|v| {
+                format!(
+                    "#{} {:?} sent {} acked {} over {} seen {} wanted {}",
+                    v.id,
+                    v.value,
+                    v.invoke,
+                    stamp(v.ack),
+                    stamp(v.end),
+                    stamp(v.fmin),
+                    v.smax
+                )
+            })
+            .collect();
+        format!(
+            "base [{}] until {}, writes [{}]",
+            base.join(", "),
+            self.base_smax,
+            versions.join("; ")
+        )
+    }
+
+    /// The scheduler destroyed, now, what may be the last good copy.
+    pub fn lose(&mut self, now: Stamp) {
+        self.lost = now;
+    }
+
+    /// Whether an error is allowed.
+    pub fn is_lost(&self) -> bool {
+        self.lost > 0
+    }
+
+    /// Whether the sector's history is more than one settled value.
+    pub fn is_open(&self) -> bool {
+        !self.versions.is_empty() || self.base.len() > 1
+    }
+
+    /// A crash: what may be there afterwards. `kill` is a killed process, otherwise the power was
+    /// cut. `flushed` is the submission of the last flush that was acknowledged, `reflushed`
+    /// whether that was in this life.
+    pub fn crash(&mut self, kill: bool, flushed: Stamp, reflushed: bool) {
+        if !self.is_open() {
+            self.base_smax = 0;
+            return;
+        }
+        let mut after: Vec<Candidate> = Vec::new();
+        let mut add = |value: Value, live: bool| match after
+            .iter_mut()
+            .find(|candidate| candidate.value == value)
+        {
+            Some(candidate) => candidate.live |= live,
+            None => after.push(Candidate { value, live }),
+        };
+        let cut_allows = self.allowed(false, flushed);
+        let kill_allows = self.allowed(true, flushed);
+        if cut_allows.base {
+            for candidate in self.candidates() {
+                if candidate.live || !reflushed {
+                    add(candidate.value, !kill || (candidate.live && kill_allows.base));
+                }
+            }
+        }
+        for (index, version) in self.versions.iter().enumerate() {
+            if cut_allows.versions[index] {
+                add(version.value, !kill || kill_allows.versions[index]);
+            }
+        }
+        assert!(after.iter().any(|candidate| candidate.live), "a crash leaves something");
+        self.base = after;
+        self.base_gone = false;
+        self.base_smax = 0;
+        self.versions.clear();
+    }
+
+    fn allowed(&self, kill: bool, flushed: Stamp) -> Allowed {
+        let firm: Vec<&Version> =
+            self.versions.iter().filter(|version| version.durable(kill, flushed)).collect();
+        let versions = self
+            .versions
+            .iter()
+            .map(|v| !firm.iter().any(|firm| firm.id != v.id && v.latest() < firm.smax))
+            .collect();
+        Allowed { base: firm.is_empty() && !self.base_gone, versions }
+    }
+
+    /// Every value that a read submitted now could return.
+    pub fn possible(&self, now: Stamp) -> Vec<Value> {
+        let mut values: Vec<Value> = Vec::new();
+        if self.base_fits(now) {
+            values.extend(self.candidates().iter().filter(|c| c.live).map(|c| c.value));
+        }
+        let fits = (0..self.versions.len()).filter(|&index| self.version_fits(index, now, now));
+        values.extend(fits.map(|index| self.versions[index].value));
+        values
+    }
+
+    /// From now on `value`, which the administrator chose to keep, may be there too.
+    pub fn also_allow(&mut self, value: Value) {
+        let mut base = self.candidates();
+        base.push(Candidate { value, live: true });
+        base.extend(self.versions.iter().map(|v| Candidate { value: v.value, live: true }));
+        *self = Sector { base, ..Sector::default() };
+    }
+}
+
+struct Allowed {
+    base: bool,
+    versions: Vec<bool>,
+}

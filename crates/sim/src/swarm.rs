@@ -1,0 +1,349 @@
+//! What one seed's world is like. In swarm mode each seed switches operations, faults and sizes on
+//! and off, so that rare combinations are common somewhere; in plain mode everything happens a
+//! little.
+
+use crate::disk::{CUT_MODES, CutMode, FlushLoss};
+use crate::rng::Rng;
+use forebay_engine::mode::MODES;
+use forebay_engine::{Mode, Tuning};
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+/// Longest I/O, nanoseconds.
+const SPIKE_NS_MAX: u64 = 5_000 * MILLISECOND;
+
+/// How often each client operation is chosen, by weight.
+#[derive(Debug, Clone)]
+pub struct Mix {
+    /// Reads.
+    pub read: u64,
+    /// Writes.
+    pub write: u64,
+    /// Flushes.
+    pub flush: u64,
+    /// Discards.
+    pub discard: u64,
+    /// Write-zeroes.
+    pub zeroes: u64,
+    /// Prefetches.
+    pub prefetch: u64,
+    /// Share of writes with FUA.
+    pub fua: f64,
+}
+
+/// Where and how large requests are.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Most sectors of a request.
+    pub sectors_max: u64,
+    /// Share of requests on block boundaries.
+    pub aligned: f64,
+    /// Share of requests that fall into the hot part.
+    pub hot: f64,
+    /// Sectors of the hot part.
+    pub hot_sectors: u64,
+    /// Share of requests that go on where the client's last one ended.
+    pub sequential: f64,
+}
+
+/// How often an administrator does what, by weight.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Time between commands, nanoseconds; 0 for none.
+    pub pause_ns: u64,
+    /// Mode switches.
+    pub set_mode: u64,
+    /// Drains.
+    pub drain: u64,
+    /// Cancels.
+    pub cancel: u64,
+    /// Removal of a volume, and adding it again later.
+    pub remove: u64,
+    /// Share of the removed volumes whose origin somebody writes to before it is added again.
+    pub foreign_writes: f64,
+}
+
+/// What breaks besides the power.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Errors of origins, per life.
+    pub origin_errors: u64,
+    /// Errors of cache devices when they are read, per life.
+    pub cache_read_errors: u64,
+    /// Errors of cache devices when they are written or flushed, per life.
+    pub cache_write_errors: u64,
+    /// Share of errors that last until the end of the life.
+    pub lasting: f64,
+    /// Sectors with client data that rot, per life.
+    pub rot: u64,
+    /// One cache write in so many loses a page, or puts it elsewhere; 0 for none.
+    pub astray_one_in: u64,
+    /// Share of lives in which a cache device vanishes.
+    pub vanish: f64,
+    /// Share of lives in which an origin is missing at the start.
+    pub origin_missing: f64,
+    /// What a failed flush of a cache device does.
+    pub cache_flush_loss: Option<FlushLoss>,
+    /// Power cuts spoil sectors in flight.
+    pub spoil: bool,
+}
+
+impl Faults {
+    /// Whether any fault may destroy the only copy of data, or make the engine give up a device.
+    pub fn any_cache_fault(&self) -> bool {
+        self.cache_read_errors > 0
+            || self.cache_write_errors > 0
+            || self.rot > 0
+            || self.astray_one_in > 0
+            || self.vanish > 0.0
+    }
+}
+
+/// How long I/O takes.
+#[derive(Debug, Clone)]
+pub struct Latency {
+    /// Least time, nanoseconds.
+    pub base_ns: u64,
+    /// Up to so much more, nanoseconds.
+    pub spread_ns: u64,
+    /// One I/O in so many takes a thousand times as long; 0 for none.
+    pub spike_one_in: u64,
+}
+
+impl Latency {
+    /// Draws one.
+    pub fn draw(&self, rng: &mut Rng) -> u64 {
+        let time = self.base_ns + rng.below(self.spread_ns + 1);
+        let spike = self.spike_one_in > 0 && rng.one_in(self.spike_one_in);
+        if spike { (1000 * time).min(SPIKE_NS_MAX) } else { time }
+    }
+}
+
+/// How lives end, by weight.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// The power is cut.
+    pub cut: u64,
+    /// The process is killed.
+    pub kill: u64,
+    /// An orderly stop.
+    pub shutdown: u64,
+    /// Share of new lives that end within the first events (crash during recovery).
+    pub early: f64,
+    /// Most events of a life that ends in a crash.
+    pub events_max: u64,
+    /// Ways to cut.
+    pub cut_modes: Vec<CutMode>,
+}
+
+/// The world of one seed.
+#[derive(Debug, Clone)]
+pub struct Params {
+    /// Lives of the engine, the last of which is checked to the end.
+    pub lives: u64,
+    /// Requests of each life.
+    pub requests: u64,
+    /// Clients, each with one request under way.
+    pub clients: u64,
+    /// Time between a client's requests, nanoseconds, at most.
+    pub think_ns: u64,
+    /// One pause in so many is long enough for idle work.
+    pub long_pause_one_in: u64,
+    /// Sectors of each volume.
+    pub volumes: Vec<u64>,
+    /// Mode of each volume at first.
+    pub modes: Vec<Mode>,
+    /// Cache devices.
+    pub devices: usize,
+    /// Blocks of a segment.
+    pub segment_blocks: u32,
+    /// Segments of each device, about.
+    pub segments: u64,
+    /// Whether cache devices have volatile write caches.
+    pub cache_volatile: bool,
+    /// Whether origins have volatile write caches.
+    pub origin_volatile: bool,
+    /// Whether origins can give space back.
+    pub origin_unmap: bool,
+    /// Bytes of the RAM tier.
+    pub ram_bytes: u64,
+    /// The engine's tuning.
+    pub tuning: Tuning,
+    /// Client operations.
+    pub mix: Mix,
+    /// Their places.
+    pub places: Places,
+    /// The administrator.
+    pub admin: Admin,
+    /// Faults.
+    pub faults: Faults,
+    /// Cache latency.
+    pub cache_latency: Latency,
+    /// Origin latency.
+    pub origin_latency: Latency,
+    /// Ends of lives.
+    pub ends: Ends,
+    /// Most events between two calls of `settle`.
+    pub batch_max: u64,
+    /// `Engine::check` is called once in so many steps.
+    pub check_one_in: u64,
+}
+
+impl Params {
+    /// Draws the world of a seed.
+    pub fn draw(rng: &mut Rng, swarm: bool) -> Params {
+        let volumes = draw_volumes(rng);
+        let modes = draw_modes(rng, volumes.len());
+        let segment_blocks = rng.log_range(8, 64) as u32;
+        let least = volumes.iter().copied().min().expect("at least one volume");
+        Params {
+            lives: rng.range(1, 6),
+            requests: rng.log_range(8, 400),
+            clients: rng.range(1, 8),
+            think_ns: rng.log_range(MICROSECOND, 20 * MILLISECOND),
+            long_pause_one_in: rng.log_range(10, 1000),
+            modes,
+            devices: if rng.one_in(4) { 2 } else { 1 },
+            segment_blocks,
+            segments: rng.log_range(8, 40),
+            cache_volatile: !rng.one_in(8),
+            origin_volatile: !rng.one_in(8),
+            origin_unmap: rng.coin(),
+            ram_bytes: if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) },
+            tuning: draw_tuning(rng),
+            mix: draw_mix(rng, swarm),
+            places: draw_places(rng, least),
+            volumes,
+            admin: draw_admin(rng, swarm),
+            faults: if swarm { draw_faults(rng) } else { Faults::default() },
+            cache_latency: draw_latency(rng, 10 * MICROSECOND, MILLISECOND),
+            origin_latency: draw_latency(rng, 50 * MICROSECOND, 20 * MILLISECOND),
+            ends: draw_ends(rng, swarm),
+            batch_max: rng.log_range(1, 16),
+            check_one_in: rng.log_range(16, 256),
+        }
+    }
+}
+
+fn draw_volumes(rng: &mut Rng) -> Vec<u64> {
+    let count = if rng.coin() { 1 } else { rng.range(2, 3) };
+    let volume = |rng: &mut Rng| {
+        let blocks = rng.log_range(8, 1024);
+        // A volume need not end on a block boundary.
+        8 * blocks + if rng.one_in(3) { rng.below(8) } else { 0 }
+    };
+    (0..count).map(|_| volume(rng)).collect()
+}
+
+fn draw_modes(rng: &mut Rng, count: usize) -> Vec<Mode> {
+    let usual = rng.coin();
+    let mode = |rng: &mut Rng| if usual { Mode::WriteBack } else { rng.pick(&MODES) };
+    (0..count).map(|_| mode(rng)).collect()
+}
+
+fn draw_tuning(rng: &mut Rng) -> Tuning {
+    let share = |rng: &mut Rng, least: u64, most: u64| rng.range(least, most) as f64 / 100.0;
+    let dirty_max = share(rng, 30, 75);
+    let dirty_high = dirty_max * share(rng, 30, 100);
+    Tuning {
+        records_in_flight_max: rng.range(1, 4) as usize,
+        dirty_high,
+        dirty_max,
+        dirty_target: dirty_high * share(rng, 0, 100),
+        sync_interval_ns: rng.log_range(MILLISECOND, 5_000 * MILLISECOND),
+        writeback_slice_blocks: rng.log_range(1, 256) as usize,
+        writeback_depth: rng.log_range(1, 32) as usize,
+        bridge_blocks_max: if rng.coin() { 0 } else { rng.log_range(1, 64) },
+        region_blocks: 1 << rng.below(8),
+        sequential_bytes: if rng.coin() { u64::MAX } else { rng.log_range(4096, 1 << 20) },
+        checkpoint_share: share(rng, 2, 60),
+        idle_ns: rng.log_range(MILLISECOND, 1_000 * MILLISECOND),
+        admit_second_miss: rng.coin(),
+    }
+}
+
+/// A weight that is 0 for one seed in four.
+fn weight(rng: &mut Rng, swarm: bool, most: u64) -> u64 {
+    if swarm && rng.one_in(4) { 0 } else { rng.range(1, most) }
+}
+
+fn draw_mix(rng: &mut Rng, swarm: bool) -> Mix {
+    let flush_most = rng.pick(&[2, 10, 40]);
+    Mix {
+        read: rng.range(1, 100),
+        write: rng.range(1, 100),
+        flush: weight(rng, swarm, flush_most),
+        discard: if rng.coin() { weight(rng, swarm, 15) } else { 0 },
+        zeroes: if rng.coin() { weight(rng, swarm, 15) } else { 0 },
+        prefetch: if rng.coin() { weight(rng, swarm, 10) } else { 0 },
+        fua: if rng.coin() { 0.0 } else { rng.range(1, 60) as f64 / 100.0 },
+    }
+}
+
+fn draw_places(rng: &mut Rng, volume_sectors: u64) -> Places {
+    let most = rng.pick(&[1, 8, 8, 16, 64, 64, 256]);
+    let most = if rng.one_in(50) { 2048 } else { most };
+    Places {
+        sectors_max: most,
+        aligned: rng.pick(&[0.0, 0.3, 0.8, 1.0]),
+        hot: rng.pick(&[0.0, 0.5, 0.9, 1.0]),
+        hot_sectors: rng.log_range(8, volume_sectors.max(8)),
+        sequential: rng.pick(&[0.0, 0.0, 0.3, 0.9]),
+    }
+}
+
+fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
+    let idle = swarm && rng.coin();
+    Admin {
+        pause_ns: if idle { 0 } else { rng.log_range(MILLISECOND, 1_000 * MILLISECOND) },
+        set_mode: weight(rng, swarm, 10),
+        drain: weight(rng, swarm, 5),
+        cancel: weight(rng, swarm, 3),
+        remove: weight(rng, swarm, 4),
+        foreign_writes: rng.pick(&[0.0, 0.5, 1.0]),
+    }
+}
+
+fn draw_faults(rng: &mut Rng) -> Faults {
+    let mut faults = Faults { spoil: rng.one_in(3), ..Faults::default() };
+    if rng.coin() {
+        return faults;
+    }
+    faults.lasting = rng.pick(&[0.0, 0.3, 1.0]);
+    match rng.below(8) {
+        0..=1 => faults.origin_errors = rng.range(1, 6),
+        2 => faults.cache_read_errors = rng.range(1, 4),
+        3 => {
+            faults.cache_write_errors = 1;
+            let losses = [FlushLoss::Nothing, FlushLoss::Some, FlushLoss::Forget];
+            faults.cache_flush_loss = Some(rng.pick(&losses));
+        }
+        4 => faults.rot = rng.range(1, 8),
+        5 => faults.astray_one_in = rng.log_range(2, 64),
+        6 => faults.vanish = rng.pick(&[0.3, 1.0]),
+        _ => faults.origin_missing = 0.3,
+    }
+    faults
+}
+
+fn draw_latency(rng: &mut Rng, least: u64, most: u64) -> Latency {
+    let base_ns = rng.log_range(least, most);
+    Latency {
+        base_ns,
+        spread_ns: base_ns * rng.pick(&[0, 1, 10, 30]),
+        spike_one_in: if rng.one_in(4) { 50 } else { 0 },
+    }
+}
+
+fn draw_ends(rng: &mut Rng, swarm: bool) -> Ends {
+    let all = !swarm || rng.coin();
+    let modes = if all { CUT_MODES.to_vec() } else { vec![rng.pick(&CUT_MODES)] };
+    Ends {
+        cut: rng.range(1, 10),
+        kill: weight(rng, swarm, 4),
+        shutdown: weight(rng, swarm, 3),
+        early: rng.pick(&[0.0, 0.2, 0.5]),
+        events_max: rng.log_range(50, 4000),
+        cut_modes: modes,
+    }
+}

@@ -1,0 +1,396 @@
+//! One world: virtual time, the engine, its devices, its clients, and the end of its lives.
+
+mod admin;
+mod client;
+mod crash;
+mod damage;
+mod finish;
+mod io;
+mod open;
+
+use crate::Options;
+use crate::Totals;
+use crate::checker::Checker;
+use crate::coverage::Coverage;
+use crate::disk::{Disk, Io};
+use crate::model::{Stamp, Violation};
+use crate::rng::{Rng, mix};
+use crate::swarm::Params;
+use admin::Asked;
+use client::{Client, Waiting};
+use forebay_engine::{
+    CommandId, Effect, Engine, Event, Notice, OpId, RequestId, Target, Time, VolumeId,
+};
+use forebay_format::{Layout, SECTOR_SIZE};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Steps after which a world is called stuck.
+const STEPS_MAX: u64 = 5_000_000;
+/// Ticks at one moment after which the engine is called stuck.
+const TICKS_MAX: u64 = 20_000;
+
+/// What is due at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Io(OpId),
+    Distrust(OpId),
+    Client(usize),
+    Admin,
+    Tick,
+    Rot,
+    Vanish(usize),
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    /// There is more to do.
+    Go,
+    /// The crash point is reached.
+    Crash,
+    /// Nothing will ever happen again by itself.
+    Idle,
+}
+
+/// A disk of this world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Cache(usize),
+    Origin(usize),
+}
+
+type Step = Result<Flow, Violation>;
+
+/// An error that the engine got from a device.
+struct Delivered {
+    stamp: Stamp,
+    target: Target,
+    first: u64,
+    end: u64,
+}
+
+/// An origin, and the volume in front of it while there is one.
+struct Origin {
+    disk: Disk,
+    volume: Option<VolumeId>,
+    present: bool,
+    /// New requests are not sent (a removal is asked for).
+    resting: bool,
+}
+
+/// What belongs to one life of the engine.
+#[derive(Default)]
+struct Life {
+    number: u64,
+    /// No new requests.
+    quiet: bool,
+    /// Requests still to send.
+    requests_left: u64,
+    /// Events until the crash.
+    crash_in: Option<u64>,
+    serving: bool,
+    /// A shutdown was asked for.
+    stopping: bool,
+    /// A shutdown was answered.
+    stopped: bool,
+    errors: Vec<Delivered>,
+    open_failed: Option<String>,
+    /// Devices that the engine said have failed.
+    devices_failed: u64,
+    cancelled: bool,
+}
+
+/// A world.
+pub struct World {
+    options: Options,
+    params: Params,
+    rng: Rng,
+    now: Time,
+    stamp: Stamp,
+    hash: u64,
+    totals: Totals,
+    coverage: Coverage,
+    engine: Option<Engine>,
+    caches: Vec<Disk>,
+    layout: Layout,
+    origins: Vec<Origin>,
+    checker: Checker,
+    clients: Vec<Client>,
+    requests: BTreeMap<RequestId, Waiting>,
+    commands: BTreeMap<CommandId, Asked>,
+    ops: BTreeMap<OpId, (Target, Place)>,
+    distrusts: BTreeMap<OpId, u64>,
+    /// What the host has written down about distrust.
+    distrust_epoch: u64,
+    queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
+    queued: u64,
+    next_id: u64,
+    next_version: u64,
+    unsettled: u64,
+    batch: u64,
+    ticks_now: u64,
+    /// Calm: no faults and no latency spikes any more.
+    calm: bool,
+    life: Life,
+}
+
+impl World {
+    /// The world of a seed, before its first life.
+    pub fn new(seed: u64, options: Options) -> World {
+        let mut rng = Rng::new(seed);
+        let params = Params::draw(&mut rng, !options.plain);
+        let (caches, layout) = open::make_caches(&params);
+        let origins: Vec<Origin> = open::make_origins(&params);
+        let sectors: Vec<u64> = origins.iter().map(|origin| origin.disk.sectors()).collect();
+        let clients = (0..params.clients).map(|_| Client::default()).collect();
+        World {
+            options,
+            rng,
+            now: 0,
+            stamp: 0,
+            hash: seed,
+            totals: Totals::default(),
+            coverage: Coverage::default(),
+            engine: None,
+            caches,
+            layout,
+            origins,
+            checker: Checker::new(&sectors),
+            clients,
+            requests: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            ops: BTreeMap::new(),
+            distrusts: BTreeMap::new(),
+            distrust_epoch: 0,
+            queue: BinaryHeap::new(),
+            queued: 0,
+            next_id: 0,
+            next_version: 0,
+            unsettled: 0,
+            batch: 1,
+            ticks_now: 0,
+            calm: false,
+            life: Life::default(),
+            params,
+        }
+    }
+
+    /// Lives all lives.
+    ///
+    /// # Errors
+    /// The first broken rule.
+    pub fn run(&mut self) -> Result<(), Violation> {
+        self.say(|world| format!("{:#?}", world.params));
+        self.format_pool();
+        for number in 1..=self.params.lives {
+            let last = number == self.params.lives;
+            self.live(number, last)?;
+        }
+        Ok(())
+    }
+
+    /// Hash over all events so far.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// What happened so far.
+    pub fn totals(&self) -> Totals {
+        Totals { sectors_read: self.checker.sectors_read, ..self.totals.clone() }
+    }
+
+    /// What was met so far.
+    pub fn take_coverage(&mut self) -> Coverage {
+        std::mem::take(&mut self.coverage)
+    }
+
+    fn say(&self, text: impl Fn(&World) -> String) {
+        if self.options.trace {
+            println!("{:>4} {:>13} {:>6} {}", self.life.number, self.now, self.stamp, text(self));
+        }
+    }
+
+    fn note(&mut self, value: u64) {
+        self.hash = mix(self.hash ^ value);
+    }
+
+    fn next_stamp(&mut self) -> Stamp {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("an engine lives")
+    }
+
+    fn schedule(&mut self, after: Time, due: Due) {
+        self.queued += 1;
+        let order = self.rng.bits();
+        self.queue.push(Reverse((self.now + after, order, self.queued, due)));
+    }
+
+    /// Does the next thing.
+    fn step(&mut self) -> Step {
+        self.totals.steps += 1;
+        if self.totals.steps > STEPS_MAX {
+            return Err(Violation::new("H", format!("{STEPS_MAX} steps and no end")));
+        }
+        let next = self.queue.peek().map(|Reverse(entry)| entry.0);
+        let deadline = self.engine().deadline().map(|at| at.max(self.now));
+        let due = [next, deadline].into_iter().flatten().min();
+        if self.unsettled > 0
+            && (self.unsettled >= self.batch || due.is_none_or(|at| at > self.now))
+        {
+            return self.settle();
+        }
+        let Some(at) = due else { return Ok(Flow::Idle) };
+        if at > self.now {
+            self.ticks_now = 0;
+            self.now = at;
+        }
+        self.watch()?;
+        if next.is_some_and(|next| next <= at) {
+            let Reverse((_, _, _, due)) = self.queue.pop().expect("an entry is due");
+            return self.happen(due);
+        }
+        self.ticks_now += 1;
+        if self.ticks_now > TICKS_MAX {
+            return Err(Violation::new("H", "the engine asks for ticks without end".into()));
+        }
+        self.feed(Event::Tick)
+    }
+
+    /// Looks at the engine now and then.
+    fn watch(&mut self) -> Result<(), Violation> {
+        if self.rng.one_in(self.params.check_one_in) {
+            self.engine().check();
+        }
+        if !self.life.serving {
+            self.look_at_state();
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, due: Due) -> Step {
+        match due {
+            Due::Io(op) => self.finish_io(op),
+            Due::Distrust(op) => {
+                let epoch = self.distrusts.remove(&op).expect("a distrust under way");
+                self.distrust_epoch = self.distrust_epoch.max(epoch);
+                self.coverage.mark("distrust written down");
+                let buf = forebay_engine::Buf::empty();
+                self.feed(Event::Done(op, forebay_engine::Completion { result: Ok(()), buf }))
+            }
+            Due::Client(client) => self.client_turn(client),
+            Due::Admin => self.admin_turn(),
+            Due::Tick => {
+                if !self.life.quiet {
+                    self.schedule_tick();
+                }
+                self.feed(Event::Tick)
+            }
+            Due::Rot => self.rot(),
+            Due::Vanish(device) => self.vanish(device),
+        }
+    }
+
+    fn settle(&mut self) -> Step {
+        self.unsettled = 0;
+        self.batch = self.rng.range(1, self.params.batch_max);
+        let mut effects = Vec::new();
+        let now = self.now;
+        self.engine().settle(now, &mut effects);
+        self.perform(effects)
+    }
+
+    /// Gives the engine an event and carries out what it says.
+    fn feed(&mut self, event: Event) -> Step {
+        self.unsettled += 1;
+        let mut effects = Vec::new();
+        let now = self.now;
+        self.engine().handle(now, event, &mut effects);
+        self.perform(effects)
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) -> Step {
+        if self.crash_is_due() {
+            return Ok(Flow::Crash);
+        }
+        for effect in effects {
+            if self.crash_is_due() {
+                return Ok(Flow::Crash);
+            }
+            self.perform_one(effect)?;
+        }
+        Ok(Flow::Go)
+    }
+
+    fn crash_is_due(&mut self) -> bool {
+        match &mut self.life.crash_in {
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                *left == 0
+            }
+            None => false,
+        }
+    }
+
+    fn perform_one(&mut self, effect: Effect) -> Result<(), Violation> {
+        let sectors = |offset: u64| offset / SECTOR_SIZE as u64;
+        match effect {
+            Effect::Read { op, target, offset, buf } => {
+                let len = buf.len() as u64;
+                self.start_io(op, target, offset, len, Io::Read(buf))
+            }
+            Effect::Write { op, target, offset, buf } => {
+                let len = buf.len() as u64;
+                self.start_io(op, target, offset, len, Io::Write(buf))
+            }
+            Effect::Flush { op, target } => self.start_io(op, target, 0, 512, Io::Flush),
+            Effect::Zero { op, target, offset, len, unmap } => {
+                if unmap && !self.params.origin_unmap {
+                    return self.refuse(op, target);
+                }
+                self.start_io(op, target, offset, len, Io::Zero(sectors(len)))
+            }
+            Effect::Discard { op, target, offset, len } => {
+                self.start_io(op, target, offset, len, Io::Discard(sectors(len)))
+            }
+            Effect::Distrust { op, epoch } => {
+                self.say(|_| format!("distrust up to epoch {epoch} ({op:?})"));
+                self.distrusts.insert(op, epoch);
+                let after = self.params.origin_latency.draw(&mut self.rng);
+                self.schedule(after, Due::Distrust(op));
+                Ok(())
+            }
+            Effect::Reply { id, result, buf } => self.reply(id, result, buf),
+            Effect::CommandDone { id, reply } => self.command_done(id, reply),
+            Effect::Notice(notice) => self.notice(notice),
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<(), Violation> {
+        self.say(|_| format!("notice {notice:?}"));
+        match notice {
+            Notice::Opened { records, dirty, .. } => {
+                self.coverage.add("records rolled forward", records);
+                self.coverage.add("lives opened with dirty blocks", u64::from(dirty > 0));
+            }
+            Notice::OpenFailed(text) => self.life.open_failed = Some(text),
+            Notice::DeviceFailed(device, text) => {
+                self.life.devices_failed += 1;
+                self.coverage.mark("devices failed");
+                return self.device_failed(usize::from(device.0), &text);
+            }
+            Notice::BadBlock { volume, block, lost } => {
+                self.coverage.mark("bad blocks noticed");
+                return self.bad_block(volume, block, lost);
+            }
+            Notice::WritebackFailed { .. } => self.coverage.mark("writebacks failed"),
+            Notice::Repaired(_) => self.coverage.mark("structures repaired"),
+        }
+        Ok(())
+    }
+}

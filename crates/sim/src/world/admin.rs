@@ -1,0 +1,200 @@
+//! The administrator: mode switches, drains, removals and additions, and the orderly stop.
+
+use super::{Due, Flow, Step, World};
+use crate::content;
+use crate::model::{Stamp, Violation, WriteSpec};
+use forebay_engine::mode::MODES;
+use forebay_engine::{Command, CommandId, CommandReply, Event, VolumeSpec};
+use forebay_format::SECTOR_SIZE;
+
+/// A command without an answer.
+#[derive(Debug)]
+pub struct Asked {
+    /// What was asked.
+    pub command: Command,
+    /// The origin that it is about.
+    pub disk: usize,
+    /// When.
+    pub invoke: Stamp,
+}
+
+impl World {
+    pub(super) fn schedule_admin(&mut self) {
+        let pause = self.rng.below(2 * self.params.admin.pause_ns) + 1;
+        self.schedule(pause, Due::Admin);
+    }
+
+    pub(super) fn admin_turn(&mut self) -> Step {
+        if self.life.quiet {
+            return Ok(Flow::Go);
+        }
+        self.schedule_admin();
+        let disk = self.rng.below(self.origins.len() as u64) as usize;
+        let busy = self.commands.values().any(|asked| asked.disk == disk);
+        let Some(volume) = self.origins[disk].volume else {
+            return if busy { Ok(Flow::Go) } else { self.add_volume(disk) };
+        };
+        let admin = self.params.admin.clone();
+        if busy {
+            if admin.cancel > 0 && self.rng.one_in(3) {
+                self.life.cancelled = true;
+                return self.ask(disk, Command::Cancel(volume));
+            }
+            return Ok(Flow::Go);
+        }
+        let weights = [admin.set_mode, admin.drain, admin.remove, admin.cancel];
+        if weights.iter().sum::<u64>() == 0 {
+            return Ok(Flow::Go);
+        }
+        let command = match self.rng.weighted(&weights) {
+            0 => Command::SetMode(volume, self.rng.pick(&MODES)),
+            1 => Command::Drain(volume),
+            2 => {
+                // Clients may go on during a removal, and are then told that the volume is gone.
+                self.origins[disk].resting = true;
+                Command::RemoveVolume(volume)
+            }
+            _ => Command::Cancel(volume),
+        };
+        self.ask(disk, command)
+    }
+
+    fn add_volume(&mut self, disk: usize) -> Step {
+        if self.rng.chance(self.params.admin.foreign_writes) {
+            self.write_behind_our_back(disk);
+        }
+        let spec = VolumeSpec {
+            name: format!("v{disk}"),
+            origin: format!("sim:{disk}"),
+            bytes: self.params.volumes[disk] * SECTOR_SIZE as u64,
+            uuid: [disk as u8 + 1; 16],
+            fingerprint: [disk as u8 + 1; 32],
+            mode: self.rng.pick(&MODES),
+            volatile_cache: self.origins[disk].disk.volatile,
+        };
+        self.ask(disk, Command::AddVolume(Box::new(spec)))
+    }
+
+    /// Somebody else writes to an origin while no volume is in front of it.
+    fn write_behind_our_back(&mut self, disk: usize) {
+        let size = self.origins[disk].disk.sectors();
+        for _ in 0..self.rng.range(1, 4) {
+            let first = self.rng.below(size);
+            let end = (first + self.rng.range(1, 64)).min(size);
+            self.next_version += 1;
+            let id = self.next_version;
+            let invoke = self.next_stamp();
+            let write = WriteSpec { id, zero: false, optional: false, fua: true };
+            self.checker.begin_write(disk, first..end, write, invoke);
+            let mut bytes = [0; SECTOR_SIZE];
+            for sector in first..end {
+                content::fill(&mut bytes, disk, sector, id);
+                self.origins[disk].disk.poke(sector, &bytes);
+            }
+            let now = self.next_stamp();
+            self.checker.end_write(disk, first..end, id, now, true);
+            self.say(|_| format!("disk {disk} sectors {first}..{end} overwritten outside: {id}"));
+        }
+        self.coverage.mark("origin written while detached");
+    }
+
+    /// Asks the engine.
+    pub(super) fn ask(&mut self, disk: usize, command: Command) -> Step {
+        let invoke = self.next_stamp();
+        self.next_id += 1;
+        let id = CommandId(self.next_id);
+        self.say(|_| format!("{id:?} {command:?}"));
+        self.commands.insert(id, Asked { command: command.clone(), disk, invoke });
+        self.feed(Event::Command(id, command))
+    }
+
+    pub(super) fn command_done(
+        &mut self,
+        id: CommandId,
+        reply: CommandReply,
+    ) -> Result<(), Violation> {
+        let Some(asked) = self.commands.remove(&id) else {
+            return Err(Violation::new("I", format!("{id:?} is answered, but nobody asked it")));
+        };
+        self.next_stamp();
+        self.note(id.0 << 1);
+        self.say(|_| format!("{id:?} answered {reply:?}"));
+        if let CommandReply::Failed(text) = &reply {
+            return self.command_failed(&asked, text);
+        }
+        match asked.command {
+            Command::AddVolume(_) => {
+                let CommandReply::Added(volume) = reply else {
+                    return Err(Violation::new("I", "an added volume has no number".into()));
+                };
+                let origin = &mut self.origins[asked.disk];
+                origin.volume = Some(volume);
+                origin.present = true;
+                origin.resting = false;
+                self.coverage.mark("volumes added");
+            }
+            Command::RemoveVolume(_) => {
+                self.origins[asked.disk].volume = None;
+                self.coverage.mark("volumes removed");
+                self.check_origin(asked.disk, "was removed")?;
+                self.checker.flushed(asked.disk, asked.invoke);
+            }
+            Command::SetMode(volume, mode) => {
+                self.coverage.mark("modes switched");
+                let view = self.engine().volumes().into_iter().find(|view| view.id == volume);
+                if view.is_some_and(|view| view.mode != mode) {
+                    let text = format!("the switch to {mode:?} is answered, but is not done");
+                    return Err(Violation::new("I", text));
+                }
+            }
+            Command::Drain(_) => self.coverage.mark("volumes drained"),
+            Command::Cancel(_) => self.coverage.mark("commands cancelled"),
+            Command::ForceDropDirty(_) => self.coverage.mark("lost blocks given up"),
+            Command::Shutdown => {
+                self.life.stopped = true;
+                for disk in 0..self.origins.len() {
+                    self.checker.flushed(disk, asked.invoke);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn command_failed(&mut self, asked: &Asked, text: &str) -> Result<(), Violation> {
+        self.origins[asked.disk].resting = false;
+        self.coverage.mark("commands failed");
+        let faulty = !self.life.errors.is_empty()
+            || self.life.devices_failed > 0
+            || self.checker.has_lost(asked.disk)
+            || self.caches.iter().any(|disk| disk.dead_from <= self.now);
+        let origin = &self.origins[asked.disk];
+        let reason = self.life.cancelled
+            || self.life.stopping
+            || faulty
+            || self.life.open_failed.is_some()
+            || !origin.present
+            || matches!(asked.command, Command::Cancel(_));
+        if reason {
+            return Ok(());
+        }
+        let text = format!("{:?} failed without a reason: {text}", asked.command);
+        Err(Violation::new("E", text))
+    }
+
+    /// What the origin holds is what a client may read: nothing newer is only in the cache.
+    pub(super) fn check_origin(&mut self, disk: usize, why: &str) -> Result<(), Violation> {
+        let mut bytes = [0; SECTOR_SIZE];
+        for sector in self.checker.touched(disk).to_vec() {
+            if self.checker.any_lost(disk, sector..sector + 1) {
+                continue;
+            }
+            self.origins[disk].disk.peek(sector, &mut bytes);
+            let now = self.stamp;
+            self.checker.read(disk, sector, &bytes, now, now).map_err(|mut violation| {
+                violation.text = format!("the volume {why}, and its origin: {}", violation.text);
+                violation
+            })?;
+        }
+        Ok(())
+    }
+}

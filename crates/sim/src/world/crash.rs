@@ -1,0 +1,252 @@
+//! Lives: how they begin and end.
+
+use super::{Due, Flow, Step, World};
+use crate::disk::CutReport;
+use crate::model::Violation;
+use forebay_engine::Command;
+use std::ops::Range;
+
+/// Crashes during recovery in a row.
+const RECOVERY_CRASHES_MAX: u64 = 5;
+/// Time between two lives, nanoseconds.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// How a life shall end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Cut,
+    Kill,
+    Shutdown,
+}
+
+impl World {
+    /// One life, from opening the pool to its end.
+    pub(super) fn live(&mut self, number: u64, last: bool) -> Result<(), Violation> {
+        let ends = &self.params.ends;
+        let weights = [ends.cut, ends.kill, ends.shutdown];
+        let end = [End::Cut, End::Kill, End::Shutdown][self.rng.weighted(&weights)];
+        self.crash_in_recovery(number)?;
+        let flow = self.start_life(number)?;
+        let crash_in = self.rng.log_range(1, self.params.ends.events_max);
+        self.life.crash_in = (!last && end != End::Shutdown).then_some(crash_in);
+        self.plan_faults();
+        self.schedule_tick();
+        let flow = match flow {
+            Flow::Crash => Flow::Crash,
+            _ => self.run_life()?,
+        };
+        if flow == Flow::Crash {
+            return self.crash(end == End::Kill);
+        }
+        if last {
+            return self.finish();
+        }
+        if end == End::Shutdown {
+            return self.stop_orderly();
+        }
+        // The requests are over before the crash point: rest, look at everything, then crash.
+        if self.rng.coin() {
+            self.rest()?;
+            self.read_back()?;
+        }
+        self.crash(end == End::Kill)
+    }
+
+    /// Some lives end within their first events, several in a row.
+    fn crash_in_recovery(&mut self, number: u64) -> Result<(), Violation> {
+        for _ in 0..RECOVERY_CRASHES_MAX {
+            if !self.rng.chance(self.params.ends.early) {
+                return Ok(());
+            }
+            let crash_in = self.rng.log_range(1, 60);
+            let mut flow = self.start_life(number)?;
+            self.life.crash_in = Some(crash_in);
+            while flow == Flow::Go && !self.life.serving && self.life.open_failed.is_none() {
+                flow = self.step()?;
+            }
+            if !self.life.serving {
+                self.coverage.mark("crashes during recovery");
+            }
+            self.check_open_failure()?;
+            let kill = self.rng.chance(0.3);
+            self.crash(kill)?;
+        }
+        Ok(())
+    }
+
+    /// Runs until the requests are over, or the crash.
+    fn run_life(&mut self) -> Step {
+        loop {
+            if self.life.open_failed.is_some() {
+                self.check_open_failure()?;
+                return Ok(Flow::Crash);
+            }
+            if self.life.requests_left == 0 && self.requests.is_empty() {
+                return Ok(Flow::Go);
+            }
+            match self.step()? {
+                Flow::Go => {}
+                Flow::Crash => return Ok(Flow::Crash),
+                Flow::Idle => return Err(self.stuck()),
+            }
+        }
+    }
+
+    /// A pool that cannot be opened needs a reason: a fault that recovery met.
+    fn check_open_failure(&mut self) -> Result<(), Violation> {
+        let Some(text) = self.life.open_failed.clone() else { return Ok(()) };
+        self.coverage.mark("opens failed");
+        if !self.life.errors.is_empty() {
+            return Ok(());
+        }
+        Err(Violation::new("R", format!("the pool cannot be opened: {text}")))
+    }
+
+    /// Nothing will happen any more, but somebody waits.
+    pub(super) fn stuck(&self) -> Violation {
+        let request = self.requests.iter().next();
+        let command = self.commands.iter().next();
+        Violation::new("H", format!("nothing happens, but {request:?} {command:?} waits"))
+    }
+
+    /// Stops with requests under way or after them, then ends the process or cuts the power.
+    fn stop_orderly(&mut self) -> Result<(), Violation> {
+        self.life.stopping = true;
+        self.life.quiet = true;
+        let flow = self.ask(0, Command::Shutdown)?;
+        assert_eq!(flow, Flow::Go, "no crash is planned");
+        let limit = self.time_limit();
+        while !self.commands.is_empty() || !self.ops.is_empty() {
+            match self.step()? {
+                Flow::Go => {}
+                Flow::Crash => unreachable!("no crash is planned"),
+                Flow::Idle => return Err(self.stuck()),
+            }
+            self.check_open_failure()?;
+            if self.now > limit {
+                let waiting = format!("{:?} {:?}", self.commands, self.ops);
+                return Err(Violation::new("H", format!("the shutdown does not end: {waiting}")));
+            }
+        }
+        if self.life.stopped {
+            self.coverage.mark("orderly stops");
+        }
+        let kill = self.rng.coin();
+        self.crash(kill)
+    }
+
+    /// The end of this life.
+    pub(super) fn crash(&mut self, kill: bool) -> Result<(), Violation> {
+        self.say(|_| if kill { "KILL".into() } else { "POWER CUT".into() });
+        self.totals.crashes += 1;
+        self.count_life();
+        self.end_distrusts();
+        self.check_removed_late();
+        if kill {
+            self.coverage.mark("killed processes");
+            for disk in &mut self.caches {
+                disk.kill(&mut self.rng);
+            }
+            for origin in &mut self.origins {
+                origin.disk.kill(&mut self.rng);
+            }
+        } else {
+            self.coverage.mark("power cuts");
+            self.cut_power();
+        }
+        self.checker.crash(kill);
+        self.requests.clear();
+        self.commands.clear();
+        self.ops.clear();
+        self.queue.clear();
+        self.engine = None;
+        self.unsettled = 0;
+        self.now += PAUSE_NS;
+        self.heal();
+        Ok(())
+    }
+
+    /// A volume whose removal or addition was under way may be there or not: the superblock will
+    /// tell.
+    fn check_removed_late(&mut self) {
+        if !self.commands.is_empty() {
+            self.coverage.mark("crashes during a command");
+        }
+    }
+
+    fn end_distrusts(&mut self) {
+        for epoch in std::mem::take(&mut self.distrusts).into_values() {
+            if self.rng.coin() {
+                self.distrust_epoch = self.distrust_epoch.max(epoch);
+            }
+        }
+    }
+
+    fn cut_power(&mut self) {
+        let spoil = self.params.faults.spoil;
+        let mut report = CutReport::default();
+        for disk in &mut self.caches {
+            let mode = self.rng.pick(&self.params.ends.cut_modes);
+            add(&mut report, disk.power_cut(mode, |_| spoil, &mut self.rng));
+        }
+        for (index, origin) in self.origins.iter_mut().enumerate() {
+            // What a client has under way no engine can protect against a spoilt sector.
+            let open: Vec<Range<u64>> = self
+                .requests
+                .values()
+                .filter(|waiting| waiting.disk == index && waiting.writes())
+                .map(|waiting| waiting.range.clone())
+                .collect();
+            let allowed = |sector| spoil && !open.iter().any(|range| range.contains(&sector));
+            let mode = self.rng.pick(&self.params.ends.cut_modes);
+            add(&mut report, origin.disk.power_cut(mode, allowed, &mut self.rng));
+        }
+        self.coverage.add("writes cut in flight", report.in_flight);
+        self.coverage.add("writes torn", report.torn);
+        self.coverage.add("sectors spoilt", report.spoilt);
+        self.coverage.add("writes at the mercy of a cut", report.pending);
+    }
+
+    /// Errors end with the life; a device that vanished comes back with what it held.
+    fn heal(&mut self) {
+        let origins = self.origins.iter_mut().map(|origin| &mut origin.disk);
+        for disk in self.caches.iter_mut().chain(origins) {
+            disk.faults.clear();
+            if disk.dead_from <= self.now {
+                disk.dead_from = u64::MAX;
+                self.coverage.mark("devices came back");
+            }
+        }
+    }
+
+    pub(super) fn count_life(&mut self) {
+        let Some(engine) = &self.engine else { return };
+        self.coverage.pool(&engine.pool_stats());
+        for origin in &self.origins {
+            let stats = origin.volume.and_then(|volume| engine.volume_stats(volume));
+            if let Some(stats) = stats {
+                self.coverage.volume(stats);
+            }
+        }
+    }
+
+    /// Virtual time by which what is under way must have ended.
+    pub(super) fn time_limit(&self) -> u64 {
+        const LIMIT_NS: u64 = 100_000_000_000_000;
+        self.now + LIMIT_NS
+    }
+
+    /// A tick at some moment, as a host's clock would bring it.
+    pub(super) fn schedule_tick(&mut self) {
+        const TICK_NS: std::ops::Range<u64> = 10_000..1_000_000_000;
+        let after = self.rng.log_range(TICK_NS.start, TICK_NS.end);
+        self.schedule(after, Due::Tick);
+    }
+}
+
+fn add(sum: &mut CutReport, report: CutReport) {
+    sum.in_flight += report.in_flight;
+    sum.torn += report.torn;
+    sum.pending += report.pending;
+    sum.spoilt += report.spoilt;
+}

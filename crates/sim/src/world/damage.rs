@@ -1,0 +1,267 @@
+//! What breaks, and the atlas: which client data the scheduler may have destroyed the last good
+//! copy of.
+
+use super::{Due, Flow, Place, Step, World};
+use crate::content::{self, Content};
+use crate::disk::{Astray, Disk, Fault, FlushLoss, Io, IoKind};
+use crate::model::Violation;
+use forebay_engine::VolumeId;
+use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
+use std::ops::Range;
+
+const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
+/// Random places that are looked at to find one that holds client data.
+const SEARCH_MAX: u64 = 64;
+
+/// Client data in one sector of a cache device.
+type Copied = (usize, u64, u64);
+
+fn client_data(bytes: &[u8]) -> Option<Copied> {
+    match content::parse(bytes) {
+        Content::Data { disk, sector, version } => Some((disk, sector, version)),
+        _ => None,
+    }
+}
+
+fn copies(disk: &Disk, sectors: Range<u64>) -> Vec<Copied> {
+    let mut bytes = [0; SECTOR_SIZE];
+    let mut found = Vec::new();
+    for sector in sectors.filter(|&sector| disk.written(sector)) {
+        disk.peek(sector, &mut bytes);
+        found.extend(client_data(&bytes));
+    }
+    found
+}
+
+impl World {
+    /// Plans the errors of a life.
+    pub(super) fn plan_faults(&mut self) {
+        let faults = self.params.faults.clone();
+        let span = (self.params.requests * self.params.think_ns).max(1_000_000);
+        for index in 0..self.origins.len() {
+            for _ in 0..faults.origin_errors {
+                let size = self.origins[index].disk.sectors();
+                let fault = self.plan_fault(0..size, span, 0);
+                self.origins[index].disk.faults.push(fault);
+            }
+        }
+        for index in 0..self.caches.len() {
+            let size = self.caches[index].sectors();
+            let first = self.layout.segments_offset / SECTOR_SIZE as u64;
+            self.caches[index].flush_loss = faults.cache_flush_loss.unwrap_or(FlushLoss::Nothing);
+            for _ in 0..faults.cache_read_errors {
+                let fault = self.plan_fault(first..size, span, 1);
+                self.caches[index].faults.push(fault);
+            }
+            if index == 0 {
+                for _ in 0..faults.cache_write_errors {
+                    let fault = self.plan_fault(0..size, span, 2);
+                    self.caches[index].faults.push(fault);
+                }
+            }
+        }
+        for _ in 0..faults.rot {
+            let after = self.rng.below(span);
+            self.schedule(after, Due::Rot);
+        }
+        if self.rng.chance(faults.vanish) {
+            let after = self.rng.below(span);
+            let device = self.rng.below(self.caches.len() as u64) as usize;
+            self.schedule(after, Due::Vanish(device));
+        }
+    }
+
+    /// `what`: 0 any I/O, 1 reads, 2 writes and flushes.
+    fn plan_fault(&mut self, sectors: Range<u64>, span: u64, what: u64) -> Fault {
+        let kind = match what {
+            0 => self.rng.pick(&[IoKind::Read, IoKind::Write, IoKind::Flush]),
+            1 => IoKind::Read,
+            _ => self.rng.pick(&[IoKind::Write, IoKind::Flush]),
+        };
+        let room = sectors.end - sectors.start;
+        let first = sectors.start + self.rng.below(room);
+        let count = self.rng.log_range(1, room.max(2));
+        let from = self.now + self.rng.below(span);
+        let lasts = self.rng.chance(self.params.faults.lasting);
+        let until = if lasts { u64::MAX } else { from + self.rng.below(span) };
+        let one_in = self.rng.pick(&[1, 1, 3]);
+        Fault { kind, first, end: first + count, from, until, one_in }
+    }
+
+    /// The content of these sectors of a cache device is, or may be, unreadable: whatever client
+    /// data is there and neither at the origin nor on another cache device may be lost.
+    pub(super) fn harm(&mut self, device: usize, sectors: Range<u64>) {
+        let found = copies(&self.caches[device], sectors);
+        for copy in found {
+            self.harm_copy(device, copy);
+        }
+    }
+
+    fn harm_copy(&mut self, device: usize, copy: Copied) {
+        let (disk, sector, _) = copy;
+        if self.origin_has(disk, sector) || self.others_have(device, copy) {
+            return;
+        }
+        self.coverage.mark("last copies destroyed");
+        self.say(|_| format!("the last copy of disk {disk} sector {sector} is harmed"));
+        self.checker.lose_block(disk, sector, self.stamp);
+    }
+
+    /// Whether the origin has all that a client may read there. Its block counts as a whole.
+    fn origin_has(&self, disk: usize, sector: u64) -> bool {
+        let first = sector / PER_BLOCK * PER_BLOCK;
+        let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
+        let mut bytes = [0; SECTOR_SIZE];
+        (first..end).all(|sector| {
+            self.origins[disk].disk.peek(sector, &mut bytes);
+            self.checker.origin_suffices(disk, sector, &bytes, self.stamp)
+        })
+    }
+
+    fn others_have(&self, device: usize, copy: Copied) -> bool {
+        let first = self.layout.segments_offset / SECTOR_SIZE as u64;
+        let alive = |(index, disk): &(usize, &Disk)| *index != device && disk.dead_from > self.now;
+        self.caches
+            .iter()
+            .enumerate()
+            .filter(alive)
+            .any(|(_, disk)| copies(disk, first..disk.sectors()).contains(&copy))
+    }
+
+    /// All dirty data on a device is out of reach.
+    fn lose_dirty(&mut self) {
+        for disk in 0..self.origins.len() {
+            for sector in self.checker.touched(disk).to_vec() {
+                if !self.origin_has(disk, sector) {
+                    self.checker.lose_block(disk, sector, self.stamp);
+                }
+            }
+        }
+    }
+
+    /// A sector with client data rots, on the first device only: another may hold its mirror.
+    pub(super) fn rot(&mut self) -> Step {
+        if self.calm {
+            return Ok(Flow::Go);
+        }
+        if let Some(sector) = self.find_client_sector(0) {
+            let block = sector / PER_BLOCK * PER_BLOCK;
+            self.say(|_| format!("cache 0 sector {sector} rots"));
+            self.harm(0, block..block + PER_BLOCK);
+            let mut bytes = [0; SECTOR_SIZE];
+            self.caches[0].peek(sector, &mut bytes);
+            let bits = self.rng.log_range(1, 4096);
+            for _ in 0..bits {
+                let bit = self.rng.below(8 * SECTOR_SIZE as u64);
+                bytes[bit as usize / 8] ^= 1 << (bit % 8);
+            }
+            if content::parse(&bytes) == Content::Foreign {
+                self.caches[0].poke(sector, &bytes);
+                self.coverage.mark("sectors rotten");
+            }
+        }
+        Ok(Flow::Go)
+    }
+
+    fn find_client_sector(&mut self, device: usize) -> Option<u64> {
+        let first = self.layout.segments_offset / SECTOR_SIZE as u64;
+        let room = self.caches[device].sectors() - first;
+        let mut bytes = [0; SECTOR_SIZE];
+        for _ in 0..SEARCH_MAX {
+            let sector = first + self.rng.below(room);
+            if self.caches[device].written(sector) {
+                self.caches[device].peek(sector, &mut bytes);
+                if client_data(&bytes).is_some() {
+                    return Some(sector);
+                }
+            }
+        }
+        None
+    }
+
+    /// Decides whether a page of this write to a cache device gets lost or lands on another page of
+    /// client data. The header of a record is spared: what a record without a header held nobody
+    /// can know.
+    pub(super) fn plan_astray(&mut self, place: Place, offset: u64, io: &Io) -> Option<Astray> {
+        let one_in = self.params.faults.astray_one_in;
+        let (Place::Cache(device), Io::Write(buf)) = (place, io) else { return None };
+        if one_in == 0 || device != 0 || offset < self.layout.segments_offset {
+            return None;
+        }
+        let pages = (buf.len() / BLOCK_SIZE) as u64;
+        if pages < 2 || !self.rng.one_in(one_in) {
+            return None;
+        }
+        let page = self.rng.range(1, pages - 1) * PER_BLOCK;
+        let data = &buf.bytes()[page as usize * SECTOR_SIZE..][..BLOCK_SIZE];
+        let found: Vec<Copied> = data.chunks_exact(SECTOR_SIZE).filter_map(client_data).collect();
+        // A page without client data may be all zeros that a client wrote: nobody could tell whose.
+        if found.is_empty() {
+            return None;
+        }
+        let victim = if self.rng.coin() { self.find_client_sector(0) } else { None };
+        let own = offset / SECTOR_SIZE as u64;
+        let own = own..own + (buf.len() / SECTOR_SIZE) as u64;
+        let lands = victim.map(|s| s / PER_BLOCK * PER_BLOCK).filter(|s| !own.contains(s));
+        for copy in found {
+            self.harm_copy(device, copy);
+        }
+        if let Some(lands) = lands {
+            self.harm(device, lands..lands + PER_BLOCK);
+        }
+        let mark = if lands.is_some() { "pages misdirected" } else { "pages lost" };
+        self.coverage.mark(mark);
+        self.say(|_| format!("page {page} of the write goes astray: {lands:?}"));
+        Some(Astray { page, lands })
+    }
+
+    /// A cache device answers nothing but errors from now on.
+    pub(super) fn vanish(&mut self, device: usize) -> Step {
+        if self.calm || self.caches[device].dead_from <= self.now {
+            return Ok(Flow::Go);
+        }
+        self.say(|_| format!("cache {device} vanishes"));
+        self.coverage.mark("devices vanished");
+        self.caches[device].dead_from = self.now;
+        if self.caches.len() == 1 {
+            self.lose_dirty();
+        }
+        Ok(Flow::Go)
+    }
+
+    /// The engine gave a device up: only after it met an error there.
+    pub(super) fn device_failed(&mut self, device: usize, text: &str) -> Result<(), Violation> {
+        let target = forebay_engine::Target::Cache(forebay_engine::DeviceId(device as u8));
+        let dead = self.caches[device].dead_from <= self.now;
+        if !dead && !self.life.errors.iter().any(|error| error.target == target) {
+            let text = format!("cache device {device} is given up without an error: {text}");
+            return Err(Violation::new("E", text));
+        }
+        if self.caches.len() == 1 {
+            self.lose_dirty();
+        }
+        Ok(())
+    }
+
+    /// A bad block needs a cause, and may be called lost only when its last copy was harmed.
+    pub(super) fn bad_block(
+        &mut self,
+        volume: VolumeId,
+        block: u64,
+        lost: bool,
+    ) -> Result<(), Violation> {
+        if !self.params.faults.any_cache_fault() {
+            let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
+            return Err(Violation::new("E", text));
+        }
+        let origin = self.origins.iter().position(|origin| origin.volume == Some(volume));
+        let Some(disk) = origin else { return Ok(()) };
+        let first = block * PER_BLOCK;
+        let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
+        if lost && !self.checker.any_lost(disk, first..end) {
+            let text = format!("block {block} of {volume:?} is called lost, but a copy is good");
+            return Err(Violation::new("E", text));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! The engine's I/O on its way to the disks and back.
+
+use super::{Delivered, Due, Place, Step, World};
+use crate::disk::{Disk, Io, IoKind};
+use crate::model::Violation;
+use forebay_engine::{Buf, Completion, Event, IoError, OpId, Target, Time};
+use forebay_format::SECTOR_SIZE;
+
+impl World {
+    pub(super) fn place(&self, target: Target) -> Option<Place> {
+        match target {
+            Target::Cache(device) => {
+                let index = usize::from(device.0);
+                (index < self.caches.len()).then_some(Place::Cache(index))
+            }
+            Target::Origin(volume) => self
+                .origins
+                .iter()
+                .position(|origin| origin.volume == Some(volume) && origin.present)
+                .map(Place::Origin),
+        }
+    }
+
+    fn disk(&mut self, place: Place) -> &mut Disk {
+        match place {
+            Place::Cache(index) => &mut self.caches[index],
+            Place::Origin(index) => &mut self.origins[index].disk,
+        }
+    }
+
+    pub(super) fn start_io(
+        &mut self,
+        op: OpId,
+        target: Target,
+        offset: u64,
+        len: u64,
+        io: Io,
+    ) -> Result<(), Violation> {
+        self.totals.ios += 1;
+        self.note(op.0 ^ offset.rotate_left(20) ^ len.rotate_left(40));
+        let what = format_io(&io);
+        self.say(|_| format!("{what} {target:?} {offset}+{len} ({op:?})"));
+        let wrong = |why: &str| {
+            let text = format!("{what} {target:?} {offset}+{len}: {why}");
+            Violation::new("I", text)
+        };
+        let calm = self.calm;
+        let Some(place) = self.place(target) else { return Err(wrong("there is no such disk")) };
+        let disk = self.disk(place);
+        let end = disk.sectors() * SECTOR_SIZE as u64;
+        let aligned = |value: u64| value.is_multiple_of(SECTOR_SIZE as u64);
+        if !aligned(offset) || !aligned(len) || len == 0 || offset + len > end {
+            return Err(wrong("not whole sectors of the disk"));
+        }
+        let astray = !calm && matches!((&io, target), (Io::Write(_), Target::Cache(_)));
+        let plan = if astray { self.plan_astray(place, offset, &io) } else { None };
+        let disk = self.disk(place);
+        disk.submit(op, offset / SECTOR_SIZE as u64, io);
+        if let Some(astray) = plan {
+            disk.lead_astray(op, astray);
+        }
+        self.ops.insert(op, (target, place));
+        let after = self.latency(target);
+        self.schedule(after, Due::Io(op));
+        Ok(())
+    }
+
+    fn latency(&mut self, target: Target) -> Time {
+        let latency = match target {
+            Target::Cache(_) => &self.params.cache_latency,
+            Target::Origin(_) => &self.params.origin_latency,
+        };
+        if self.calm { latency.base_ns } else { latency.draw(&mut self.rng) }
+    }
+
+    pub(super) fn refuse(&mut self, op: OpId, target: Target) -> Result<(), Violation> {
+        // Answered like any I/O, later: as a flush of nothing would be, but with its own result.
+        self.say(|_| format!("zero with unmap is not supported ({op:?})"));
+        let Some(place) = self.place(target) else {
+            return Err(Violation::new("I", format!("zero {target:?}: there is no such disk")));
+        };
+        self.ops.insert(op, (target, place));
+        let after = self.latency(target);
+        self.schedule(after, Due::Io(op));
+        Ok(())
+    }
+
+    pub(super) fn finish_io(&mut self, op: OpId) -> Step {
+        let (target, place) = self.ops.remove(&op).expect("an I/O under way");
+        let now = self.now;
+        let mut rng = self.rng.clone();
+        let finished = self.disk(place).complete(op, now, &mut rng);
+        self.rng = rng;
+        let Some(finished) = finished else {
+            let buf = Buf::empty();
+            let result = Err(IoError::Unsupported);
+            return self.feed(Event::Done(op, Completion { result, buf }));
+        };
+        let stamp = self.next_stamp();
+        let failed = finished.completion.result.is_err();
+        self.note(op.0 ^ u64::from(failed) << 63);
+        self.say(|_| format!("done {op:?}{}", if failed { " with an error" } else { "" }));
+        if failed {
+            let (first, end) = (finished.sectors.start, finished.sectors.end);
+            self.coverage.mark(match (target, finished.kind) {
+                (Target::Cache(_), IoKind::Read) => "errors: cache read",
+                (Target::Cache(_), IoKind::Write) => "errors: cache write",
+                (Target::Cache(_), IoKind::Flush) => "errors: cache flush",
+                (Target::Origin(_), IoKind::Read) => "errors: origin read",
+                (Target::Origin(_), IoKind::Write) => "errors: origin write",
+                (Target::Origin(_), IoKind::Flush) => "errors: origin flush",
+            });
+            self.life.errors.push(Delivered { stamp, target, first, end });
+            if let (Target::Cache(device), IoKind::Read) = (target, finished.kind) {
+                self.harm(usize::from(device.0), finished.sectors.clone());
+            }
+        }
+        self.feed(Event::Done(op, finished.completion))
+    }
+}
+
+fn format_io(io: &Io) -> &'static str {
+    match io {
+        Io::Read(_) => "read",
+        Io::Write(_) => "write",
+        Io::Zero(_) => "zero",
+        Io::Discard(_) => "discard",
+        Io::Flush => "flush",
+    }
+}

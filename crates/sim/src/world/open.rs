@@ -1,0 +1,208 @@
+//! Making the pool, and opening it as the host would.
+
+use super::{Due, Flow, Life, Origin, Step, World};
+use crate::disk::{Blank, Disk};
+use crate::model::Violation;
+use crate::swarm::Params;
+use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, VolumeId};
+use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
+use forebay_format::superblock::{
+    PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
+};
+use forebay_format::{BLOCK_SIZE, Layout, SECTOR_SIZE};
+use zerocopy::little_endian::{U16, U64};
+
+/// About the bytes of one checkpoint area of the tiny pools here.
+const AREA_BYTES: u64 = 600 << 10;
+
+fn pool_spec(params: &Params) -> PoolSpec {
+    let segment = u64::from(params.segment_blocks) * BLOCK_SIZE as u64;
+    let offset = (CHECKPOINT_OFFSET + 2 * AREA_BYTES).next_multiple_of(segment);
+    let bytes = offset + params.segments * segment;
+    PoolSpec {
+        name: "sim".into(),
+        uuid: [0xf0; 16],
+        devices: (0..params.devices).map(|index| (bytes, [index as u8 + 1; 16])).collect(),
+        segment_blocks: Some(params.segment_blocks),
+    }
+}
+
+/// The cache devices, still blank, and how they will be laid out.
+pub fn make_caches(params: &Params) -> (Vec<Disk>, Layout) {
+    let spec = pool_spec(params);
+    let superblocks = new_pool(&spec).expect("the pool is large enough");
+    let disk = |&(bytes, _): &(u64, _)| {
+        Disk::new(bytes / SECTOR_SIZE as u64, Blank::Zero, params.cache_volatile)
+    };
+    (spec.devices.iter().map(disk).collect(), superblocks[0].layout())
+}
+
+/// The origins, full of version 0.
+pub fn make_origins(params: &Params) -> Vec<Origin> {
+    let origin = |(index, &sectors): (usize, &u64)| Origin {
+        disk: Disk::new(sectors, Blank::Origin(index), params.origin_volatile),
+        volume: None,
+        present: true,
+        resting: false,
+    };
+    params.volumes.iter().enumerate().map(origin).collect()
+}
+
+impl World {
+    /// Writes the first superblocks. Some volumes are in them, the others are added later.
+    pub(super) fn format_pool(&mut self) {
+        let mut superblocks = new_pool(&pool_spec(&self.params)).expect("the pool is large enough");
+        let added_later = self.rng.below(self.origins.len() as u64 + 1) as usize;
+        let at_once = self.params.admin.pause_ns == 0 || self.rng.coin();
+        let in_use = if at_once { self.origins.len() } else { added_later };
+        for superblock in &mut superblocks {
+            for index in 0..in_use {
+                superblock.volumes.push(VolumeEntry {
+                    id: U16::new(index as u16 + 1),
+                    used: 1,
+                    mode: self.params.modes[index] as u8,
+                    reserved: [0; 4],
+                    bytes: U64::new(self.params.volumes[index] * SECTOR_SIZE as u64),
+                    uuid: [index as u8 + 1; 16],
+                    name: text_field(&format!("v{index}")),
+                    fingerprint: [index as u8 + 1; 32],
+                    origin: text_field(&format!("sim:{index}")),
+                });
+            }
+            superblock.header.volume_id_next = U16::new(in_use as u16 + 1);
+        }
+        for (disk, superblock) in self.caches.iter_mut().zip(&superblocks) {
+            let mut bytes = vec![0; SUPERBLOCK_SIZE];
+            superblock.encode(&mut bytes);
+            for offset in SUPERBLOCK_OFFSETS {
+                disk.poke(offset / SECTOR_SIZE as u64, &bytes);
+            }
+        }
+    }
+
+    /// The newest superblock of all devices that can be reached.
+    pub(super) fn read_superblock(&self) -> Option<Superblock> {
+        let copy = |disk: &Disk, offset: u64| {
+            let mut bytes = vec![0; SUPERBLOCK_SIZE];
+            disk.peek(offset / SECTOR_SIZE as u64, &mut bytes);
+            Superblock::decode(&bytes)
+        };
+        self.caches
+            .iter()
+            .filter(|disk| disk.dead_from > self.now)
+            .filter_map(|disk| Superblock::choose(SUPERBLOCK_OFFSETS.map(|at| copy(disk, at))).ok())
+            .map(|(superblock, _)| superblock)
+            .max_by_key(|superblock| superblock.header.generation.get())
+    }
+
+    /// Opens the pool. The volumes' origins are found by their identity, as the host does.
+    pub(super) fn open(&mut self, superblock: Superblock) -> Step {
+        for origin in &mut self.origins {
+            origin.volume = None;
+            origin.resting = false;
+        }
+        let mut origins = Vec::new();
+        for volume in &superblock.volumes {
+            let index = usize::from(volume.uuid[0]) - 1;
+            let origin = &mut self.origins[index];
+            let missing = self.rng.chance(self.params.faults.origin_missing) && !self.calm;
+            origin.volume = Some(VolumeId(volume.id.get()));
+            origin.present = !missing;
+            origins.push(OriginSettings {
+                volume: VolumeId(volume.id.get()),
+                present: origin.present,
+                volatile_cache: origin.disk.volatile,
+            });
+            if missing {
+                self.coverage.mark("origin missing at open");
+            }
+        }
+        let now = self.now;
+        let devices = self
+            .caches
+            .iter()
+            .map(|disk| DeviceSettings {
+                bytes: disk.sectors() * SECTOR_SIZE as u64,
+                volatile_cache: disk.volatile,
+                present: disk.dead_from > now,
+            })
+            .collect();
+        let settings = Settings {
+            superblock,
+            devices,
+            origins,
+            distrust_epoch: self.distrust_epoch,
+            ram_bytes: self.params.ram_bytes,
+            tuning: self.params.tuning.clone(),
+            #[cfg(feature = "mutants")]
+            mutant: self.options.mutant,
+        };
+        self.say(|_| "open".to_string());
+        let mut effects = Vec::new();
+        self.engine = Some(Engine::open(settings, now, &mut effects));
+        self.unsettled = 1;
+        self.perform(effects)
+    }
+
+    /// Starts a life: opens the pool and wakes clients, administrator and faults.
+    pub(super) fn start_life(&mut self, number: u64) -> Step {
+        self.life =
+            Life { number, requests_left: self.params.requests, crash_in: None, ..Life::default() };
+        let Some(superblock) = self.read_superblock() else {
+            return Err(Violation::new("R", "no superblock can be read".into()));
+        };
+        let flow = self.open(superblock)?;
+        self.check_detached()?;
+        for client in 0..self.clients.len() {
+            let pause = self.rng.below(self.params.think_ns + 1);
+            self.schedule(pause, Due::Client(client));
+        }
+        if self.params.admin.pause_ns > 0 && !self.calm {
+            self.schedule_admin();
+        }
+        Ok(flow)
+    }
+
+    /// The origins without a volume were removed before the crash: they hold all data themselves.
+    fn check_detached(&mut self) -> Result<(), Violation> {
+        for index in 0..self.origins.len() {
+            if self.origins[index].volume.is_none() {
+                self.check_origin(index, "is detached")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notices that the engine begins to serve, or will not.
+    pub(super) fn look_at_state(&mut self) {
+        if self.engine().state() == State::Serving {
+            self.life.serving = true;
+            self.say(|_| "serving".to_string());
+            self.coverage.mark("opened");
+        }
+    }
+
+    /// Runs until the engine serves or refuses to.
+    pub(super) fn run_until_open(&mut self) -> Step {
+        loop {
+            match self.engine().state() {
+                State::Opening => {}
+                State::Failed(text) => {
+                    self.life.open_failed.get_or_insert(text);
+                    return Ok(Flow::Go);
+                }
+                State::Serving | State::Stopping => {
+                    self.look_at_state();
+                    return Ok(Flow::Go);
+                }
+            }
+            match self.step()? {
+                Flow::Go => {}
+                Flow::Crash => return Ok(Flow::Crash),
+                Flow::Idle => {
+                    return Err(Violation::new("H", "recovery stopped half way".into()));
+                }
+            }
+        }
+    }
+}
