@@ -61,8 +61,8 @@ fn passed(lines: &[String]) -> u64 {
 }
 
 fn simulator(seeds: u64) -> Result<()> {
-    let seeds = seeds.to_string();
-    cargo(&["run", "--release", "-p", "forebay-sim", "--", "--seeds", &seeds, "--swarm"])
+    let seeds = format!("0..{seeds}");
+    cargo(&["run", "--release", "-p", "forebay-sim", "--", "--swarm", "--seeds", &seeds])
 }
 
 /// Puts known bugs back, one at a time, and wants each of them caught.

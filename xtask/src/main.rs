@@ -1,6 +1,7 @@
 //! Developer tasks: `cargo xtask TASK`. One entry point for people and for CI.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod check;
 mod command;
 mod golden;
@@ -27,6 +28,11 @@ enum Task {
         /// Lower the numbers in the list of exceptions to what they are now.
         #[arg(long)]
         shrink: bool,
+    },
+    /// Measure: writes a dated directory below bench/results.
+    Bench {
+        /// Which ones; all if none is named.
+        names: Vec<String>,
     },
     /// Show the product on simulated disks, without root, in under two minutes.
     Demo {
@@ -56,6 +62,7 @@ fn main() -> Result<()> {
         Task::Ci => check::ci(),
         Task::Test { seeds } => check::test(seeds),
         Task::Tidy { shrink } => tidy::run(root(), shrink),
+        Task::Bench { names } => bench::run(&names),
         Task::Demo { arguments } => demo(&arguments),
         Task::Golden => golden::write(&root().join("crates/format/tests/golden")),
     }

@@ -1,0 +1,82 @@
+//! `cargo xtask bench [NAME…]`: the numbers, each with its command and its raw output.
+//!
+//! A run makes `bench/results/<date>-<names>/` with `machine.txt`, `commands.txt`, the raw output
+//! of every measurement, and `summary.md` with medians and targets. A bench is a function here that
+//! adds rows.
+
+mod daemon;
+mod engine;
+mod fio;
+mod limited;
+mod nbd;
+mod nbd_client;
+mod recovery;
+mod results;
+mod simulator;
+mod spindle;
+
+use crate::{command, root};
+use anyhow::{Result, ensure};
+use results::Results;
+
+/// A bench: its name, and what runs it.
+type Bench = (&'static str, fn(&mut Results) -> Result<()>);
+
+/// All benches, in the order in which they run.
+const BENCHES: [Bench; 6] = [
+    ("engine", engine::run),
+    ("nbd", nbd::run),
+    ("limited", limited::run),
+    ("spindle", spindle::run),
+    ("recovery", recovery::run),
+    ("simulator", simulator::run),
+];
+
+/// Runs the named benches, or all.
+///
+/// # Errors
+/// An unknown name, or the first bench that could not run. A target that was missed is no error: it
+/// is a line in the summary.
+pub fn run(names: &[String]) -> Result<()> {
+    for name in names {
+        let known = BENCHES.map(|bench| bench.0);
+        ensure!(
+            known.contains(&name.as_str()),
+            "no bench `{name}`: there are {}",
+            known.join(", ")
+        );
+    }
+    command::cargo(&["build", "--release", "--workspace"])?;
+    let wanted = |bench: &&Bench| names.is_empty() || names.iter().any(|name| name == bench.0);
+    let what = if names.is_empty() { "all".to_string() } else { names.join("-") };
+    let mut results = Results::create(&root().join("bench/results"), &what)?;
+    for (name, run) in BENCHES.iter().filter(wanted) {
+        eprintln!("==> bench {name}");
+        results.section(name);
+        run(&mut results)?;
+        results.write_summary()?;
+    }
+    println!("{}", results.directory().display());
+    Ok(())
+}
+
+/// The middle of the values; the mean of the two middle ones if their number is even.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => (sorted[count / 2 - 1] + sorted[count / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(super::median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(super::median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(super::median(&[]).is_nan());
+    }
+}

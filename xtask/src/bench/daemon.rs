@@ -1,0 +1,133 @@
+//! A daemon of our own for a bench, in a directory that goes away with it.
+
+use crate::command::{output, release_binary};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A directory below the system's place for temporary files, or below `parent`.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn create(parent: Option<&Path>, name: &str) -> Result<Directory> {
+        let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
+        let path = parent.join(format!("forebay-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(Directory(path))
+    }
+
+    /// A sparse file of `bytes` in it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn file(&self, name: &str, bytes: u64) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        let file =
+            std::fs::File::create(&path).with_context(|| format!("make {}", path.display()))?;
+        file.set_len(bytes)?;
+        Ok(path)
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Best effort: what is left lies among temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running `forebayd`.
+pub struct Daemon {
+    state: PathBuf,
+    prefix: Vec<String>,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts it with its state below `directory`; `prefix` is a program that starts it, or
+    /// nothing.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn start(directory: &Directory, prefix: &[String]) -> Result<Daemon> {
+        let state = directory.path().join("state");
+        std::fs::create_dir_all(&state)?;
+        let child = spawn(&state, prefix)?;
+        let mut daemon = Daemon { state, prefix: prefix.to_vec(), child };
+        daemon.wait_until_it_answers()?;
+        Ok(daemon)
+    }
+
+    fn wait_until_it_answers(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("forebayd ended at once: {status}");
+            }
+            if self.forebay(&["status", "-o", "json"]).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("forebayd does not answer after {START_TIMEOUT:?}")
+    }
+
+    /// The NBD socket.
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.state.join("nbd.sock")
+    }
+
+    /// Runs `forebay` with these arguments and returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn forebay(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(release_binary("forebay")?);
+        command.arg("--socket").arg(self.state.join("control.sock")).args(arguments);
+        output(command.stdin(Stdio::null()))
+    }
+
+    /// Kills it without warning, and starts it again without waiting for it. Returns when the new
+    /// one was started.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn kill_and_start(&mut self) -> Result<Instant> {
+        self.child.kill()?;
+        self.child.wait()?;
+        let start = Instant::now();
+        self.child = spawn(&self.state, &self.prefix)?;
+        Ok(start)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(state: &Path, prefix: &[String]) -> Result<Child> {
+    let forebayd = release_binary("forebayd")?;
+    let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
+    words.push(forebayd.into());
+    let log = std::fs::File::options().create(true).append(true).open(state.join("log"))?;
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).arg("--state-dir").arg(state);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().context("start forebayd")
+}
