@@ -150,7 +150,7 @@ fn block_entry(kind: EntryKind, volume: u16, block: u64, mask: u8, payload: &[u8
 }
 
 fn dirty_record() -> Vec<u8> {
-    let (first, second) = (payload(3), payload(5));
+    let (first, second, void) = (payload(3), payload(5), payload(9));
     let mut header = record_header(RecordClass::Dirty);
     header.twin = U32::new(40);
     header.twin_generation = U32::new(72);
@@ -161,15 +161,16 @@ fn dirty_record() -> Vec<u8> {
         Entry::plain(EntryKind::MarkClean, 3, 101, 1290),
         Entry::plain(EntryKind::SegmentFree, 0, 12, 69),
         Entry::plain(EntryKind::Intent, 8, 4, 0),
-        Entry::plain(EntryKind::SyncPoint, 8, 0, 1998),
+        Entry::plain(EntryKind::SyncPoint, 8, 1480, 1998),
         Entry::plain(EntryKind::EpochStart, 0, 16, 1490),
         Entry::plain(EntryKind::FillCut, 8, 0, 1997),
         Entry::plain(EntryKind::RegionDrop, 8, 6, 0),
         Entry::plain(EntryKind::VolumeDrop, 7, 0, 0),
+        Entry::plain(EntryKind::Void, 3, 5, 0),
     ];
     let mut bytes = vec![0; BLOCK_SIZE];
     record::encode(&header, &entries, &mut bytes);
-    [bytes, first, second].concat()
+    [bytes, first, second, void].concat()
 }
 
 fn clean_record() -> Vec<u8> {
@@ -189,12 +190,12 @@ fn checkpoint_chunks() -> Vec<u8> {
         header.position = U64::new(position);
         header
     };
-    let segment = |segment, generation, last_seq, twin| SegmentItem {
+    let segment = |segment, generation, last_seq, twin, flags| SegmentItem {
         last_seq: U64::new(last_seq),
         segment: U32::new(segment),
         generation: U32::new(generation),
         twin: U32::new(twin),
-        reserved: U32::new(0),
+        flags: U32::new(flags),
     };
     let block = |volume: u64, block: u64, slot, crc, flags, mask| BlockItem {
         key: U64::new(volume << 48 | block),
@@ -204,8 +205,9 @@ fn checkpoint_chunks() -> Vec<u8> {
         mask,
         reserved: U16::new(0),
     };
-    let volume = |volume, kind, value| VolumeItem {
+    let volume = |volume, kind, value, aux| VolumeItem {
         value: U64::new(value),
+        aux: U64::new(aux),
         volume: U16::new(volume),
         kind,
         reserved: [0; 5],
@@ -213,7 +215,11 @@ fn checkpoint_chunks() -> Vec<u8> {
     let mut bytes = vec![0; 4 * BLOCK_SIZE];
     let (segments, rest) = bytes.split_at_mut(BLOCK_SIZE);
     let (blocks, volumes) = rest.split_at_mut(2 * BLOCK_SIZE);
-    let items = [segment(5, 71, 2002, SEGMENT_NONE), segment(6, 70, 1999, 40)];
+    let items = [
+        segment(5, 71, 2002, SEGMENT_NONE, 4),
+        segment(6, 70, 1999, 40, 1 | 8),
+        segment(7, 2, 90, SEGMENT_NONE, 2),
+    ];
     checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
     let items = [
         block(3, 0x0000_8001_0203_0405, 1411, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
@@ -221,7 +227,7 @@ fn checkpoint_chunks() -> Vec<u8> {
         block(8, 77, 1413, 0x1234_5678, 0, MASK_FULL),
     ];
     checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
-    let items = [volume(8, 0, 1998), volume(8, 1, 4)];
+    let items = [volume(8, 0, 1998, 0), volume(8, 1, 4, 1490)];
     checkpoint::encode(&header(ChunkKind::Volumes, 3), &items, volumes);
     bytes
 }

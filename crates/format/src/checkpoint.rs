@@ -56,7 +56,7 @@ pub struct ChunkHeader {
     pub reserved_tail: U32,
 }
 
-/// One segment that is not free.
+/// One segment that has ever been opened.
 #[repr(C)]
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -70,9 +70,18 @@ pub struct SegmentItem {
     pub generation: U32,
     /// Segment of its second copy, or `SEGMENT_NONE`.
     pub twin: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// [`SEGMENT_DIRTY_CLASS`], [`SEGMENT_FREE`], [`SEGMENT_OPEN`].
+    pub flags: U32,
 }
+
+/// Bit of [`SegmentItem::flags`]: it holds dirty-class records.
+pub const SEGMENT_DIRTY_CLASS: u32 = 1;
+/// Bit of [`SegmentItem::flags`]: it is free; listed for its generation.
+pub const SEGMENT_FREE: u32 = 2;
+/// Bit of [`SegmentItem::flags`]: records were still being appended to it.
+pub const SEGMENT_OPEN: u32 = 4;
+/// Bit of [`SegmentItem::flags`]: it is the second copy of another segment.
+pub const SEGMENT_TWIN: u32 = 8;
 
 /// One entry of the index.
 #[repr(C)]
@@ -107,6 +116,8 @@ pub const FLAG_LOST: u8 = 2;
 pub struct VolumeItem {
     /// The region, or the sequence number up to which clean entries are trusted.
     pub value: U64,
+    /// For a region: the dirty-class number of its intent.
+    pub aux: U64,
     /// The volume.
     pub volume: U16,
     /// 0: `value` is a sequence number. 1: `value` is a region with an intent.
@@ -118,7 +129,7 @@ pub struct VolumeItem {
 const _: () = assert!(size_of::<ChunkHeader>() == 48);
 const _: () = assert!(size_of::<SegmentItem>() == 24);
 const _: () = assert!(size_of::<BlockItem>() == 20);
-const _: () = assert!(size_of::<VolumeItem>() == 16);
+const _: () = assert!(size_of::<VolumeItem>() == 24);
 const _: () = assert!(std::mem::offset_of!(ChunkHeader, crc) == CRC_FIELD);
 const _: () = assert!(FORMAT_VERSION <= u8::MAX as u32);
 

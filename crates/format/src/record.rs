@@ -36,8 +36,8 @@ pub enum EntryKind {
     SegmentFree = 5,
     /// Origin writes may be under way in region `block` of the volume.
     Intent = 6,
-    /// The volume's origin is flushed: clean entries up to sequence `aux` are true, and all intents
-    /// of the volume before this entry are over.
+    /// The volume's origin is flushed: clean entries up to sequence `aux` are true, and the intents
+    /// of the volume in dirty-class records up to `block` are over.
     SyncPoint = 7,
     /// A new life of the log: in the life `block` before, dirty-class records behind `aux` never
     /// happened.
@@ -49,13 +49,15 @@ pub enum EntryKind {
     RegionDrop = 10,
     /// The volume was removed: nothing of it counts any more.
     VolumeDrop = 11,
+    /// A payload block that was replaced before its record was written: it says nothing.
+    Void = 12,
 }
 
 impl EntryKind {
     /// The kind with number `raw`, if there is one.
     pub fn from_raw(raw: u8) -> Option<EntryKind> {
         use EntryKind::*;
-        const BY_NUMBER: [EntryKind; 11] = [
+        const BY_NUMBER: [EntryKind; 12] = [
             Dirty,
             Clean,
             Tombstone,
@@ -67,13 +69,14 @@ impl EntryKind {
             FillCut,
             RegionDrop,
             VolumeDrop,
+            Void,
         ];
         BY_NUMBER.get(usize::from(raw).wrapping_sub(1)).copied()
     }
 
     /// Whether a payload block belongs to the entry.
     pub fn has_payload(self) -> bool {
-        matches!(self, EntryKind::Dirty | EntryKind::Clean)
+        matches!(self, EntryKind::Dirty | EntryKind::Clean | EntryKind::Void)
     }
 }
 
@@ -118,6 +121,11 @@ impl Entry {
             kind: kind as u8,
             mask: 0,
         }
+    }
+
+    /// Whether it has a block that no sector of counts: nobody means that.
+    fn lacks_mask(&self) -> bool {
+        matches!(self.kind(), EntryKind::Dirty | EntryKind::Clean) && self.mask == 0
     }
 
     /// The kind. Entries of a decoded record always have one.
@@ -182,7 +190,7 @@ pub fn encode(header: &RecordHeader, entries: &[Entry], block: &mut [u8]) {
     assert!(entries.len() <= ENTRIES_MAX);
     let payload = entries.iter().filter(|entry| entry.kind().has_payload()).count();
     assert!(payload <= PAYLOAD_BLOCKS_MAX);
-    assert!(!entries.iter().any(|entry| entry.kind().has_payload() && entry.mask == 0));
+    assert!(!entries.iter().any(Entry::lacks_mask));
     let mut header = *header;
     header.magic = MAGIC;
     header.version = U16::new(crate::FORMAT_VERSION as u16);
@@ -230,7 +238,7 @@ pub fn decode(block: &[u8]) -> Result<(RecordHeader, Vec<Entry>), FormatError> {
     if entries.iter().any(|entry| EntryKind::from_raw(entry.kind).is_none()) {
         return invalid("entry kind");
     }
-    if entries.iter().any(|entry| entry.kind().has_payload() && entry.mask == 0) {
+    if entries.iter().any(Entry::lacks_mask) {
         return invalid("mask");
     }
     let payload = entries.iter().filter(|entry| entry.kind().has_payload()).count();

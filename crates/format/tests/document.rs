@@ -95,9 +95,9 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             count,
             reserved_tail,
         }),
-        rows!(SegmentItem { last_seq, segment, generation, twin, reserved }),
+        rows!(SegmentItem { last_seq, segment, generation, twin, flags }),
         rows!(BlockItem { key, slot, crc, flags, mask, reserved }),
-        rows!(VolumeItem { value, volume, kind, reserved }),
+        rows!(VolumeItem { value, aux, volume, kind, reserved }),
     ]
 }
 

@@ -169,8 +169,8 @@ fn dirty_record_header() {
     assert_eq!(header.twin.get(), 40);
     assert_eq!(header.twin_generation.get(), 72);
     assert_eq!(header.offset.get(), 130);
-    assert_eq!(header.entry_count.get(), 11);
-    assert_eq!(header.payload_blocks.get(), 2);
+    assert_eq!(header.entry_count.get(), 12);
+    assert_eq!(header.payload_blocks.get(), 3);
     assert_eq!(header.reserved, [0; 16]);
 }
 
@@ -191,17 +191,18 @@ fn dirty_record_entries() {
             (EntryKind::MarkClean, 3, 101, 1290),
             (EntryKind::SegmentFree, 0, 12, 69),
             (EntryKind::Intent, 8, 4, 0),
-            (EntryKind::SyncPoint, 8, 0, 1998),
+            (EntryKind::SyncPoint, 8, 1480, 1998),
             (EntryKind::EpochStart, 0, 16, 1490),
             (EntryKind::FillCut, 8, 0, 1997),
             (EntryKind::RegionDrop, 8, 6, 0),
             (EntryKind::VolumeDrop, 7, 0, 0),
+            (EntryKind::Void, 3, 5, 0),
         ]
     );
     let masks: Vec<u8> = entries.iter().map(|entry| entry.mask).collect();
-    assert_eq!(masks, [0x18, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(masks, [0x18, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(entries[0].crc.get(), checksum(&bytes[BLOCK_SIZE..2 * BLOCK_SIZE]));
-    assert_eq!(entries[1].crc.get(), checksum(&bytes[2 * BLOCK_SIZE..]));
+    assert_eq!(entries[1].crc.get(), checksum(&bytes[2 * BLOCK_SIZE..3 * BLOCK_SIZE]));
     assert!(entries[2..].iter().all(|entry| entry.crc.get() == 0));
 }
 
@@ -209,9 +210,9 @@ fn dirty_record_entries() {
 #[test]
 fn dirty_record_raw_offsets() {
     let bytes = image("record-dirty.bin");
-    assert_eq!(bytes.len(), 3 * 4096);
+    assert_eq!(bytes.len(), 4 * 4096);
     assert_eq!(&bytes[..8], b"FbRecord");
-    let used = 96 + 11 * 24;
+    let used = 96 + 12 * 24;
     let mut without = bytes[..used].to_vec();
     without[8..12].fill(0);
     assert_eq!(le32(&bytes, 8), checksum(&without));
@@ -220,7 +221,7 @@ fn dirty_record_raw_offsets() {
     assert_eq!(le64(&bytes, 16), POOL);
     assert_eq!(le64(&bytes, 32), 2002);
     assert_eq!(le32(&bytes, 56), 5);
-    assert_eq!(le16(&bytes, 76), 11);
+    assert_eq!(le16(&bytes, 76), 12);
     assert_eq!(le64(&bytes, 96), 0x0000_8001_0203_0405);
     assert_eq!(bytes[96 + 22], 1);
     assert_eq!(bytes[96 + 23], 0x18);
@@ -249,7 +250,7 @@ fn torn_records_are_recognised() {
     let torn = image("record-torn-payload.bin");
     let (_, entries) = record::decode(&torn[..BLOCK_SIZE]).unwrap();
     assert_ne!(entries[0].crc.get(), checksum(&torn[BLOCK_SIZE..2 * BLOCK_SIZE]));
-    assert_ne!(entries[1].crc.get(), checksum(&torn[2 * BLOCK_SIZE..]));
+    assert_ne!(entries[1].crc.get(), checksum(&torn[2 * BLOCK_SIZE..3 * BLOCK_SIZE]));
 }
 
 #[test]
@@ -257,11 +258,13 @@ fn checkpoint_chunks() {
     let bytes = image("checkpoint.bin");
     let (chunk, blocks) = checkpoint::decode(&bytes, POOL, 33, 0).unwrap();
     let Chunk::Segments(items) = chunk else { panic!("segments first") };
-    assert_eq!((blocks, items.len()), (1, 2));
+    assert_eq!((blocks, items.len()), (1, 3));
     let fact = |i: usize| (items[i].segment.get(), items[i].generation.get());
-    assert_eq!((fact(0), fact(1)), ((5, 71), (6, 70)));
-    assert_eq!((items[0].last_seq.get(), items[1].last_seq.get()), (2002, 1999));
-    assert_eq!((items[0].twin.get(), items[1].twin.get()), (SEGMENT_NONE, 40));
+    assert_eq!((fact(0), fact(1), fact(2)), ((5, 71), (6, 70), (7, 2)));
+    let fact = |i: usize| (items[i].last_seq.get(), items[i].twin.get(), items[i].flags.get());
+    assert_eq!(fact(0), (2002, SEGMENT_NONE, checkpoint::SEGMENT_OPEN));
+    assert_eq!(fact(1), (1999, 40, checkpoint::SEGMENT_DIRTY_CLASS | checkpoint::SEGMENT_TWIN));
+    assert_eq!(fact(2), (90, SEGMENT_NONE, checkpoint::SEGMENT_FREE));
 
     let (chunk, blocks) = checkpoint::decode(&bytes[BLOCK_SIZE..], POOL, 33, 1).unwrap();
     let Chunk::Blocks(items) = chunk else { panic!("blocks second") };
@@ -277,6 +280,7 @@ fn checkpoint_chunks() {
     assert_eq!((blocks, items.len()), (1, 2));
     let fact = |i: usize| (items[i].volume.get(), items[i].kind, items[i].value.get());
     assert_eq!((fact(0), fact(1)), ((8, 0, 1998), (8, 1, 4)));
+    assert_eq!((items[0].aux.get(), items[1].aux.get()), (0, 1490));
 }
 
 #[test]
