@@ -255,12 +255,13 @@ h.zero(1 << 20, 0, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FAST_ZERO)
 assert h.pread(1 << 20, 0) == bytes(1 << 20)
 h.flush()
 seen = {}
-h.block_status(1 << 20, 4096 + 512, lambda name, at, entries, err: seen.update({name: (at, entries)}))
+h.block_status(1 << 20, 4608, lambda name, at, ext, err: seen.update({name: (at, ext)}))
 assert seen["base:allocation"] == (4608, [1 << 20, 0]), seen
 assert seen["forebay:cache"][1][:4] == [65536 - 4608, 0, 65536, 1], seen
 assert sum(seen["forebay:cache"][1][::2]) == 1 << 20, seen
 seen = {}
-h.block_status(1 << 20, 65536, lambda name, at, entries, err: seen.update({name: entries}), nbd.CMD_FLAG_REQ_ONE)
+one = nbd.CMD_FLAG_REQ_ONE
+h.block_status(1 << 20, 65536, lambda name, at, ext, err: seen.update({name: ext}), one)
 assert seen["forebay:cache"] == [65536, 1], seen
 h.shutdown()
 

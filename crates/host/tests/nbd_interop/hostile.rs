@@ -1,4 +1,5 @@
-//! Clients that mean harm, or are cut to pieces by the network. No sockets: sessions are driven by hand.
+//! Clients that mean harm, or are cut to pieces by the network. No sockets: sessions are driven by
+//! hand.
 
 use crate::certificates::Certificates;
 use crate::server::{Disk, answer, export};
@@ -70,7 +71,8 @@ impl Peer {
         }
     }
 
-    /// Gives the session `input` in pieces as `piece` says, answers what it asks, takes what it says.
+    /// Gives the session `input` in pieces as `piece` says, answers what it asks, takes what it
+    /// says.
     fn feed(&mut self, input: &[u8], mut piece: impl FnMut(usize) -> usize) {
         let mut rest = input;
         let mut idle = 0;
@@ -82,8 +84,8 @@ impl Peer {
             let quiet = self.events.is_empty() && !self.session.has_output();
             self.used_max = self.used_max.max(self.budget.used_bytes());
             while !self.events.is_empty() {
-                // In order, and what follows from an answer first, so that overlapping requests always
-                // come in the same order.
+                // In order, and what follows from an answer first, so that overlapping requests
+                // always come in the same order.
                 let event = self.events.remove(0);
                 let mut next = Vec::new();
                 answer(event, &mut self.session, &self.disk, &mut self.bufs, &mut next);

@@ -63,7 +63,8 @@ fn qemu_uses_tls_where_it_is_offered() {
     let server = Server::start(8 * MIB, Tls::On(config(&certificates, false)));
     let creds = format!("tls-creds-x509,id=tls0,endpoint=client,dir={}", pki.display());
     let image = format!(
-        "driver=nbd,server.type=unix,server.path={},export=disk,tls-creds=tls0,tls-hostname=localhost",
+        "driver=nbd,server.type=unix,server.path={},export=disk,tls-creds=tls0,\
+         tls-hostname=localhost",
         server.socket().display()
     );
     let commands = ["-c", "write -P 7 0 5M", "-c", "flush", "-c", "read -P 7 0 5M"];

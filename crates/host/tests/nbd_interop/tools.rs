@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The program, or `None` with a word on stderr when it is not installed. With `FOREBAY_REQUIRE_TOOLS` set, a
-/// missing program fails the test.
+/// The program, or `None` with a word on stderr when it is not installed. With
+/// `FOREBAY_REQUIRE_TOOLS` set, a missing program fails the test.
 pub fn tool(program: &str, package: &str) -> Option<Command> {
     let found = match program.starts_with('/') {
         true => Path::new(program).exists(),

@@ -15,7 +15,8 @@ pub struct Limits {
     pub queries_max: usize,
     /// Requests of one connection under way at once.
     pub requests_max: usize,
-    /// Bytes of requests under way at once, and of answers not sent. One request alone may exceed it.
+    /// Bytes of requests under way at once, and of answers not sent. One request alone may exceed
+    /// it.
     pub in_flight_bytes_max: u64,
     /// Bytes of one read or write.
     pub payload_bytes_max: u64,
@@ -29,11 +30,13 @@ pub struct Limits {
     pub status_blocks_max: u64,
     /// Extents in one answer to a block-status request.
     pub status_extents_max: usize,
-    /// A connection that is not through the handshake after this time should be closed, in milliseconds.
+    /// A connection that is not through the handshake after this time should be closed, in
+    /// milliseconds.
     pub handshake_ms: u64,
     /// A connection that took none of its output for this time should be closed, in milliseconds.
     pub stalled_ms: u64,
-    /// How often to call a paused session again, in milliseconds: another one may have left the budget.
+    /// How often to call a paused session again, in milliseconds: another one may have left the
+    /// budget.
     pub retry_ms: u64,
 }
 

@@ -131,7 +131,8 @@ impl Core {
         }
     }
 
-    /// Takes input until it is used up, the session is blocked, or TLS starts. Returns the bytes taken.
+    /// Takes input until it is used up, the session is blocked, or TLS starts. Returns the bytes
+    /// taken.
     pub(super) fn parse(
         &mut self,
         input: &[u8],

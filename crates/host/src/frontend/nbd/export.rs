@@ -20,8 +20,9 @@ pub struct Export {
     pub bytes: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// Zeroing costs less than writing zeros would: the mode writes zero entries, or the origin can punch
-    /// holes. Requests with the fast-zero flag are refused otherwise. May change with the mode.
+    /// Zeroing costs less than writing zeros would: the mode writes zero entries, or the origin can
+    /// punch holes. Requests with the fast-zero flag are refused otherwise. May change with the
+    /// mode.
     pub fast_zero: AtomicBool,
 }
 

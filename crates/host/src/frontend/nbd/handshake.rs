@@ -309,7 +309,8 @@ impl Core {
         if export.read_only {
             flags |= flag::READ_ONLY;
         } else {
-            // Whether zeroing is fast may change with the mode; where it is not, the request is refused.
+            // Whether zeroing is fast may change with the mode; where it is not, the request is
+            // refused.
             flags |= flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         }
         if self.negotiated.structured {

@@ -25,8 +25,8 @@ impl Chunk {
     }
 }
 
-/// A queue of chunks. A chunk that was shown by [`Output::slices`] stays where it is in memory, unchanged,
-/// until all of its bytes were sent: the kernel may read from it meanwhile.
+/// A queue of chunks. A chunk that was shown by [`Output::slices`] stays where it is in memory,
+/// unchanged, until all of its bytes were sent: the kernel may read from it meanwhile.
 #[derive(Default)]
 pub(super) struct Output {
     chunks: VecDeque<Chunk>,

@@ -14,7 +14,8 @@ const WIRE_BYTES_MAX: usize = 256 << 10;
 /// Slices of plain output that are encrypted at a time.
 const ENCRYPT_SLICES: usize = 64;
 
-/// Names one part of a request that the loop carries out. Unique in its session among those not answered.
+/// Names one part of a request that the loop carries out. Unique in its session among those not
+/// answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -27,8 +28,8 @@ pub enum SessionEvent {
     Submit {
         /// To name it in the answer.
         ticket: Ticket,
-        /// The request, aligned, within the export, of at most [`Limits::part_bytes_max`] bytes and within
-        /// one such stripe of the volume.
+        /// The request, aligned, within the export, of at most [`Limits::part_bytes_max`] bytes and
+        /// within one such stripe of the volume.
         request: Request,
     },
     /// Look up [`forebay_engine::Engine::block_status`] of blocks and call [`Session::status`].
@@ -63,8 +64,8 @@ struct Secure {
 }
 
 impl Session {
-    /// A session for a client that has just connected. Its greeting waits in the output. `budget` must have
-    /// room for two of the largest payloads and four parts.
+    /// A session for a client that has just connected. Its greeting waits in the output. `budget`
+    /// must have room for two of the largest payloads and four parts.
     pub fn new(
         exports: Arc<ExportTable>,
         limits: Arc<Limits>,
@@ -79,8 +80,8 @@ impl Session {
         Session { core: Core::new(exports, limits, budget, policy), tls, secure: None }
     }
 
-    /// Takes bytes that arrived, and returns how many: all of them, or fewer when it is paused. Buffers for
-    /// payloads come from `bufs`; events are appended.
+    /// Takes bytes that arrived, and returns how many: all of them, or fewer when it is paused.
+    /// Buffers for payloads come from `bufs`; events are appended.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -93,8 +94,8 @@ impl Session {
             if !self.core.start_tls {
                 return taken;
             }
-            // Whatever follows is TLS, even if it came in the same packet: an attacker who adds options
-            // in the open has them refused as broken TLS.
+            // Whatever follows is TLS, even if it came in the same packet: an attacker who adds
+            // options in the open has them refused as broken TLS.
             self.core.start_tls = false;
             self.core.secure = true;
             let plain = std::mem::take(&mut self.core.out);
@@ -111,13 +112,14 @@ impl Session {
         taken
     }
 
-    /// Whether input should be left in the socket for now: too much is under way for this client or for all.
+    /// Whether input should be left in the socket for now: too much is under way for this client or
+    /// for all.
     pub fn paused(&self) -> bool {
         self.core.blocked
     }
 
-    /// Answers a [`SessionEvent::Submit`]: how the engine ended it, with the request's buffer. May append
-    /// events: the next parts of a long request.
+    /// Answers a [`SessionEvent::Submit`]: how the engine ended it, with the request's buffer. May
+    /// append events: the next parts of a long request.
     pub fn complete(
         &mut self,
         ticket: Ticket,
@@ -129,8 +131,8 @@ impl Session {
         self.core.complete(ticket, result, buf, bufs, events);
     }
 
-    /// Answers a [`SessionEvent::Status`]. `lookup` is called for the blocks of the event in ascending order,
-    /// perhaps not for all.
+    /// Answers a [`SessionEvent::Status`]. `lookup` is called for the blocks of the event in
+    /// ascending order, perhaps not for all.
     pub fn status(
         &mut self,
         ticket: Ticket,
@@ -141,8 +143,8 @@ impl Session {
     }
 
     /// At most `chunks_max` slices to send, in order. They stay where they are, unchanged, until
-    /// [`Session::sent`] has counted their bytes, whatever else is called meanwhile, except dropping the
-    /// session or [`Session::disconnected`].
+    /// [`Session::sent`] has counted their bytes, whatever else is called meanwhile, except
+    /// dropping the session or [`Session::disconnected`].
     pub fn output(&mut self, chunks_max: usize, bufs: &mut BufPool) -> impl Iterator<Item = &[u8]> {
         match &mut self.secure {
             None => self.core.out.slices(chunks_max),
@@ -176,7 +178,8 @@ impl Session {
         }
     }
 
-    /// Whether the loop should close the connection: all is answered and sent, or nothing more can be.
+    /// Whether the loop should close the connection: all is answered and sent, or nothing more can
+    /// be.
     pub fn wants_close(&self) -> bool {
         let ends = match self.core.closing {
             Closing::Hard => true,
@@ -186,8 +189,8 @@ impl Session {
         ends && !self.has_output()
     }
 
-    /// The client went away, and no send is under way. What it asked and was not answered runs on without
-    /// an answer.
+    /// The client went away, and no send is under way. What it asked and was not answered runs on
+    /// without an answer.
     pub fn disconnected(&mut self, bufs: &mut BufPool) {
         self.core.disconnected(bufs);
         self.secure = None;
@@ -236,7 +239,8 @@ impl Secure {
     ) -> usize {
         let mut rest = input;
         while !self.ended {
-            // Plain bytes that are there come first: they may block, and then nothing more is decrypted.
+            // Plain bytes that are there come first: they may block, and then nothing more is
+            // decrypted.
             self.parse(core, bufs, events);
             if core.blocked || rest.is_empty() {
                 return input.len() - rest.len();

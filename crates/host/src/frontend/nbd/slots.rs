@@ -89,7 +89,8 @@ impl Slots {
         Ticket(u64::from(generation) << 32 | part << 16 | u64::from(index))
     }
 
-    /// The slot and part that a ticket names. A ticket that was answered before is a bug of the loop.
+    /// The slot and part that a ticket names. A ticket that was answered before is a bug of the
+    /// loop.
     pub(super) fn find(&self, ticket: Ticket) -> (u32, u64) {
         let index = ticket.0 as u16;
         let slot = &self.slots[usize::from(index)];
@@ -100,8 +101,9 @@ impl Slots {
     }
 }
 
-/// Where part `part` of `[offset, offset + len)` starts and how long it is, or `None` behind the last. Parts
-/// end at multiples of `part_bytes`, so that an unaligned request has at most two unaligned parts.
+/// Where part `part` of `[offset, offset + len)` starts and how long it is, or `None` behind the
+/// last. Parts end at multiples of `part_bytes`, so that an unaligned request has at most two
+/// unaligned parts.
 pub(super) fn part_range(offset: u64, len: u64, part: u64, part_bytes: u64) -> Option<(u64, u64)> {
     let end = offset + len;
     let start = if part == 0 { offset } else { (offset / part_bytes + part) * part_bytes };

@@ -6,8 +6,8 @@ use super::wire::{self, Head, chunk, cmd_flag};
 use super::{SessionEvent, Ticket};
 use forebay_engine::{BlockStatus, Buf, BufPool};
 
-/// Identity of `base:allocation`. Everything counts as allocated: what the origin has no space for, it does
-/// not tell us.
+/// Identity of `base:allocation`. Everything counts as allocated: what the origin has no space for,
+/// it does not tell us.
 const ALLOCATION: u32 = 1;
 
 /// Identity of `forebay:cache`.
@@ -56,8 +56,8 @@ impl Contexts {
         }
     }
 
-    /// The contexts of this set whose identities `ids` lists, or `None` if one of them is not in the set
-    /// or comes twice.
+    /// The contexts of this set whose identities `ids` lists, or `None` if one of them is not in
+    /// the set or comes twice.
     pub(super) fn chosen(self, ids: &[u8]) -> Option<Contexts> {
         let mut chosen = Contexts(0);
         for id in ids.chunks_exact(4).map(|id| wire::u32_at(id, 0)) {

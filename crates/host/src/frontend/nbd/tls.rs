@@ -51,8 +51,8 @@ pub enum TlsError {
 }
 
 impl TlsConfig {
-    /// Reads a certificate chain and its key, both PEM. With `client_ca`, clients must show a certificate
-    /// that one of these authorities signed.
+    /// Reads a certificate chain and its key, both PEM. With `client_ca`, clients must show a
+    /// certificate that one of these authorities signed.
     pub fn load(
         certificate: &Path,
         key: &Path,

@@ -1,4 +1,5 @@
-//! The protocol's numbers and fixed structures, as in the NBD project's `doc/proto.md`. All big endian.
+//! The protocol's numbers and fixed structures, as in the NBD project's `doc/proto.md`. All big
+//! endian.
 
 use forebay_engine::IoError;
 
