@@ -160,6 +160,11 @@ impl Device {
         &self.file
     }
 
+    /// Whether acknowledged writes can be lost until a flush: in the device's cache, or in the page cache.
+    pub fn needs_flush(&self) -> bool {
+        self.info.volatile_cache || !self.info.direct || self.buffered.is_some()
+    }
+
     /// The descriptor for an I/O of `len` bytes at `offset`.
     pub fn file_for(&self, offset: u64, len: u64) -> &File {
         let align = u64::from(self.info.logical_block_bytes);

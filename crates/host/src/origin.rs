@@ -4,7 +4,13 @@ pub mod ram;
 pub mod spindle;
 pub mod units;
 
-use forebay_engine::Buf;
+use crate::device::{Access, Device, DeviceError};
+use crate::fingerprint::Fingerprint;
+use forebay_engine::{Buf, Completion, OpId, Time};
+use ram::{Ram, RamError};
+use spindle::{Spindle, SpindleError};
+use std::path::Path;
+use std::sync::Arc;
 
 /// One I/O for an origin that is not a file descriptor: the `spindle` and `ram` origins take it with
 /// `submit(op, io, now)` and answer with one [`forebay_engine::Completion`] each, in any order, from
@@ -53,6 +59,183 @@ impl OriginIo {
         match self {
             OriginIo::Read { buf, .. } | OriginIo::Write { buf, .. } => buf,
             _ => Buf::empty(),
+        }
+    }
+}
+
+/// Why an origin cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OriginError {
+    /// The file or block device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The `ram:` URI.
+    #[error(transparent)]
+    Ram(#[from] RamError),
+    /// The `spindle:` URI, or its file.
+    #[error(transparent)]
+    Spindle(#[from] SpindleError),
+    /// A scheme that this version cannot serve.
+    #[error(
+        "{uri}: origins of the kind {scheme} are not supported yet; give a path, ram:SIZE or \
+         spindle:PATH?preset=NAME (a path with a colon: ./{uri})"
+    )]
+    Scheme {
+        /// The whole URI.
+        uri: String,
+        /// What stands before its colon.
+        scheme: String,
+    },
+    /// Too small to be a volume.
+    #[error("{0} holds less than 4096 bytes; an origin must hold at least one block")]
+    TooSmall(String),
+}
+
+/// An open origin.
+#[derive(Debug)]
+pub enum Origin {
+    /// A file or a block device.
+    File(Arc<Device>),
+    /// A disk in memory.
+    Ram(Box<Ram>, Fingerprint),
+    /// A modelled hard disk.
+    Spindle(Box<Spindle>, Fingerprint),
+}
+
+impl Origin {
+    /// Opens what a URI names: a path, `ram:40G`, or `spindle:PATH?preset=nas-5400`; for us alone.
+    ///
+    /// # Errors
+    /// Says what is wrong with the URI, or who else uses the device.
+    pub fn open(uri: &str) -> Result<Origin, OriginError> {
+        let origin = match uri.split_once(':') {
+            Some(("ram", size)) => {
+                let ram = Ram::open(size)?;
+                let fingerprint = Fingerprint::of_instance(ram.bytes());
+                Origin::Ram(Box::new(ram), fingerprint)
+            }
+            Some(("spindle", text)) => {
+                let (path, drive) = spindle::parse(text)?;
+                let spindle = Spindle::with_drive(&path, drive)?;
+                let file = std::fs::File::open(&path)
+                    .map_err(|e| DeviceError::system(&path, "open", e))?;
+                let fingerprint = Fingerprint::of_file(&file, spindle.bytes());
+                Origin::Spindle(Box::new(spindle), fingerprint)
+            }
+            Some((scheme, _)) if is_scheme(scheme) && !Path::new(uri).exists() => {
+                let (uri, scheme) = (uri.to_owned(), scheme.to_owned());
+                return Err(OriginError::Scheme { uri, scheme });
+            }
+            _ => Origin::File(Arc::new(Device::open(Path::new(uri), Access::Exclusive)?)),
+        };
+        match origin.bytes() {
+            0..4096 => Err(OriginError::TooSmall(uri.to_owned())),
+            _ => Ok(origin),
+        }
+    }
+
+    /// Size in bytes, a multiple of 512: an odd end is not part of a volume.
+    pub fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Origin::File(device) => device.info().bytes,
+            Origin::Ram(ram, _) => ram.bytes(),
+            Origin::Spindle(spindle, _) => spindle.bytes(),
+        };
+        bytes / 512 * 512
+    }
+
+    /// Whether writes that were acknowledged can be lost until a flush.
+    pub fn volatile_cache(&self) -> bool {
+        match self {
+            Origin::File(device) => device.needs_flush(),
+            Origin::Ram(..) => false,
+            Origin::Spindle(spindle, _) => spindle.volatile_cache(),
+        }
+    }
+
+    /// Whether the content ends with the daemon.
+    pub fn ephemeral(&self) -> bool {
+        matches!(self, Origin::Ram(..))
+    }
+
+    /// Which origin it is.
+    pub fn fingerprint(&self) -> Fingerprint {
+        match self {
+            Origin::File(device) => Fingerprint::of_device(device),
+            Origin::Ram(_, fingerprint) | Origin::Spindle(_, fingerprint) => *fingerprint,
+        }
+    }
+
+    /// Something that an administrator should know about how it was opened.
+    pub fn notice(&self) -> Option<&str> {
+        match self {
+            Origin::File(device) => device.notice(),
+            _ => None,
+        }
+    }
+
+    /// Gives an origin that is not a file its I/O.
+    pub(crate) fn submit(&mut self, op: OpId, io: OriginIo, now: Time) {
+        match self {
+            Origin::File(_) => unreachable!("I/O on a file goes through the driver"),
+            Origin::Ram(ram, _) => ram.submit(op, io, now),
+            Origin::Spindle(spindle, _) => spindle.submit(op, io, now),
+        }
+    }
+
+    /// Appends what has ended by `now`.
+    pub(crate) fn poll(&mut self, now: Time, out: &mut Vec<(OpId, Completion)>) {
+        match self {
+            Origin::File(_) => {}
+            Origin::Ram(ram, _) => ram.poll(now, out),
+            Origin::Spindle(spindle, _) => spindle.poll(now, out),
+        }
+    }
+
+    /// When [`Origin::poll`] will have something.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        match self {
+            Origin::File(_) => None,
+            Origin::Ram(ram, _) => ram.next_due(),
+            Origin::Spindle(spindle, _) => spindle.next_due(),
+        }
+    }
+}
+
+/// Whether the text before a colon is a URI scheme and not part of a path.
+fn is_scheme(text: &str) -> bool {
+    let letters = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(letters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_opened_or_refused_with_advice() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("disk");
+        crate::device::create_file(&path, (1 << 20) + 100).unwrap();
+        let path = path.to_str().unwrap();
+        let file = Origin::open(path).unwrap();
+        assert_eq!(file.bytes(), 1 << 20);
+        let error = Origin::open(path).unwrap_err().to_string();
+        assert!(error.contains("in use"), "{error}");
+        drop(file);
+        let disk = Origin::open(&format!("spindle:{path}?preset=nas-5400")).unwrap();
+        assert!(Origin::open(path).unwrap_err().to_string().contains("in use"));
+        assert_eq!(disk.bytes(), 1 << 20);
+        let ram = Origin::open("ram:1M").unwrap();
+        assert!(ram.ephemeral() && !ram.volatile_cache());
+        for (uri, expected) in [
+            ("nbd://host/name", "origins of the kind nbd are not supported yet"),
+            ("s3://bucket", "kind s3"),
+            ("ram:much", "not a size"),
+            ("/none/such", "cannot find /none/such"),
+        ] {
+            let error = Origin::open(uri).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

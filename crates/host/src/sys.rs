@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKDISCARD: libc::c_ulong = 0x1277;
@@ -78,4 +79,151 @@ pub fn random<const N: usize>() -> [u8; N] {
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
     assert_eq!(got, N as isize, "getrandom is there on every supported kernel");
     bytes
+}
+
+/// A non-blocking `eventfd`.
+pub fn eventfd() -> io::Result<File> {
+    // SAFETY: eventfd takes no pointers; the new descriptor is owned by nobody else.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    Ok(own(fd))
+}
+
+fn own(fd: c_int) -> File {
+    // SAFETY: the callers have just got `fd` from the kernel and give it to nobody else.
+    File::from(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn errno_of(result: isize) -> i32 {
+    match i32::try_from(result) {
+        Ok(result) if result >= 0 => result,
+        _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+/// Receives at most `len` bytes: how many, or a negative error number. Interrupted calls are repeated.
+///
+/// # Safety
+/// `memory` is valid for writes of `len` bytes.
+pub unsafe fn receive(fd: RawFd, memory: *mut u8, len: u32) -> i32 {
+    loop {
+        // SAFETY: as the caller promises.
+        let got = unsafe { libc::recv(fd, memory.cast(), len as usize, libc::MSG_DONTWAIT) };
+        match errno_of(got) {
+            interrupted if interrupted == -libc::EINTR => {}
+            result => return result,
+        }
+    }
+}
+
+/// Sends a message: how many bytes, or a negative error number. Interrupted calls are repeated.
+///
+/// # Safety
+/// `message` and all that it points to is valid.
+pub unsafe fn send(fd: RawFd, message: *const libc::msghdr) -> i32 {
+    loop {
+        // SAFETY: as the caller promises.
+        let sent = unsafe { libc::sendmsg(fd, message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        match errno_of(sent) {
+            interrupted if interrupted == -libc::EINTR => {}
+            result => return result,
+        }
+    }
+}
+
+/// Accepts a connection: its descriptor or a negative error number.
+pub fn accept(fd: RawFd) -> i32 {
+    let none = std::ptr::null_mut();
+    // SAFETY: no address is asked for.
+    let accepted = unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC) };
+    errno_of(accepted as isize)
+}
+
+/// Ends both directions of a socket: what waits on it ends.
+pub fn shutdown(fd: RawFd) {
+    // SAFETY: shutdown takes no pointers; on a closed or foreign descriptor it only fails.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Sets whether calls on a descriptor wait.
+pub fn set_nonblocking(fd: RawFd, nonblocking: bool) -> io::Result<()> {
+    let mut on = c_int::from(nonblocking);
+    // SAFETY: FIONBIO reads one int from the pointer, which is valid for the call.
+    check(unsafe { libc::ioctl(fd, libc::FIONBIO, &raw mut on) }).map(drop)
+}
+
+/// Has TCP send small packets at once. On other sockets it does nothing.
+pub fn set_no_delay(fd: RawFd) {
+    let on: c_int = 1;
+    let (level, name, len) = (libc::IPPROTO_TCP, libc::TCP_NODELAY, size_of::<c_int>());
+    // SAFETY: the value is valid for the call and of the length that is given.
+    unsafe { libc::setsockopt(fd, level, name, (&raw const on).cast(), len as libc::socklen_t) };
+}
+
+/// A message header without address, data and control data.
+pub fn empty_message() -> libc::msghdr {
+    // SAFETY: all zeros is a valid `msghdr`: integers and null pointers.
+    unsafe { std::mem::zeroed() }
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub struct Epoll(File);
+
+impl Epoll {
+    /// Events taken by one wait.
+    const EVENTS_MAX: usize = 256;
+
+    /// A new one.
+    pub fn new() -> io::Result<Epoll> {
+        // SAFETY: epoll_create1 takes no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        Ok(Epoll(own(fd)))
+    }
+
+    /// Watches a descriptor: for input and output, each change once (`edge`), or for input as long as there
+    /// is some. `name` comes back from [`Epoll::wait`].
+    pub fn add(&self, fd: RawFd, name: u64, edge: bool) -> io::Result<()> {
+        let events =
+            if edge { libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET } else { libc::EPOLLIN };
+        let mut event = libc::epoll_event { events: events as u32, u64: name };
+        let (epoll, add) = (self.0.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        // SAFETY: the event is valid for the call.
+        check(unsafe { libc::epoll_ctl(epoll, add, fd, &raw mut event) }).map(drop)
+    }
+
+    /// Watches a descriptor no longer.
+    pub fn remove(&self, fd: RawFd) {
+        let (epoll, del) = (self.0.as_raw_fd(), libc::EPOLL_CTL_DEL);
+        // SAFETY: no event is needed to remove.
+        unsafe { libc::epoll_ctl(epoll, del, fd, std::ptr::null_mut()) };
+    }
+
+    /// Waits and appends the names of what is ready.
+    pub fn wait(&self, timeout: Option<Duration>, out: &mut Vec<u64>) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; Epoll::EVENTS_MAX];
+        let (epoll, room) = (self.0.as_raw_fd(), events.len() as c_int);
+        if timeout != Some(Duration::ZERO) {
+            self.wait_precisely(timeout);
+        }
+        // SAFETY: there is room for that many events.
+        let count = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, 0) };
+        match check(count) {
+            Ok(count) => out.extend(events[..count as usize].iter().map(|event| event.u64)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+    /// epoll itself counts in milliseconds; a disk model does not.
+    fn wait_precisely(&self, timeout: Option<Duration>) {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let time = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the descriptor set and the time are valid for the call. An error or a signal only ends
+        // the wait early.
+        unsafe { libc::ppoll(&raw mut poll, 1, time, std::ptr::null()) };
+    }
 }

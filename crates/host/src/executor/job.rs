@@ -1,0 +1,145 @@
+//! One I/O on a file or block device, and how it is done with plain system calls.
+
+use crate::device::Device;
+use crate::sys;
+use forebay_engine::{Buf, IoError, OpId, Time};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Bytes of zeros written in one call where a device cannot zero by itself.
+const ZEROS_BYTES: usize = 256 << 10;
+/// `fallocate` modes: give the space back, zero in place; neither changes the size.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Work {
+    Read,
+    Write,
+    Flush,
+    Zero {
+        len: u64,
+        unmap: bool,
+    },
+    Discard {
+        len: u64,
+    },
+    /// Write down the epoch to distrust, in this file.
+    Distrust {
+        file: PathBuf,
+        epoch: u64,
+    },
+}
+
+/// One I/O under way.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub op: OpId,
+    /// `None` for work without a device.
+    pub device: Option<Arc<Device>>,
+    pub work: Work,
+    pub offset: u64,
+    pub buf: Buf,
+    /// Bytes of the buffer that are through.
+    pub done: usize,
+    /// Times that the kernel wanted it tried again.
+    pub tries: u32,
+    pub started: Time,
+    /// Whether its slowness was told.
+    pub told: bool,
+}
+
+impl Job {
+    /// Bytes of the I/O, for messages.
+    pub fn len(&self) -> u64 {
+        match self.work {
+            Work::Read | Work::Write => self.buf.len() as u64,
+            Work::Zero { len, .. } | Work::Discard { len } => len,
+            Work::Flush | Work::Distrust { .. } => 0,
+        }
+    }
+
+    /// What it is, for messages.
+    pub fn verb(&self) -> &'static str {
+        match self.work {
+            Work::Read => "read",
+            Work::Write => "write",
+            Work::Flush => "flush",
+            Work::Zero { .. } => "zero",
+            Work::Discard { .. } => "discard",
+            Work::Distrust { .. } => "write the distrust note",
+        }
+    }
+
+    /// Does the work from start to end on this thread.
+    pub fn perform(&mut self) -> io::Result<()> {
+        if let Work::Distrust { file, epoch } = &self.work {
+            return super::distrust::write(file, *epoch);
+        }
+        let device = Arc::clone(self.device.as_ref().expect("work on a device has one"));
+        let (offset, len) = (self.offset, self.len());
+        let file = device.file_for(offset, len);
+        match self.work {
+            Work::Read => file.read_exact_at(self.buf.bytes_mut(), offset),
+            Work::Write => file.write_all_at(self.buf.bytes(), offset),
+            Work::Flush => device.file().sync_data(),
+            Work::Zero { unmap: true, .. } => sys::fallocate(device.file(), PUNCH, offset, len),
+            Work::Zero { unmap: false, .. } => zero(&device, offset, len),
+            Work::Discard { .. } => discard(&device, offset, len),
+            Work::Distrust { .. } => unreachable!("done above"),
+        }
+    }
+}
+
+fn unsupported(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV))
+}
+
+fn zero(device: &Device, offset: u64, len: u64) -> io::Result<()> {
+    match sys::fallocate(device.file(), ZERO, offset, len) {
+        // Not aligned to the device's blocks, or not able to: then zeros are data like any other.
+        Err(e) if unsupported(&e) || e.raw_os_error() == Some(libc::EINVAL) => {}
+        other => return other,
+    }
+    let zeros = Buf::zeroed(ZEROS_BYTES.min(len as usize));
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let piece = (end - at).min(zeros.len() as u64);
+        device.file_for(at, piece).write_all_at(&zeros.bytes()[..piece as usize], at)?;
+        at += piece;
+    }
+    Ok(())
+}
+
+/// A hint: what the device cannot do is done.
+fn discard(device: &Device, offset: u64, len: u64) -> io::Result<()> {
+    let align = u64::from(device.info().logical_block_bytes);
+    let start = offset.next_multiple_of(align);
+    let end = (offset + len) / align * align;
+    if start >= end || !device.info().discard {
+        return Ok(());
+    }
+    let result = match device.info().is_block {
+        true => sys::block_discard(device.file(), start, end - start),
+        false => sys::fallocate(device.file(), PUNCH, start, end - start),
+    };
+    match result {
+        Err(e) if unsupported(&e) || e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other,
+    }
+}
+
+/// What the engine is told of an error.
+pub(super) fn io_error(work: &Work, e: &io::Error) -> IoError {
+    let unmap = matches!(work, Work::Zero { unmap: true, .. });
+    match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => IoError::NoSpace,
+        // What a device says that cannot punch this hole. Zeroing without giving back never gets here.
+        Some(libc::EINVAL) if unmap => IoError::Unsupported,
+        _ if unsupported(e) && unmap => IoError::Unsupported,
+        _ => IoError::Io,
+    }
+}

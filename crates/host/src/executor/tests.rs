@@ -1,0 +1,188 @@
+use super::*;
+use crate::device::{Access, create_file};
+use crate::driver::Backend;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+struct Rig {
+    dir: TempDir,
+    driver: Driver,
+    executor: Executor,
+    notices: Notices,
+    seen: Arc<Mutex<Vec<String>>>,
+    op: u64,
+}
+
+const CACHE: Target = Target::Cache(DeviceId(0));
+const BYTES: u64 = 8 << 20;
+
+fn rig(backend: Backend) -> Rig {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("device");
+    create_file(&path, BYTES).unwrap();
+    let device = Device::open(&path, Access::Exclusive).unwrap();
+    rig_on(dir, vec![Some(device), None], backend)
+}
+
+fn rig_on(dir: TempDir, devices: Vec<Option<Device>>, backend: Backend) -> Rig {
+    let waker = Waker::new().unwrap();
+    let (driver, notice) = Driver::new(backend, &waker).unwrap();
+    assert_eq!(driver.has_ring(), backend == Backend::Auto, "{notice:?}");
+    let (origins, has_ring) = (BTreeMap::new(), driver.has_ring());
+    let executor = Executor::new(devices, origins, (dir.path(), &[1; 16]), has_ring, waker);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let notices = Notices::new(Box::new(move |n| sink.lock().unwrap().push(n.to_string())));
+    Rig { dir, driver, executor, notices, seen, op: 0 }
+}
+
+fn filled(len: usize, byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(len);
+    buf.bytes_mut().fill(byte);
+    buf
+}
+
+impl Rig {
+    /// Starts effects, in this order, and waits for all. Completions are sorted by op.
+    fn run(&mut self, effects: impl IntoIterator<Item = Effect>) -> Vec<Completion> {
+        let mut wanted = 0;
+        for effect in effects {
+            self.executor.start(&mut self.driver, 0, effect);
+            wanted += 1;
+        }
+        let (mut done, mut arrivals) = (Vec::new(), Vec::new());
+        let end = Instant::now() + Duration::from_secs(10);
+        while done.len() < wanted {
+            assert!(Instant::now() < end, "only {} of {wanted} ended", done.len());
+            self.driver.wait(Some(Duration::from_millis(5)), &mut arrivals).unwrap();
+            for arrival in arrivals.drain(..) {
+                if let crate::driver::Arrival::Io(slot, result) = arrival {
+                    let (executor, driver) = (&mut self.executor, &mut self.driver);
+                    executor.arrived(driver, slot, result, &mut self.notices);
+                }
+            }
+            self.executor.collect(0, &mut done, &mut self.notices);
+        }
+        assert_eq!(self.executor.under_way(), 0);
+        done.sort_by_key(|(op, _)| *op);
+        done.into_iter().map(|(_, completion)| completion).collect()
+    }
+
+    fn op(&mut self) -> OpId {
+        self.op += 1;
+        OpId(self.op)
+    }
+
+    fn write(&mut self, offset: u64, buf: Buf) -> Effect {
+        Effect::Write { op: self.op(), target: CACHE, offset, buf }
+    }
+
+    fn read(&mut self, offset: u64, len: usize) -> Effect {
+        Effect::Read { op: self.op(), target: CACHE, offset, buf: Buf::zeroed(len) }
+    }
+
+    fn result(&mut self, effect: Effect) -> Result<(), IoError> {
+        self.run([effect]).remove(0).result
+    }
+
+    fn bytes_at(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        let read = self.read(offset, len);
+        let done = self.run([read]).remove(0);
+        assert_eq!(done.result, Ok(()));
+        done.buf.bytes().to_vec()
+    }
+}
+
+fn on_both(test: impl Fn(Backend)) {
+    test(Backend::Auto);
+    test(Backend::Threads);
+}
+
+#[test]
+fn a_batch_beyond_the_rings_size_is_written_flushed_and_read_back() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let writes: Vec<_> =
+            (0..2000_u64).map(|n| rig.write(n * 4096, filled(4096, n as u8))).collect();
+        assert!(rig.run(writes).iter().all(|done| done.result.is_ok() && done.buf.len() == 4096));
+        let flush = Effect::Flush { op: rig.op(), target: CACHE };
+        assert_eq!(rig.result(flush), Ok(()));
+        let reads: Vec<_> = (0..2000_u64).map(|n| rig.read(n * 4096, 4096)).collect();
+        for (n, done) in rig.run(reads).iter().enumerate() {
+            assert_eq!(done.result, Ok(()));
+            assert!(done.buf.bytes().iter().all(|&byte| byte == n as u8), "block {n}");
+        }
+        assert_eq!(rig.bytes_at(512, 1024), [0; 1024]);
+    });
+}
+
+#[test]
+fn zeroes_and_discards_leave_their_neighbours_alone() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        for unmap in [true, false] {
+            let write = rig.write(0, filled(1 << 20, 7));
+            assert_eq!(rig.result(write), Ok(()));
+            let (offset, len) = (4096 + 512, 300 << 10);
+            let zero = Effect::Zero { op: rig.op(), target: CACHE, offset, len, unmap };
+            assert_eq!(rig.result(zero), Ok(()));
+            let bytes = rig.bytes_at(0, 1 << 20);
+            let (start, end) = (offset as usize, (offset + len) as usize);
+            assert!(bytes[start..end].iter().all(|&byte| byte == 0));
+            assert!(bytes[..start].iter().chain(&bytes[end..]).all(|&byte| byte == 7));
+        }
+        let offset = 512 << 10;
+        let discard = Effect::Discard { op: rig.op(), target: CACHE, offset, len: 8192 };
+        assert_eq!(rig.result(discard), Ok(()));
+        assert_eq!(rig.bytes_at(offset + 8192, 512), [7; 512]);
+    });
+}
+
+#[test]
+fn missing_devices_and_ends_of_files_are_errors_with_a_notice() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let target = Target::Cache(DeviceId(1));
+        let flush = Effect::Flush { op: rig.op(), target };
+        assert_eq!(rig.result(flush), Err(IoError::Io));
+        let target = Target::Origin(VolumeId(9));
+        let flush = Effect::Flush { op: rig.op(), target };
+        assert_eq!(rig.result(flush), Err(IoError::Gone));
+        let behind = rig.read(BYTES - 4096, 8192);
+        assert_eq!(rig.result(behind), Err(IoError::Io));
+        let seen = rig.seen.lock().unwrap();
+        assert_eq!(seen.len(), 1);
+        assert!(seen[0].contains("device failed at 8384512 (8192 bytes): "), "{seen:?}");
+    });
+}
+
+#[test]
+fn distrust_is_written_down() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let distrust = Effect::Distrust { op: rig.op(), epoch: 5 };
+        assert_eq!(rig.result(distrust), Ok(()));
+        assert_eq!(read_distrust(rig.dir.path(), &[1; 16]).unwrap(), 5);
+    });
+}
+
+/// The file-size limit of the process stands in for a full disk: the kernel refuses in the same place.
+#[test]
+fn a_full_disk_under_a_file_is_no_space() {
+    let limited = libc::rlimit { rlim_cur: 16 << 20, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the limit is valid for the call; ignoring the signal leaves the error of the write. Tests
+    // run in a process of their own each under nextest, and others here stay below the limit.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limited), 0);
+    }
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let beyond = rig.write(16 << 20, filled(4096, 1));
+        assert_eq!(rig.result(beyond), Err(IoError::NoSpace));
+        assert_eq!(rig.seen.lock().unwrap().len(), 1);
+        let within = rig.write(0, filled(4096, 1));
+        assert_eq!(rig.result(within), Ok(()));
+    });
+}

@@ -1,0 +1,127 @@
+//! What an administrator should know of the host's work.
+
+use forebay_engine::Notice;
+use std::time::Instant;
+
+/// Notices passed on in one second. More are counted.
+const NOTICES_PER_SECOND: u32 = 50;
+
+/// Something that an administrator should know. [`std::fmt::Display`] makes it a line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostNotice {
+    /// From the engine.
+    Engine(Notice),
+    /// An I/O failed; the engine was told.
+    IoFailed {
+        /// The I/O and the device, as in "write /dev/sdb".
+        what: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What the system said.
+        reason: String,
+    },
+    /// An I/O takes very long and goes on.
+    IoSlow {
+        /// The I/O and the device.
+        what: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// How long it has taken until now.
+        seconds: u64,
+    },
+    /// Something else, as a sentence.
+    Text(String),
+    /// Notices that came too fast to be passed on.
+    Suppressed(u64),
+}
+
+impl std::fmt::Display for HostNotice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HostNotice::Engine(notice) => engine_notice(notice, f),
+            HostNotice::IoFailed { what, offset, len, reason } => {
+                write!(f, "{what} failed at {offset} ({len} bytes): {reason}")
+            }
+            HostNotice::IoSlow { what, offset, len, seconds } => {
+                write!(f, "{what} at {offset} ({len} bytes) has taken {seconds} s and goes on")
+            }
+            HostNotice::Text(text) => f.write_str(text),
+            HostNotice::Suppressed(count) => write!(f, "{count} more notices in that second"),
+        }
+    }
+}
+
+fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    match notice {
+        Notice::Opened { records, blocks, dirty } => write!(
+            f,
+            "the pool is open: {records} records rolled forward, {blocks} blocks cached, {dirty} dirty"
+        ),
+        Notice::OpenFailed(why) => write!(f, "the pool cannot be opened: {why}"),
+        Notice::DeviceFailed(device, why) => {
+            write!(f, "cache device {} failed and is no longer used: {why}", device.0 + 1)
+        }
+        Notice::BadBlock { volume, block, lost: false } => write!(
+            f,
+            "block {block} of volume {} was damaged on the cache device; the origin's copy is used",
+            volume.0
+        ),
+        Notice::BadBlock { volume, block, lost: true } => write!(
+            f,
+            "block {block} of volume {} was damaged on the cache device and newer than the origin: \
+             its data is lost and reads of it fail until it is written again",
+            volume.0
+        ),
+        Notice::WritebackFailed { volume, block } => write!(
+            f,
+            "block {block} of volume {} cannot be written to the origin; it stays dirty and is \
+             tried again",
+            volume.0
+        ),
+        Notice::Repaired(what) => f.write_str(what),
+    }
+}
+
+/// Takes notices. Called on the shard's thread: it must not wait.
+pub type NoticeSink = Box<dyn FnMut(HostNotice) + Send>;
+
+/// Passes notices on, a limited number in each second: a dying disk fails thousands of times.
+pub(crate) struct Notices {
+    sink: NoticeSink,
+    second: Instant,
+    sent: u32,
+    suppressed: u64,
+}
+
+impl Notices {
+    pub fn new(sink: NoticeSink) -> Notices {
+        Notices { sink, second: Instant::now(), sent: 0, suppressed: 0 }
+    }
+
+    pub fn send(&mut self, notice: HostNotice) {
+        if self.second.elapsed().as_secs() >= 1 {
+            self.second = Instant::now();
+            self.sent = 0;
+            if self.suppressed > 0 {
+                (self.sink)(HostNotice::Suppressed(std::mem::take(&mut self.suppressed)));
+            }
+        }
+        // What the engine says is rare and must not be lost.
+        let rare = matches!(
+            notice,
+            HostNotice::Engine(
+                Notice::Opened { .. } | Notice::OpenFailed(_) | Notice::DeviceFailed(..)
+            )
+        );
+        if self.sent >= NOTICES_PER_SECOND && !rare {
+            self.suppressed += 1;
+            return;
+        }
+        self.sent += 1;
+        (self.sink)(notice);
+    }
+}

@@ -1,0 +1,122 @@
+//! Messages from other threads to a shard.
+
+use super::clients::Migrant;
+use super::{ShardError, ShardSnapshot};
+use crate::frontend::nbd::Tls;
+use crate::origin::Origin;
+use crate::waker::Waker;
+use forebay_engine::{Buf, Command, CommandReply, IoError, Request};
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, MutexGuard};
+
+/// Messages that may wait.
+const MESSAGES_MAX: usize = 16 << 10;
+
+/// How a request ended.
+#[derive(Debug)]
+pub struct Answer {
+    /// Whether it was done.
+    pub result: Result<(), IoError>,
+    /// The request's buffer, filled for a read that succeeded.
+    pub buf: Buf,
+}
+
+/// A socket on which NBD clients arrive.
+#[derive(Debug)]
+pub enum ListenerSocket {
+    /// A unix socket.
+    Unix(UnixListener),
+    /// TCP.
+    Tcp(TcpListener),
+}
+
+impl From<ListenerSocket> for OwnedFd {
+    fn from(socket: ListenerSocket) -> OwnedFd {
+        match socket {
+            ListenerSocket::Unix(socket) => socket.into(),
+            ListenerSocket::Tcp(socket) => socket.into(),
+        }
+    }
+}
+
+/// What other threads ask of a shard.
+pub(crate) enum Message {
+    Submit(Request, SyncSender<Answer>),
+    /// The origin comes with [`Command::AddVolume`].
+    Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
+    Snapshot(SyncSender<ShardSnapshot>),
+    Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),
+    Unlisten(u32),
+    /// A client of ours that another shard accepted.
+    Adopt(Box<Migrant>),
+    Stop(SyncSender<CommandReply>),
+}
+
+#[derive(Default)]
+struct State {
+    messages: VecDeque<Message>,
+    closed: bool,
+}
+
+/// Where messages wait for the shard.
+pub(crate) struct Mailbox {
+    state: Mutex<State>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub fn new(waker: Waker) -> Mailbox {
+        Mailbox { state: Mutex::default(), waker }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Sends a message, if the shard runs and not too many wait.
+    pub fn send(&self, message: Message) -> Result<(), ShardError> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(ShardError::Stopped);
+        }
+        let waiting = state.messages.len();
+        if waiting >= MESSAGES_MAX {
+            return Err(ShardError::Full(waiting));
+        }
+        state.messages.push_back(message);
+        drop(state);
+        if waiting == 0 {
+            self.waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends a message that needs no answer and must not be refused.
+    pub fn post(&self, message: Message) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.messages.push_back(message);
+            drop(state);
+            self.waker.wake();
+        }
+    }
+
+    /// Takes all messages.
+    pub fn take(&self, out: &mut VecDeque<Message>) {
+        out.append(&mut self.lock().messages);
+    }
+
+    /// Refuses messages from now on. What waits is dropped, and with it the askers' channels.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let dropped = std::mem::take(&mut state.messages);
+        drop(state);
+        drop(dropped);
+    }
+}

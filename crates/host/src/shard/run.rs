@@ -1,0 +1,464 @@
+//! The loop: gather what happened, tell the engine, carry out what it says, wait.
+
+use super::clients::{Clients, Events};
+use super::mailbox::{Answer, Mailbox, Message};
+use super::server::NbdServer;
+use super::{ShardSnapshot, VolumeSnapshot};
+use crate::driver::{Arrival, Driver};
+use crate::executor::Executor;
+use crate::frontend::nbd::{SessionEvent, Ticket};
+use crate::notice::{HostNotice, NoticeSink, Notices};
+use crate::origin::Origin;
+use crate::slab::Slab;
+use forebay_engine::{
+    Buf, Command, CommandId, CommandReply, Completion, Effect, Engine, Event, IoError, OpId,
+    Request, RequestId, Settings, Target, Time, VolumeId,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+/// Rounds of effects and their immediate consequences before the loop looks at devices and sockets again.
+const ROUNDS_MAX: usize = 64;
+/// How long clients may take their last answers when the shard stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long I/O under way may take to end when the shard stops.
+const REST: Duration = Duration::from_secs(10);
+
+/// Who is told of a request's end.
+enum Asker {
+    Client(u32, Ticket),
+    Thread(SyncSender<Answer>),
+}
+
+/// A command under way.
+struct Asked {
+    reply: Option<SyncSender<CommandReply>>,
+    /// The volume that it removes.
+    removes: Option<VolumeId>,
+}
+
+/// A volume to add. One at a time: the engine's first I/O for it may come before its number is told.
+struct Adding {
+    command: Box<Command>,
+    origin: Box<Origin>,
+    reply: SyncSender<CommandReply>,
+}
+
+/// Where an orderly stop stands.
+struct Stopping {
+    replies: Vec<SyncSender<CommandReply>>,
+    command: CommandId,
+    answer: Option<(CommandReply, Instant)>,
+}
+
+/// How a shard hangs together with the process.
+pub(super) struct Links {
+    pub mailbox: Arc<Mailbox>,
+    pub server: Arc<NbdServer>,
+    pub number: u32,
+}
+
+/// Everything that a shard's thread owns.
+pub(super) struct Shard {
+    engine: Engine,
+    driver: Driver,
+    executor: Executor,
+    clients: Clients,
+    links: Links,
+    notices: Notices,
+    start: Instant,
+    now: Time,
+    requests: Slab<Asker>,
+    commands: BTreeMap<CommandId, Asked>,
+    command_next: u64,
+    adds: VecDeque<Adding>,
+    /// The command that adds a volume, its origin until the volume is known, and then the volume.
+    adding: Option<(CommandId, Option<Box<Origin>>, Option<VolumeId>)>,
+    stopping: Option<Stopping>,
+    effects: Vec<Effect>,
+    arrivals: Vec<Arrival>,
+    completions: Vec<(OpId, Completion)>,
+    mail: VecDeque<Message>,
+    events: Events,
+    /// There is more to do at once.
+    busy: bool,
+}
+
+impl Shard {
+    pub fn new(
+        settings: Settings,
+        driver: Driver,
+        executor: Executor,
+        links: Links,
+        sink: NoticeSink,
+        texts: Vec<String>,
+    ) -> Shard {
+        let mut notices = Notices::new(sink);
+        for text in texts {
+            notices.send(HostNotice::Text(text));
+        }
+        let mut effects = Vec::new();
+        Shard {
+            engine: Engine::open(settings, 0, &mut effects),
+            driver,
+            executor,
+            clients: Clients::new(Arc::clone(&links.server), links.number),
+            links,
+            notices,
+            start: Instant::now(),
+            now: 0,
+            requests: Slab::default(),
+            commands: BTreeMap::new(),
+            command_next: 1,
+            adds: VecDeque::new(),
+            adding: None,
+            stopping: None,
+            effects,
+            arrivals: Vec::new(),
+            completions: Vec::new(),
+            mail: VecDeque::new(),
+            events: Vec::new(),
+            busy: true,
+        }
+    }
+
+    /// How long the wait may take.
+    fn timeout(&self) -> Option<Duration> {
+        if self.busy || self.executor.has_ended() {
+            return Some(Duration::ZERO);
+        }
+        let stop = self.stopping.as_ref().and_then(|stopping| stopping.answer.as_ref());
+        let stop = stop.map(|_| self.now + 10_000_000);
+        let due = [self.engine.deadline(), self.executor.next_due(), self.clients.next_due(), stop];
+        let due = due.into_iter().flatten().min()?;
+        Some(Duration::from_nanos(due.saturating_sub(self.time())))
+    }
+
+    fn time(&self) -> Time {
+        self.start.elapsed().as_nanos() as Time
+    }
+
+    /// Waits, and takes in what happened.
+    fn gather(&mut self) {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        let timeout = self.timeout();
+        if let Err(e) = self.driver.wait(timeout, &mut arrivals) {
+            panic!("the system refuses to wait for I/O: {e}");
+        }
+        self.now = self.time();
+        for arrival in arrivals.drain(..) {
+            match arrival {
+                Arrival::Io(slot, result) => {
+                    let (executor, driver) = (&mut self.executor, &mut self.driver);
+                    executor.arrived(driver, slot, result, &mut self.notices);
+                }
+                Arrival::Received(key, result) => {
+                    self.clients.received(key, result, &mut self.events);
+                }
+                Arrival::Sent(key, result) => self.clients.sent(key, result, self.now),
+                Arrival::Accepted(key, result) => {
+                    let (clients, driver) = (&mut self.clients, &mut self.driver);
+                    clients.accepted(driver, key, result, self.now, &mut self.notices);
+                }
+                Arrival::Woken => {}
+            }
+        }
+        self.arrivals = arrivals;
+        self.executor.watch(self.now, &mut self.notices);
+        self.clients.look_around(&mut self.driver, self.now);
+        self.take_completions();
+        self.take_mail();
+        if self.engine.deadline().is_some_and(|due| due <= self.now) {
+            self.engine.handle(self.now, Event::Tick, &mut self.effects);
+        }
+    }
+
+    fn take_completions(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.executor.collect(self.now, &mut completions, &mut self.notices);
+        for (op, completion) in completions.drain(..) {
+            self.engine.handle(self.now, Event::Done(op, completion), &mut self.effects);
+        }
+        self.completions = completions;
+    }
+
+    fn take_mail(&mut self) {
+        let mut mail = std::mem::take(&mut self.mail);
+        self.links.mailbox.take(&mut mail);
+        for message in mail.drain(..) {
+            self.open(message);
+        }
+        self.mail = mail;
+    }
+
+    fn open(&mut self, message: Message) {
+        match message {
+            Message::Submit(request, reply) => self.submit(Asker::Thread(reply), request),
+            Message::Command(command, None, reply) => {
+                self.command(*command, Some(reply));
+            }
+            Message::Command(command, Some(origin), reply) => {
+                self.adds.push_back(Adding { command, origin, reply });
+                self.add_next();
+            }
+            Message::Snapshot(reply) => {
+                let _ = reply.send(self.snapshot());
+            }
+            Message::Listen(socket, tls, reply) => {
+                let _ = reply.send(self.clients.listen(&mut self.driver, socket.into(), tls));
+            }
+            Message::Unlisten(key) => self.clients.unlisten(&mut self.driver, key),
+            Message::Adopt(migrant) => {
+                let (clients, driver) = (&mut self.clients, &mut self.driver);
+                let events = clients.add(driver, *migrant, self.now, &mut self.notices);
+                self.events.extend(events);
+            }
+            Message::Stop(reply) => self.stop(reply),
+        }
+    }
+
+    fn submit(&mut self, asker: Asker, request: Request) {
+        let id = RequestId(self.requests.insert(asker).into());
+        self.engine.handle(self.now, Event::Submit(id, request), &mut self.effects);
+    }
+
+    fn command(&mut self, command: Command, reply: Option<SyncSender<CommandReply>>) -> CommandId {
+        let id = CommandId(self.command_next);
+        self.command_next += 1;
+        let removes = match &command {
+            Command::RemoveVolume(volume) => Some(*volume),
+            _ => None,
+        };
+        self.commands.insert(id, Asked { reply, removes });
+        self.engine.handle(self.now, Event::Command(id, command), &mut self.effects);
+        id
+    }
+
+    /// Starts to add the next volume, when no other is being added.
+    fn add_next(&mut self) {
+        if self.adding.is_some() {
+            return;
+        }
+        let Some(Adding { command, origin, reply }) = self.adds.pop_front() else { return };
+        // The number that `command` is about to give.
+        self.adding = Some((CommandId(self.command_next), Some(origin), None));
+        self.command(*command, Some(reply));
+    }
+
+    /// Gives the volume that is being added its origin.
+    fn adopt_origin(&mut self, volume: VolumeId) {
+        if let Some((_, origin, known)) = &mut self.adding
+            && let Some(origin) = origin.take()
+        {
+            self.executor.add_origin(volume, *origin);
+            *known = Some(volume);
+        }
+    }
+
+    fn command_done(&mut self, id: CommandId, reply: CommandReply) {
+        let asked = self.commands.remove(&id).expect("a command of ours");
+        if self.adding.as_ref().is_some_and(|(adding, ..)| *adding == id) {
+            match reply {
+                CommandReply::Added(volume) => self.adopt_origin(volume),
+                _ => {
+                    let early = self.adding.as_ref().and_then(|(_, _, known)| *known);
+                    early.into_iter().for_each(|volume| self.executor.remove_origin(volume));
+                }
+            }
+            self.adding = None;
+            self.add_next();
+        }
+        let failed = matches!(reply, CommandReply::Failed(_));
+        if let Some(volume) = asked.removes.filter(|_| !failed) {
+            self.clients.shut_down(Some(volume));
+            self.executor.remove_origin(volume);
+        }
+        if let Some(stopping) = &mut self.stopping
+            && stopping.command == id
+        {
+            stopping.answer = Some((reply.clone(), Instant::now()));
+        }
+        if let Some(sender) = asked.reply {
+            let _ = sender.send(reply);
+        }
+    }
+
+    fn snapshot(&self) -> ShardSnapshot {
+        let volumes = self.engine.volumes().into_iter().map(|view| VolumeSnapshot {
+            stats: self.engine.volume_stats(view.id).cloned().unwrap_or_default(),
+            view,
+        });
+        ShardSnapshot {
+            state: self.engine.state(),
+            volumes: volumes.collect(),
+            pool: self.engine.pool_stats(),
+            clients: self.clients.len(),
+            io_under_way: self.executor.under_way(),
+            io_uring: self.driver.has_ring(),
+        }
+    }
+
+    /// Passes on what clients ask.
+    fn take_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        for (key, event) in events.drain(..) {
+            match event {
+                SessionEvent::Opened(_) => {}
+                SessionEvent::Submit { ticket, request } => {
+                    self.submit(Asker::Client(key, ticket), request);
+                }
+                SessionEvent::Status { ticket, volume, .. } => {
+                    let engine = &self.engine;
+                    self.clients.status(key, ticket, |block| engine.block_status(volume, block));
+                }
+            }
+        }
+        assert!(self.events.is_empty());
+        self.events = events;
+    }
+
+    /// Tells the engine and carries out what it says until nothing more happens at once.
+    fn turn(&mut self) {
+        self.busy = true;
+        for _ in 0..ROUNDS_MAX {
+            self.take_events();
+            self.engine.settle(self.now, &mut self.effects);
+            if self.effects.is_empty() {
+                self.clients.feed_touched(&mut self.events);
+                if self.events.is_empty() {
+                    self.busy = false;
+                    break;
+                }
+                continue;
+            }
+            let mut effects = std::mem::take(&mut self.effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect);
+            }
+            effects.append(&mut self.effects);
+            self.effects = effects;
+            self.take_completions();
+        }
+        self.clients.arm_touched(&mut self.driver, self.now);
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Reply { id, result, buf } => self.reply(id, result, buf),
+            Effect::CommandDone { id, reply } => self.command_done(id, reply),
+            Effect::Notice(notice) => self.notices.send(HostNotice::Engine(notice)),
+            effect => {
+                if self.adding.is_some()
+                    && let Some(volume) = origin_of(&effect)
+                    && !self.executor.has_origin(volume)
+                {
+                    self.adopt_origin(volume);
+                }
+                self.executor.start(&mut self.driver, self.now, effect);
+            }
+        }
+    }
+
+    fn reply(&mut self, id: RequestId, result: Result<(), IoError>, buf: Buf) {
+        let key = u32::try_from(id.0).expect("ids are keys of the slab");
+        match self.requests.remove(key).expect("one reply for each request") {
+            Asker::Client(client, ticket) => {
+                self.clients.complete(client, ticket, result, buf, &mut self.events);
+            }
+            Asker::Thread(sender) => {
+                let _ = sender.send(Answer { result, buf });
+            }
+        }
+    }
+
+    fn stop(&mut self, reply: SyncSender<CommandReply>) {
+        if let Some(stopping) = &mut self.stopping {
+            return stopping.replies.push(reply);
+        }
+        self.clients.shut_down(None);
+        let command = CommandId(self.command_next);
+        self.stopping = Some(Stopping { replies: vec![reply], command, answer: None });
+        self.command(Command::Shutdown, None);
+    }
+
+    /// Whether the stop has come so far that the loop can end.
+    fn is_done(&mut self) -> bool {
+        let stopping = self.stopping.as_ref();
+        let Some((_, since)) = stopping.and_then(|stopping| stopping.answer.as_ref()) else {
+            return false;
+        };
+        let waited = since.elapsed();
+        let io_rests = self.executor.under_way() == 0 || waited > REST;
+        io_rests && (self.clients.are_quiet() || waited > FAREWELL)
+    }
+
+    /// Takes everything off the driver, so that no memory is in use by the kernel, and says goodbye.
+    fn finish(mut self) {
+        let _guard = AbortOnPanic;
+        self.links.server.remove_shard(self.links.number);
+        self.links.mailbox.close();
+        self.clients.cut_off(&mut self.driver);
+        let end = Instant::now() + REST;
+        while !(self.clients.is_empty() && self.executor.under_way() == 0) && Instant::now() < end {
+            self.busy = true;
+            self.gather();
+            self.turn();
+            if !self.clients.is_empty() {
+                // What is left ends by itself; looking a thousand times a second is enough.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if self.executor.under_way() > 0 || !self.clients.is_empty() {
+            let text = "I/O that does not end is abandoned at the stop".to_owned();
+            self.notices.send(HostNotice::Text(text));
+            self.executor.abandon();
+            self.clients.abandon();
+        }
+        let stopping = self.stopping.take().expect("finished after a stop");
+        let answer = stopping.answer.map(|(answer, _)| answer);
+        drop(self);
+        for reply in stopping.replies {
+            let answer = answer.clone().unwrap_or(CommandReply::Unchanged);
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+fn origin_of(effect: &Effect) -> Option<VolumeId> {
+    match effect {
+        Effect::Read { target, .. }
+        | Effect::Write { target, .. }
+        | Effect::Flush { target, .. }
+        | Effect::Zero { target, .. }
+        | Effect::Discard { target, .. } => match target {
+            Target::Origin(volume) => Some(*volume),
+            Target::Cache(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// Ends the process if the shard's thread panics: a broken invariant must neither go on serving nor free
+/// memory that the kernel still writes to. What was acknowledged is safe, as after any `kill -9`.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Runs a shard to its end on this thread.
+pub(super) fn run(mut shard: Shard) {
+    let _guard = AbortOnPanic;
+    shard.turn();
+    while !shard.is_done() {
+        shard.gather();
+        shard.turn();
+    }
+    shard.finish();
+}

@@ -1,0 +1,89 @@
+//! What all shards of a process share to serve NBD.
+
+use super::mailbox::{Mailbox, Message};
+use crate::frontend::nbd::{Budget, ExportTable, Limits};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What clients may make the process hold.
+#[derive(Debug, Clone)]
+pub struct ServerLimits {
+    /// Clients connected at once.
+    pub clients_max: usize,
+    /// Bytes of requests of all clients at once.
+    pub bytes_max: u64,
+    /// Limits of each connection.
+    pub connection: Limits,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits { clients_max: 512, bytes_max: 512 << 20, connection: Limits::default() }
+    }
+}
+
+/// The exports and the limits of a process, and the shards behind them.
+pub struct NbdServer {
+    /// The exports. Whoever adds a volume inserts its export here.
+    pub exports: Arc<ExportTable>,
+    pub(super) limits: Arc<Limits>,
+    pub(super) budget: Arc<Budget>,
+    clients: AtomicUsize,
+    clients_max: usize,
+    shards: Mutex<BTreeMap<u32, Arc<Mailbox>>>,
+}
+
+impl NbdServer {
+    /// A server without exports.
+    pub fn new(limits: ServerLimits) -> Arc<NbdServer> {
+        Arc::new(NbdServer {
+            exports: Arc::new(ExportTable::new()),
+            limits: Arc::new(limits.connection),
+            budget: Arc::new(Budget::new(limits.bytes_max)),
+            clients: AtomicUsize::new(0),
+            clients_max: limits.clients_max,
+            shards: Mutex::default(),
+        })
+    }
+
+    /// Clients connected to all shards.
+    pub fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Counts a client, unless there are too many.
+    pub(super) fn enter(&self) -> bool {
+        let more = |clients| (clients < self.clients_max).then_some(clients + 1);
+        self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A client is gone.
+    pub(super) fn leave(&self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn shards(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Arc<Mailbox>>> {
+        self.shards.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn add_shard(&self, number: u32, mailbox: Arc<Mailbox>) {
+        let before = self.shards().insert(number, mailbox);
+        assert!(before.is_none(), "each pool has its own number");
+    }
+
+    pub(super) fn remove_shard(&self, number: u32) {
+        self.shards().remove(&number);
+    }
+
+    /// Sends a message to another shard; gives it back if there is none with this number.
+    pub(super) fn forward(&self, number: u32, message: Message) -> Result<(), Message> {
+        match self.shards().get(&number) {
+            Some(mailbox) => {
+                mailbox.post(message);
+                Ok(())
+            }
+            None => Err(message),
+        }
+    }
+}

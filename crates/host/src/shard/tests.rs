@@ -1,0 +1,332 @@
+use super::*;
+use crate::device::{Access, Device, create_file};
+use crate::frontend::nbd::Export;
+use crate::pool::{FormatOptions, format_pool, read_pool};
+use forebay_engine::{Buf, IoError, Mode, RequestKind};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::AtomicBool;
+use tempfile::TempDir;
+
+const SECONDS: Duration = Duration::from_secs(10);
+const ORIGIN_BYTES: u64 = 16 << 20;
+
+struct Rig {
+    dir: TempDir,
+    server: Arc<NbdServer>,
+    shard: ShardHandle,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+fn start(dir: &TempDir, number: u32, backend: Backend, server: &Arc<NbdServer>) -> Rig {
+    let pool_path = dir.path().join(format!("cache{number}"));
+    create_file(&pool_path, 32 << 20).unwrap();
+    let device = Device::open(&pool_path, Access::Exclusive).unwrap();
+    let options = FormatOptions { name: "p".to_owned(), ..FormatOptions::default() };
+    format_pool(&[device], &options).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let shard = ShardHandle::start(ShardSettings {
+        pool: read_pool(&[pool_path], Access::Exclusive).unwrap(),
+        origins: Vec::new(),
+        state_dir: dir.path().to_owned(),
+        ram_bytes: 1 << 20,
+        tuning: Tuning::default(),
+        backend,
+        number,
+        server: Arc::clone(server),
+        notices: Box::new(move |notice| sink.lock().unwrap().push(notice.to_string())),
+    })
+    .unwrap();
+    shard.wait_open(SECONDS).unwrap();
+    Rig { dir: TempDir::new().unwrap(), server: Arc::clone(server), shard, seen }
+}
+
+fn rig(backend: Backend) -> Rig {
+    let dir = TempDir::new().unwrap();
+    let server = NbdServer::new(ServerLimits::default());
+    let mut rig = start(&dir, 1, backend, &server);
+    rig.dir = dir;
+    rig
+}
+
+impl Rig {
+    /// Adds a volume on a new file and exports it.
+    fn add(&self, name: &str) -> VolumeId {
+        let path = self.dir.path().join(name);
+        create_file(&path, ORIGIN_BYTES).unwrap();
+        self.add_on(name, path.to_str().unwrap())
+    }
+
+    fn add_on(&self, name: &str, uri: &str) -> VolumeId {
+        let origin = Origin::open(uri).unwrap();
+        let spec = VolumeSpec {
+            name: name.to_owned(),
+            origin: uri.to_owned(),
+            bytes: origin.bytes(),
+            uuid: crate::sys::random(),
+            fingerprint: origin.fingerprint().encode(),
+            mode: Mode::WriteThrough,
+            volatile_cache: origin.volatile_cache(),
+        };
+        let bytes = origin.bytes();
+        let reply = self.shard.add_volume(spec, origin, SECONDS).unwrap();
+        let CommandReply::Added(volume) = reply else { panic!("{reply:?}") };
+        self.server.exports.insert(Export {
+            name: name.to_owned(),
+            description: String::new(),
+            pool: self.shard.number(),
+            volume,
+            bytes,
+            read_only: false,
+            fast_zero: AtomicBool::new(false),
+        });
+        volume
+    }
+
+    fn ask(&self, volume: VolumeId, kind: RequestKind, offset: u64, buf: Buf) -> Answer {
+        let len = buf.len() as u64;
+        let request = Request { volume, kind, offset, len, fua: false, buf };
+        self.shard.submit(request).unwrap().recv_timeout(SECONDS).unwrap()
+    }
+
+    fn listen(&self) -> std::path::PathBuf {
+        let path = self.dir.path().join("nbd.sock");
+        let socket = ListenerSocket::Unix(UnixListener::bind(&path).unwrap());
+        self.shard.listen(socket, Tls::Off).unwrap();
+        path
+    }
+}
+
+fn filled(len: usize, byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(len);
+    buf.bytes_mut().fill(byte);
+    buf
+}
+
+fn on_both(test: impl Fn(Backend)) {
+    test(Backend::Auto);
+    test(Backend::Threads);
+}
+
+/// A client that knows just enough of NBD.
+struct Client(UnixStream);
+
+impl Client {
+    fn connect(path: &std::path::Path, export: &str) -> Client {
+        let mut client = Client(UnixStream::connect(path).unwrap());
+        client.0.set_read_timeout(Some(SECONDS)).unwrap();
+        assert_eq!(&client.read(18)[..16], b"NBDMAGICIHAVEOPT");
+        client.0.write_all(&3_u32.to_be_bytes()).unwrap();
+        client.0.write_all(b"IHAVEOPT").unwrap();
+        let len = export.len() as u32;
+        client.0.write_all(&[7_u32.to_be_bytes(), (len + 6).to_be_bytes()].concat()).unwrap();
+        client.0.write_all(&[&len.to_be_bytes(), export.as_bytes(), &[0, 0]].concat()).unwrap();
+        loop {
+            let head = client.read(20);
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            client.read(word(16) as usize);
+            match word(12) {
+                1 => return client,
+                kind => assert_eq!(kind, 3, "only information before the acknowledgement"),
+            }
+        }
+    }
+
+    fn read(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn send(&mut self, command: u16, cookie: u64, offset: u64, len: u32, data: &[u8]) {
+        let mut head = 0x2560_9513_u32.to_be_bytes().to_vec();
+        head.extend([0, 0]);
+        head.extend(command.to_be_bytes());
+        head.extend(cookie.to_be_bytes());
+        head.extend(offset.to_be_bytes());
+        head.extend(len.to_be_bytes());
+        head.extend(data);
+        self.0.write_all(&head).unwrap();
+    }
+
+    /// The error and the cookie of the next reply.
+    fn reply(&mut self) -> (u32, u64) {
+        let head = self.read(16);
+        assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
+        let error = u32::from_be_bytes(head[4..8].try_into().unwrap());
+        (error, u64::from_be_bytes(head[8..].try_into().unwrap()))
+    }
+}
+
+#[test]
+fn requests_of_threads_reach_the_origin_and_come_back() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let volume = rig.add("disk");
+        for n in 0..100_u64 {
+            let answer = rig.ask(volume, RequestKind::Write, n * 8192, filled(4096, n as u8 + 1));
+            assert_eq!(answer.result, Ok(()));
+        }
+        assert_eq!(rig.ask(volume, RequestKind::Flush, 0, Buf::empty()).result, Ok(()));
+        let answer = rig.ask(volume, RequestKind::Read, 99 * 8192, Buf::zeroed(8192));
+        assert_eq!(answer.buf.bytes()[..4096], [100; 4096]);
+        assert_eq!(answer.buf.bytes()[4096..], [0; 4096]);
+        let snapshot = rig.shard.snapshot().unwrap();
+        assert_eq!(snapshot.volumes[0].view.name, "disk");
+        assert_eq!(snapshot.io_uring, backend == Backend::Auto);
+        rig.shard.stop(SECONDS).unwrap();
+        let error = rig.shard.snapshot().unwrap_err().to_string();
+        assert_eq!(error, "the pool is stopped");
+        // The locks are gone with the shard.
+        let file = Device::open(&rig.dir.path().join("disk"), Access::Exclusive).unwrap();
+        let mut byte = forebay_engine::Buf::zeroed(4096);
+        file.file().read_exact_at(byte.bytes_mut(), 8192).unwrap();
+        Device::open(&rig.dir.path().join("cache1"), Access::Exclusive).unwrap();
+    });
+}
+
+#[test]
+fn origins_that_are_no_files_answer_too() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let path = rig.dir.path().join("platter");
+        create_file(&path, 64 << 20).unwrap();
+        let spindle = format!("spindle:{}?preset=nas-5400", path.display());
+        for uri in ["ram:1M", &spindle] {
+            let volume = rig.add_on(uri.split(':').next().unwrap(), uri);
+            let offset = 512 << 10;
+            let answer = rig.ask(volume, RequestKind::Write, offset, filled(4096, 5));
+            assert_eq!(answer.result, Ok(()));
+            let answer = rig.ask(volume, RequestKind::Read, offset, Buf::zeroed(4096));
+            assert_eq!((answer.result, answer.buf.bytes()[0]), (Ok(()), 5));
+        }
+    });
+}
+
+#[test]
+fn nbd_clients_are_served_in_a_pipeline() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        rig.add("disk");
+        let path = rig.listen();
+        let mut client = Client::connect(&path, "disk");
+        for n in 0..64 {
+            client.send(1, n, n * 4096, 4096, &[n as u8; 4096]);
+        }
+        let mut cookies: Vec<_> = (0..64).map(|_| client.reply()).collect();
+        cookies.sort_unstable();
+        assert_eq!(cookies, (0..64).map(|n| (0, n)).collect::<Vec<_>>());
+        // More than fits a socket buffer, so that sends are cut short.
+        for n in 0..64 {
+            client.send(0, n, n * 4096, 128 << 10, &[]);
+        }
+        for _ in 0..64 {
+            let (error, cookie) = client.reply();
+            assert_eq!(error, 0);
+            let data = client.read(128 << 10);
+            let expected =
+                |at: usize| (cookie as usize + at < 64) as u8 * (cookie as u8 + at as u8);
+            assert!((0..32).all(|at| data[at * 4096] == expected(at)), "read {cookie}");
+        }
+        client.send(3, 9, 0, 0, &[]);
+        assert_eq!(client.reply(), (0, 9));
+        assert_eq!(rig.server.clients(), 1);
+        client.send(2, 0, 0, 0, &[]);
+        assert_eq!(client.0.read(&mut [0; 1]).unwrap(), 0, "closed after a disconnect");
+        let gone = std::iter::repeat_with(|| {
+            std::thread::sleep(Duration::from_millis(5));
+            rig.server.clients()
+        });
+        assert!(gone.take(1000).any(|clients| clients == 0));
+    });
+}
+
+#[test]
+fn a_client_of_another_pools_volume_is_handed_over() {
+    on_both(|backend| {
+        let first = rig(backend);
+        let second_dir = TempDir::new().unwrap();
+        let second = start(&second_dir, 2, backend, &first.server);
+        first.add("one");
+        let path = first.listen();
+        second.add("two");
+        let mut client = Client::connect(&path, "two");
+        client.send(1, 7, 0, 4096, &[9; 4096]);
+        assert_eq!(client.reply(), (0, 7));
+        client.send(3, 8, 0, 0, &[]);
+        assert_eq!(client.reply(), (0, 8));
+        assert_eq!(std::fs::read(second.dir.path().join("two")).unwrap()[..4096], [9; 4096]);
+        assert_eq!(second.shard.snapshot().unwrap().clients, 1);
+        assert_eq!(first.shard.snapshot().unwrap().clients, 0);
+        second.shard.stop(SECONDS).unwrap();
+        first.shard.stop(SECONDS).unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_hangs_up_in_the_middle_leaves_the_shard_in_order() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let volume = rig.add("disk");
+        let path = rig.listen();
+        for round in 0..20 {
+            let mut client = Client::connect(&path, "disk");
+            for n in 0..round {
+                client.send(0, n, 0, 1 << 20, &[]);
+            }
+            // Half a request, then nothing.
+            client.0.write_all(&0x2560_9513_u32.to_be_bytes()).unwrap();
+            drop(client);
+        }
+        let answer = rig.ask(volume, RequestKind::Write, 0, filled(4096, 1));
+        assert_eq!(answer.result, Ok(()));
+        rig.shard.stop(SECONDS).unwrap();
+        assert_eq!(rig.server.clients(), 0);
+        assert_eq!(*rig.seen.lock().unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn too_many_clients_are_turned_away() {
+    let dir = TempDir::new().unwrap();
+    let limits = ServerLimits { clients_max: 2, ..ServerLimits::default() };
+    let mut rig = start(&dir, 1, Backend::Auto, &NbdServer::new(limits));
+    rig.dir = dir;
+    rig.add("disk");
+    let path = rig.listen();
+    let _kept = [Client::connect(&path, "disk"), Client::connect(&path, "disk")];
+    let mut refused = UnixStream::connect(&path).unwrap();
+    assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
+    assert!(rig.seen.lock().unwrap()[0].contains("too many"));
+}
+
+#[test]
+fn stopping_closes_clients_and_listeners() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        rig.add("disk");
+        let path = rig.listen();
+        let mut client = Client::connect(&path, "disk");
+        rig.shard.stop(SECONDS).unwrap();
+        assert_eq!(client.0.read(&mut [0; 1]).unwrap(), 0);
+        assert!(UnixStream::connect(&path).is_err());
+        let request = Request {
+            volume: VolumeId(1),
+            kind: RequestKind::Flush,
+            offset: 0,
+            len: 0,
+            fua: false,
+            buf: Buf::empty(),
+        };
+        assert!(matches!(rig.shard.submit(request), Err(ShardError::Stopped)));
+    });
+}
+
+#[test]
+fn a_request_for_a_volume_without_origin_is_gone() {
+    let rig = rig(Backend::Auto);
+    let answer = rig.ask(VolumeId(77), RequestKind::Flush, 0, Buf::empty());
+    assert_eq!(answer.result, Err(IoError::Gone));
+}
