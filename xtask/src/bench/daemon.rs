@@ -127,7 +127,7 @@ fn spawn(state: &Path, prefix: &[String]) -> Result<Child> {
     words.push(forebayd.into());
     let log = std::fs::File::options().create(true).append(true).open(state.join("log"))?;
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).arg("--state-dir").arg(state);
+    command.args(&words[1..]).arg("--private").arg("--state-dir").arg(state);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.spawn().context("start forebayd")
 }
