@@ -3,6 +3,7 @@
 mod certificates;
 mod clients;
 mod hostile;
+mod memory;
 mod server;
 mod tls;
 mod tools;

@@ -4,9 +4,14 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Longest file of a key, in bytes.
+const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Whether clients may or must use TLS.
 #[derive(Debug, Clone, Default)]
@@ -58,12 +63,8 @@ impl TlsConfig {
         key: &Path,
         client_ca: Option<&Path>,
     ) -> Result<TlsConfig, TlsError> {
-        let mode = std::fs::metadata(key).map_err(|e| read_error("a key", key, &e))?.mode();
-        if mode & 0o077 != 0 {
-            return Err(TlsError::KeyMode { path: key.to_owned(), mode: mode & 0o7777 });
-        }
         let chain = certificates(certificate)?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|e| read_error("a key", key, &e))?;
+        let key = private_key(key)?;
         let refused = |error: &dyn std::fmt::Display| TlsError::Refused(error.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -85,6 +86,19 @@ impl TlsConfig {
         let config = builder.with_single_cert(chain, key).map_err(|e| refused(&e))?;
         Ok(TlsConfig(Arc::new(config)))
     }
+}
+
+/// Reads a key. The mode is that of the file that is read, even if the path changes meanwhile.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let read = |e: &dyn std::fmt::Display| read_error("a key", path, e);
+    let file = File::open(path).map_err(|e| read(&e))?;
+    let mode = file.metadata().map_err(|e| read(&e))?.mode();
+    if mode & 0o077 != 0 {
+        return Err(TlsError::KeyMode { path: path.to_owned(), mode: mode & 0o7777 });
+    }
+    let mut pem = Vec::new();
+    file.take(PEM_BYTES_MAX).read_to_end(&mut pem).map_err(|e| read(&e))?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|e| read(&e))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
