@@ -65,6 +65,8 @@ pub struct DeviceInfo {
     pub discard: bool,
     /// Whether I/O goes around the page cache.
     pub direct: bool,
+    /// The file lies in memory (tmpfs): its I/O never waits for a disk.
+    pub in_memory: bool,
     /// World-wide name or serial number.
     pub serial: Option<String>,
     /// Model.
@@ -193,6 +195,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
             rotational: sysfs::queue(metadata.dev()).rotational,
             discard: true,
             direct,
+            in_memory: sys::is_in_memory(file),
             serial: None,
             model: None,
         });
@@ -206,6 +209,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
         rotational: queue.rotational,
         discard: queue.discard,
         direct,
+        in_memory: false,
         serial: queue.serial,
         model: queue.model,
     })

@@ -26,6 +26,9 @@ const HELPERS_MAX: usize = 4;
 const WORKERS_MAX: usize = 24;
 /// Times that an I/O is tried again when the kernel says EAGAIN or EINTR.
 const TRIES_MAX: u32 = 1000;
+/// I/O on a file in memory up to this size is done on the spot, in bytes: a copy costs less than handing it
+/// to the ring, which hands it to a thread on such files.
+const IN_PLACE_MAX: u64 = 64 << 10;
 /// After this time an I/O is reported as slow, in nanoseconds.
 const SLOW_NS: Time = 30_000_000_000;
 /// How often to look for slow ones, in nanoseconds.
@@ -38,6 +41,8 @@ pub(crate) struct Executor {
     /// I/O that the ring carries out.
     jobs: Slab<Job>,
     workers: Workers,
+    /// I/O that the workers carry out: they hold the jobs.
+    with_workers: BTreeMap<OpId, Label>,
     distrust_file: PathBuf,
     /// What ended and was not collected.
     done: Vec<(OpId, Completion)>,
@@ -60,6 +65,7 @@ impl Executor {
             origins,
             jobs: Slab::default(),
             workers: Workers::new(if has_ring { HELPERS_MAX } else { WORKERS_MAX }, waker),
+            with_workers: BTreeMap::new(),
             distrust_file: distrust::file(state_dir, pool),
             done: Vec::new(),
             finished: Vec::new(),
@@ -120,8 +126,14 @@ impl Executor {
         self.start_job(driver, job);
     }
 
-    fn start_job(&mut self, driver: &mut Driver, job: Job) {
+    fn start_job(&mut self, driver: &mut Driver, mut job: Job) {
         match (&job.work, &job.device) {
+            (Work::Read | Work::Write, Some(device))
+                if device.info().in_memory && job.len() <= IN_PLACE_MAX =>
+            {
+                let result = job.perform();
+                self.finished.push((job, result));
+            }
             (Work::Flush, Some(device)) if !device.needs_flush() => {
                 self.end(job.op, Ok(()), job.buf);
             }
@@ -129,7 +141,10 @@ impl Executor {
                 let slot = self.jobs.insert(job);
                 self.start_slot(driver, slot);
             }
-            _ => self.workers.submit(job),
+            _ => {
+                self.with_workers.insert(job.op, Label::of(&job));
+                self.workers.submit(job);
+            }
         }
     }
 
@@ -183,12 +198,7 @@ impl Executor {
         let result = result.map_err(|e| {
             let error = io_error(&job.work, &e);
             if error != IoError::Unsupported {
-                notices.send(HostNotice::IoFailed {
-                    what: name_of(&job),
-                    offset: job.offset,
-                    len: job.len(),
-                    reason: e.to_string(),
-                });
+                notices.send(Label::of(&job).failed(e.to_string()));
             }
             error
         });
@@ -204,6 +214,7 @@ impl Executor {
         let mut finished = std::mem::take(&mut self.finished);
         self.workers.collect(&mut finished);
         for (job, result) in finished.drain(..) {
+            self.with_workers.remove(&job.op);
             self.end_job(job, result, notices);
         }
         self.finished = finished;
@@ -215,7 +226,7 @@ impl Executor {
 
     /// Whether [`Executor::collect`] has something without waiting.
     pub fn has_ended(&self) -> bool {
-        !self.done.is_empty()
+        !self.done.is_empty() || !self.finished.is_empty()
     }
 
     /// I/O that the ring or threads carry out.
@@ -226,7 +237,8 @@ impl Executor {
     /// When to call [`Executor::collect`] and [`Executor::watch`] at the latest.
     pub fn next_due(&self) -> Option<Time> {
         let origins = self.origins.values().filter_map(Origin::next_due).min();
-        let scan = (self.jobs.len() > 0).then_some(self.next_scan);
+        let under_way = self.jobs.len() + self.with_workers.len();
+        let scan = (under_way > 0).then_some(self.next_scan);
         origins.into_iter().chain(scan).min()
     }
 
@@ -239,12 +251,13 @@ impl Executor {
         for (_, job) in self.jobs.iter_mut() {
             if !job.told && now.saturating_sub(job.started) > SLOW_NS {
                 job.told = true;
-                notices.send(HostNotice::IoSlow {
-                    what: name_of(job),
-                    offset: job.offset,
-                    len: job.len(),
-                    seconds: (now - job.started) / 1_000_000_000,
-                });
+                notices.send(Label::of(job).slow(now));
+            }
+        }
+        for label in self.with_workers.values_mut() {
+            if !label.told && now.saturating_sub(label.started) > SLOW_NS {
+                label.told = true;
+                notices.send(label.slow(now));
             }
         }
     }
@@ -255,11 +268,38 @@ impl Executor {
     }
 }
 
-/// Which I/O on which device.
-fn name_of(job: &Job) -> String {
-    match &job.device {
-        Some(device) => format!("{} {}", job.verb(), device.path().display()),
-        None => job.verb().to_owned(),
+/// What messages tell of an I/O.
+struct Label {
+    verb: &'static str,
+    device: Option<Arc<Device>>,
+    offset: u64,
+    len: u64,
+    started: Time,
+    told: bool,
+}
+
+impl Label {
+    fn of(job: &Job) -> Label {
+        let device = job.device.clone();
+        let (verb, len) = (job.verb(), job.len());
+        Label { verb, device, offset: job.offset, len, started: job.started, told: job.told }
+    }
+
+    /// Which I/O on which device.
+    fn what(&self) -> String {
+        match &self.device {
+            Some(device) => format!("{} {}", self.verb, device.path().display()),
+            None => self.verb.to_owned(),
+        }
+    }
+
+    fn slow(&self, now: Time) -> HostNotice {
+        let (what, seconds) = (self.what(), (now - self.started) / 1_000_000_000);
+        HostNotice::IoSlow { what, offset: self.offset, len: self.len, seconds }
+    }
+
+    fn failed(&self, reason: String) -> HostNotice {
+        HostNotice::IoFailed { what: self.what(), offset: self.offset, len: self.len, reason }
     }
 }
 

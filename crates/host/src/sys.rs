@@ -57,6 +57,17 @@ pub fn direct_io_align(file: &File) -> Option<u32> {
     (told && stat.stx_dio_offset_align > 0).then_some(stat.stx_dio_offset_align)
 }
 
+/// Whether a file lies in memory: on tmpfs or ramfs.
+pub fn is_in_memory(file: &File) -> bool {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    // SAFETY: all zeros is a valid `statfs`: it consists of integers.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for the call.
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) };
+    let kind = stat.f_type;
+    result == 0 && (kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
 /// Where the first byte that may be not zero lies at or behind `offset`; `None` if there is none.
 pub fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;

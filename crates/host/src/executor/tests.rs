@@ -186,3 +186,22 @@ fn a_full_disk_under_a_file_is_no_space() {
         assert_eq!(rig.result(within), Ok(()));
     });
 }
+
+#[test]
+fn small_io_on_a_file_in_memory_is_done_on_the_spot() {
+    // Every Linux since 2.6 has tmpfs here; elsewhere the other tests cover the same reads and writes.
+    let Ok(dir) = TempDir::new_in("/dev/shm") else { return };
+    let path = dir.path().join("device");
+    create_file(&path, BYTES).unwrap();
+    let device = Device::open(&path, Access::Exclusive).unwrap();
+    assert!(device.info().in_memory);
+    let mut rig = rig_on(dir, vec![Some(device)], Backend::Auto);
+    let write = rig.write(4096, filled(8192, 3));
+    rig.executor.start(&mut rig.driver, 0, write);
+    assert!(rig.executor.has_ended() && rig.executor.under_way() == 0);
+    let mut done = Vec::new();
+    rig.executor.collect(0, &mut done, &mut rig.notices);
+    assert_eq!(done[0].1.result, Ok(()));
+    let bytes = rig.bytes_at(0, 1 << 20);
+    assert!(bytes.iter().enumerate().all(|(at, &byte)| (byte == 3) == (4096..12288).contains(&at)));
+}

@@ -1,6 +1,6 @@
 //! The shard's NBD clients: sockets, their sessions, and what is under way on them.
 
-use super::server::NbdServer;
+use super::server::{NbdServer, Place};
 use crate::driver::Driver;
 use crate::frontend::nbd::{Session, SessionEvent, Ticket, Tls};
 use crate::notice::{HostNotice, Notices};
@@ -45,6 +45,7 @@ struct Client {
     moves_to: Option<u32>,
     /// Events for that pool.
     kept: Vec<SessionEvent>,
+    place: Place,
     since: Time,
     /// When output last moved.
     moved: Time,
@@ -57,6 +58,7 @@ pub(crate) struct Migrant {
     input: Box<[u8]>,
     unread: std::ops::Range<usize>,
     events: Vec<SessionEvent>,
+    place: Place,
 }
 
 struct Listening {
@@ -160,20 +162,21 @@ impl Clients {
             _ => driver.accept(key, fd),
         }
         let Some(socket) = socket else { return };
-        if !self.server.enter() {
+        let Some(place) = self.server.enter() else {
             let text = "an NBD client was turned away: too many are connected".to_owned();
             return notices.send(HostNotice::Text(text));
-        }
+        };
         sys::set_no_delay(socket.as_raw_fd());
         let server = &self.server;
         let (exports, limits) = (Arc::clone(&server.exports), Arc::clone(&server.limits));
         let session = Session::new(exports, limits, Arc::clone(&server.budget), tls);
         let input = vec![0; INPUT_BYTES].into_boxed_slice();
         let (unread, events) = (0..0, Vec::new());
-        self.add(driver, Migrant { socket, session, input, unread, events }, now, notices);
+        let migrant = Migrant { socket, session, input, unread, events, place };
+        self.add(driver, migrant, now, notices);
     }
 
-    /// Takes a client in, counted already. Events that it brings are returned.
+    /// Takes a client in. Events that it brings are returned.
     pub fn add(
         &mut self,
         driver: &mut Driver,
@@ -181,7 +184,7 @@ impl Clients {
         now: Time,
         notices: &mut Notices,
     ) -> Events {
-        let Migrant { socket, session, input, unread, events } = migrant;
+        let Migrant { socket, session, input, unread, events, place } = migrant;
         let fd = socket.as_raw_fd();
         let client = Client {
             socket,
@@ -197,6 +200,7 @@ impl Clients {
             touched: false,
             moves_to: None,
             kept: Vec::new(),
+            place,
             since: now,
             moved: now,
         };
@@ -364,16 +368,13 @@ impl Clients {
         false
     }
 
+    /// Lets go of a client: of its socket, unless it moves.
     fn move_or_close(&mut self, client: Client) {
-        let Some(pool) = client.moves_to.filter(|_| !client.gone) else {
-            return self.server.leave();
-        };
-        let Client { socket, session, input, unread, kept: events, .. } = client;
-        let migrant = Box::new(Migrant { socket, session, input, unread, events });
-        if self.server.forward(pool, super::mailbox::Message::Adopt(migrant)).is_err() {
-            // The pool stopped since the client looked.
-            self.server.leave();
-        }
+        let Some(pool) = client.moves_to.filter(|_| !client.gone) else { return };
+        let Client { socket, session, input, unread, kept: events, place, .. } = client;
+        let migrant = Migrant { socket, session, input, unread, events, place };
+        // If the pool stopped since the client looked, this ends the connection.
+        self.server.forward(pool, super::mailbox::Message::Adopt(Box::new(migrant)));
     }
 
     /// When [`Clients::look_around`] is due.

@@ -53,14 +53,10 @@ impl NbdServer {
     }
 
     /// Counts a client, unless there are too many.
-    pub(super) fn enter(&self) -> bool {
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Place> {
         let more = |clients| (clients < self.clients_max).then_some(clients + 1);
-        self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// A client is gone.
-    pub(super) fn leave(&self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
+        let counted = self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.is_ok().then(|| Place(Arc::clone(self)))
     }
 
     fn shards(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Arc<Mailbox>>> {
@@ -76,14 +72,19 @@ impl NbdServer {
         self.shards().remove(&number);
     }
 
-    /// Sends a message to another shard; gives it back if there is none with this number.
-    pub(super) fn forward(&self, number: u32, message: Message) -> Result<(), Message> {
-        match self.shards().get(&number) {
-            Some(mailbox) => {
-                mailbox.post(message);
-                Ok(())
-            }
-            None => Err(message),
+    /// Sends a message to another shard, or drops it if there is none with this number.
+    pub(super) fn forward(&self, number: u32, message: Message) {
+        if let Some(mailbox) = self.shards().get(&number) {
+            mailbox.post(message);
         }
+    }
+}
+
+/// A client's place among those that are counted; dropping it gives it back.
+pub(super) struct Place(Arc<NbdServer>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
     }
 }
