@@ -68,6 +68,8 @@ pub enum Command {
     },
     /// Show what is on a cache device; needs no daemon and never writes
     Inspect(InspectArgs),
+    /// Show what a cache does, on simulated disks: without root, in under two minutes
+    Demo(DemoArgs),
 }
 
 /// Flags of every verb that changes something.
@@ -293,4 +295,16 @@ pub struct InspectArgs {
     /// Records shown of each segment
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub records: u32,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Keep the folder with disk, cache and state, and say how to go on with it
+    #[arg(long)]
+    pub keep: bool,
+    /// Where to write the page with the plots
+    #[arg(long, value_name = "FILE", default_value = "forebay-demo.html",
+        value_hint = ValueHint::FilePath)]
+    pub html: PathBuf,
 }

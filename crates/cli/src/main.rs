@@ -105,6 +105,7 @@ fn run(cli: &Cli) -> Result<u8, ApiError> {
             Ok(0)
         }
         Command::Inspect(args) => inspect::run(format, args),
+        Command::Demo(args) => demo::run(format, args),
     }
 }
 

@@ -23,7 +23,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forebay_engine::{Buf, Completion, IoError, OpId, Time};
+use forebay_engine::{IoError, Time};
+
+/// What the interface of a disk speaks of, so that its user needs no other crate.
+pub use forebay_engine::{Buf, Completion, OpId};
 
 pub use drive::{Drive, Preset, Stroke};
 pub use geometry::Geometry;
