@@ -260,11 +260,12 @@ impl World {
     fn step(&mut self) {
         self.engine.settle(self.now, &mut self.out);
         let mut out = std::mem::take(&mut self.out);
+        let idle = out.is_empty();
         for effect in out.drain(..) {
             self.execute(effect);
         }
         self.out = out;
-        if self.done.is_empty() {
+        if idle {
             let due = self.engine.deadline().unwrap_or(self.now);
             self.now = due.max(self.now + 1000);
             self.engine.handle(self.now, Event::Tick, &mut self.out);

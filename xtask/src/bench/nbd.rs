@@ -61,7 +61,8 @@ pub fn run(results: &mut Results) -> Result<()> {
     let ours = fio::nbd_target(&daemon.nbd_socket(), "hit");
     let theirs = fio::nbd_target(&nbdkit.1, "");
     // Both hold real data in memory before anything is measured.
-    let fill = format!("--rw=write {SET} --iodepth=8");
+    // In random order: a sequential stream would pass the cache by.
+    let fill = format!("--rw=randwrite {SET} --iodepth=8");
     fio::run(results, "nbd-fill-forebay", &[], &ours, &fill)?;
     fio::run(results, "nbd-fill-nbdkit", &[], &theirs, &fill)?;
     fio::run(results, "nbd-warm-forebay", &[], &ours, READ)?;
