@@ -1,7 +1,24 @@
-//! Stand-in with the engine's real interface: passes everything to the origin. Replaced by the engine.
+//! One shard: its state, the way in and the way out. What each operation does is in `op/`.
 
-use crate::*;
-use std::collections::BTreeMap;
+use crate::buf::{Buf, BufPool};
+use crate::event::*;
+use crate::index::{Bits, Index, Key, Located, Slot};
+use crate::limits::*;
+use crate::log::{Log, Point};
+use crate::mode::Mode;
+use crate::op::{Op, Req};
+use crate::op::{checkpoint, open, reclaim, superblock, writeback};
+use crate::overlap::Overlap;
+use crate::policy::admission::Admission;
+use crate::ram::Ram;
+use crate::segment::Segments;
+use crate::settings::{Settings, Tuning};
+use crate::slab::Slab;
+use crate::stats::{PoolStats, VolumeStats};
+use crate::volume::Volume;
+use crate::{BlockStatus, Mutant};
+use forebay_format::{BLOCK_SIZE, MASK_FULL, SECTOR_SIZE};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Where the engine stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +50,7 @@ pub struct VolumeView {
     pub fingerprint: [u8; 32],
     /// The mode in force.
     pub mode: Mode,
-    /// The mode that it drains for, if it does.
+    /// Whether it sends its dirty blocks home for a command.
     pub draining: bool,
     /// Whether its requests are served; otherwise why not.
     pub offline: Option<String>,
@@ -41,126 +58,538 @@ pub struct VolumeView {
 
 /// One shard: one log, one index, one thread.
 pub struct Engine {
-    ops: BTreeMap<OpId, (RequestId, Buf)>,
-    next: u64,
-    volumes: Vec<VolumeView>,
-    stats: VolumeStats,
+    pub(crate) now: Time,
+    pub(crate) out: Vec<Effect>,
+    pub(crate) state: State,
+    pub(crate) tuning: Tuning,
+    pub(crate) mutant: Option<Mutant>,
+    pub(crate) sb: superblock::Superblocks,
+    pub(crate) volumes: Vec<Option<Box<Volume>>>,
+    pub(crate) index: Index,
+    /// By slot: newer than the origin.
+    pub(crate) dirty: Bits,
+    /// By slot: hit since it was written, in the older half of the log.
+    pub(crate) referenced: Bits,
+    /// Valid sectors of the slots that hold only part of a block.
+    pub(crate) partial: BTreeMap<Slot, u8>,
+    pub(crate) segments: Segments,
+    pub(crate) log: Log,
+    pub(crate) ram: Ram,
+    pub(crate) admission: Admission,
+    pub(crate) overlap: Overlap,
+    pub(crate) reqs: Slab<Req>,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) pool: BufPool,
+    /// Cache writes that wait for room, in order.
+    pub(crate) stalled: VecDeque<u64>,
+    pub(crate) throttle_until: Time,
+    /// Requests that wait for a durable position: FLUSH and FUA.
+    pub(crate) flushing: Vec<u64>,
+    /// Origin writes that wait for their intents or for the log.
+    pub(crate) intending: Vec<u64>,
+    /// Requests that wait for the writeback slice to end.
+    pub(crate) behind_writeback: Vec<u64>,
+    /// Requests that wait for recovery.
+    pub(crate) early: Vec<u64>,
+    pub(crate) cache_flush: CacheFlush,
+    pub(crate) opening: Option<Box<open::Opening>>,
+    pub(crate) reclaim: reclaim::Reclaim,
+    pub(crate) writeback: writeback::Writeback,
+    pub(crate) checkpoint: checkpoint::Checkpoint,
+    pub(crate) sync: Option<crate::op::sync::Sync>,
+    pub(crate) synced_at: Time,
+    pub(crate) shutdown: Option<CommandId>,
+    /// The shutdown waits for a checkpoint after this many.
+    pub(crate) closing: Option<u64>,
+    pub(crate) closing_command: Option<CommandId>,
+    /// Reads of recovery that failed, by what they read.
+    pub(crate) recover_tries: BTreeMap<(u8, u64), u8>,
+    /// Ranges being zeroed at the origin: first and last block, and the request.
+    pub(crate) zeroing: Vec<(Key, Key, u64)>,
+    /// No cache device works: volumes go on without.
+    pub(crate) dead: bool,
+    /// The executor has written down that our clean content must not be used again.
+    pub(crate) distrusted: bool,
+    pub(crate) stats: PoolStats,
+    pub(crate) deadline: Option<Time>,
 }
-use crate::stats::{PoolStats, VolumeStats};
+
+/// FLUSHes of the cache devices.
+#[derive(Debug, Default)]
+pub(crate) struct CacheFlush {
+    /// Device FLUSHes that have not ended.
+    pub(crate) pending: u32,
+    /// What becomes durable when they all have.
+    pub(crate) covers: u64,
+    /// Positions that somebody wants durable.
+    pub(crate) wanted: std::collections::BTreeSet<u64>,
+}
 
 impl Engine {
     /// Opens a pool: emits the reads of recovery. Requests may be submitted at once; they wait.
-    pub fn open(settings: Settings, _now: Time, _out: &mut Vec<Effect>) -> Engine {
-        let volumes = settings
-            .superblock
-            .volumes
-            .iter()
-            .map(|v| VolumeView {
-                id: VolumeId(v.id.get()),
-                name: forebay_format::superblock::field_text(&v.name),
-                origin: forebay_format::superblock::field_text(&v.origin),
-                bytes: v.bytes.get(),
-                uuid: v.uuid,
-                fingerprint: v.fingerprint,
-                mode: Mode::from_raw(v.mode).unwrap_or(Mode::WriteThrough),
-                draining: false,
-                offline: None,
-            })
-            .collect();
-        Engine { ops: BTreeMap::new(), next: 0, volumes, stats: VolumeStats::default() }
+    pub fn open(settings: Settings, now: Time, out: &mut Vec<Effect>) -> Engine {
+        let mut segments = Segments::new(&settings.superblock);
+        for (device, given) in segments.devices.iter_mut().zip(&settings.devices) {
+            device.volatile_cache = given.volatile_cache;
+            device.healthy = given.present;
+        }
+        let slots = segments.slots();
+        let stats = PoolStats {
+            segments: segments.table.len() as u64,
+            slots: u64::from(slots),
+            ..PoolStats::default()
+        };
+        let mut engine = Engine {
+            now,
+            out: Vec::new(),
+            state: State::Opening,
+            mutant: settings.mutant,
+            sb: superblock::Superblocks::new(settings.superblock.clone()),
+            volumes: Vec::new(),
+            index: Index::new(slots),
+            dirty: Bits::new(slots as usize),
+            referenced: Bits::new(slots as usize),
+            partial: BTreeMap::new(),
+            segments,
+            log: Log::default(),
+            ram: Ram::new(settings.ram_bytes),
+            admission: Admission::new(slots),
+            overlap: Overlap::default(),
+            reqs: Slab::default(),
+            ops: Slab::default(),
+            pool: BufPool::new(BUFFERS_HELD_MAX),
+            stalled: VecDeque::new(),
+            throttle_until: 0,
+            flushing: Vec::new(),
+            intending: Vec::new(),
+            behind_writeback: Vec::new(),
+            early: Vec::new(),
+            cache_flush: CacheFlush::default(),
+            opening: None,
+            reclaim: reclaim::Reclaim::default(),
+            writeback: writeback::Writeback::default(),
+            checkpoint: checkpoint::Checkpoint::default(),
+            sync: None,
+            synced_at: now,
+            shutdown: None,
+            closing: None,
+            closing_command: None,
+            recover_tries: BTreeMap::new(),
+            zeroing: Vec::new(),
+            dead: false,
+            distrusted: false,
+            stats,
+            deadline: None,
+            tuning: settings.tuning.clone(),
+        };
+        engine.recover(&settings);
+        out.append(&mut engine.out);
+        engine
     }
 
     /// Takes one event. Effects are appended to `out`.
-    pub fn handle(&mut self, _now: Time, event: Event, out: &mut Vec<Effect>) {
+    pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
         match event {
-            Event::Submit(id, request) => {
-                self.next += 1;
-                let op = OpId(self.next);
-                let target = Target::Origin(request.volume);
-                let (offset, len) = (request.offset, request.len);
-                let mut kept = Buf::empty();
-                match request.kind {
-                    RequestKind::Read => {
-                        out.push(Effect::Read { op, target, offset, buf: request.buf })
-                    }
-                    RequestKind::Write => {
-                        out.push(Effect::Write { op, target, offset, buf: request.buf })
-                    }
-                    RequestKind::WriteZeroes { unmap } => {
-                        kept = request.buf;
-                        out.push(Effect::Zero { op, target, offset, len, unmap })
-                    }
-                    _ => {
-                        kept = request.buf;
-                        out.push(Effect::Flush { op, target })
-                    }
-                }
-                self.ops.insert(op, (id, kept));
-            }
-            Event::Done(op, completion) => {
-                let (id, kept) = self.ops.remove(&op).expect("an op of ours");
-                let buf = if completion.buf.capacity() > 0 { completion.buf } else { kept };
-                out.push(Effect::Reply { id, result: completion.result, buf });
-            }
-            Event::Command(id, Command::AddVolume(spec)) => {
-                let volume = VolumeId(self.volumes.len() as u16 + 1);
-                self.volumes.push(VolumeView {
-                    id: volume,
-                    name: spec.name,
-                    origin: spec.origin,
-                    bytes: spec.bytes,
-                    uuid: spec.uuid,
-                    fingerprint: spec.fingerprint,
-                    mode: spec.mode,
-                    draining: false,
-                    offline: None,
-                });
-                out.push(Effect::CommandDone { id, reply: CommandReply::Added(volume) });
-            }
-            Event::Command(id, _) => {
-                out.push(Effect::CommandDone { id, reply: CommandReply::Unchanged })
-            }
+            Event::Submit(id, request) => self.submit(id, request),
+            Event::Done(op, completion) => self.done(op, completion),
+            Event::Command(id, command) => self.command(id, command),
             Event::Tick => {}
         }
+        out.append(&mut self.out);
     }
 
     /// To be called after each batch of events: sends what has gathered (group commit) and does a bounded
     /// piece of background work.
-    pub fn settle(&mut self, _now: Time, _out: &mut Vec<Effect>) {}
+    pub fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        match self.state {
+            State::Opening => self.recover_more(),
+            State::Serving | State::Stopping => {
+                self.wake();
+                self.background();
+                self.send_gathered();
+                self.flush_more();
+                self.wake();
+                self.shutdown_more();
+                self.deadline = self.next_deadline();
+            }
+            State::Failed(_) => {}
+        }
+        out.append(&mut self.out);
+    }
+
+    fn background(&mut self) {
+        if self.dead {
+            return;
+        }
+        self.sync_more();
+        self.writeback_more();
+        self.reclaim_more();
+        self.checkpoint_more();
+        self.superblock_more();
+        self.tasks_more();
+    }
+
+    /// Lets those go on that waited for something that may have happened.
+    pub(crate) fn wake(&mut self) {
+        while let Some(req) = self.overlap.next_ready() {
+            self.begin(req);
+        }
+        self.resume_stalled();
+        self.resume_intending();
+        self.resume_flushing();
+    }
 
     /// When the next `Tick` is due at the latest.
     pub fn deadline(&self) -> Option<Time> {
-        None
+        self.deadline
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let mut due: Option<Time> = None;
+        let mut at = |time: Time| due = Some(due.map_or(time, |d| d.min(time)));
+        for gather in self.log.gather[1..].iter().flatten() {
+            if !gather.entries.is_empty() {
+                at(gather.since + FILL_AGE_MAX_NS);
+            }
+        }
+        if !self.stalled.is_empty() {
+            at(self.throttle_until.max(self.now + 100_000));
+        }
+        let volumes = self.volumes.iter().flatten();
+        if volumes.clone().any(|v| self.sync_wanted(v)) {
+            at((self.synced_at + self.tuning.sync_interval_ns).max(self.now + 1_000_000));
+        }
+        if volumes.clone().any(|v| !v.dirty.is_empty()) {
+            at(self.now + (self.tuning.idle_ns / 2).max(1_000_000));
+        }
+        due
     }
 
     /// Where the engine stands.
     pub fn state(&self) -> State {
-        State::Serving
+        self.state.clone()
     }
 
     /// The volumes of the pool.
     pub fn volumes(&self) -> Vec<VolumeView> {
-        self.volumes.clone()
+        let view = |v: &Volume| VolumeView {
+            id: v.id,
+            name: v.name.clone(),
+            origin: v.origin.clone(),
+            bytes: v.bytes,
+            uuid: v.uuid,
+            fingerprint: v.fingerprint,
+            mode: v.mode,
+            draining: v.draining(),
+            offline: v.offline.clone(),
+        };
+        self.volumes.iter().flatten().filter(|v| !v.removing).map(|v| view(v)).collect()
     }
 
     /// Counts of one volume.
-    pub fn volume_stats(&self, _volume: VolumeId) -> Option<&VolumeStats> {
-        Some(&self.stats)
+    pub fn volume_stats(&self, volume: VolumeId) -> Option<&VolumeStats> {
+        self.volume(volume).map(|v| &v.stats)
     }
 
     /// Counts of the pool.
     pub fn pool_stats(&self) -> PoolStats {
-        PoolStats::default()
+        PoolStats {
+            segments_free: self.segments.free_count() as u64,
+            cached_blocks: self.index.len() as u64,
+            ram_blocks: self.ram.len() as u64,
+            ram_blocks_max: self.ram.blocks_max() as u64,
+            index_bytes: self.index.bytes() + self.dirty.bytes() + self.referenced.bytes(),
+            degraded: self.dead || self.segments.devices.iter().any(|d| !d.healthy),
+            ..self.stats.clone()
+        }
     }
 
     /// Where a block is. Free of I/O.
-    pub fn block_status(&self, _volume: VolumeId, _block: u64) -> BlockStatus {
-        BlockStatus::NotCached
+    pub fn block_status(&self, volume: VolumeId, block: u64) -> BlockStatus {
+        let Some(volume) = self.volume(volume).filter(|v| block < v.blocks()) else {
+            return BlockStatus::NotCached;
+        };
+        match self.index.get(volume.base + block) {
+            None => BlockStatus::NotCached,
+            Some(located) if self.dirty.get(located.slot as usize) => BlockStatus::Dirty,
+            Some(_) => BlockStatus::Clean,
+        }
     }
 
     /// Takes a buffer back that a reply or effect carried and the executor has no use for.
-    pub fn recycle(&mut self, _buf: Buf) {}
+    pub fn recycle(&mut self, buf: Buf) {
+        self.pool.give(buf);
+    }
+
+    pub(crate) fn volume(&self, id: VolumeId) -> Option<&Volume> {
+        self.volumes.get(usize::from(id.0)).and_then(|v| v.as_deref())
+    }
+
+    /// A volume that a request or an operation of ours holds: it is not removed before they end.
+    pub(crate) fn vol(&self, id: VolumeId) -> &Volume {
+        self.volume(id).expect("the volume stays while something runs on it")
+    }
+
+    /// As [`Engine::vol`].
+    pub(crate) fn vol_mut(&mut self, id: VolumeId) -> &mut Volume {
+        self.volumes[usize::from(id.0)].as_deref_mut().expect("as in `vol`")
+    }
+
+    /// The volume of a key.
+    pub(crate) fn volume_of(&self, key: Key) -> Option<&Volume> {
+        let holds = |v: &&Box<Volume>| (v.base..v.base + v.blocks()).contains(&key);
+        self.volumes.iter().flatten().find(holds).map(|v| &**v)
+    }
+
+    pub(crate) fn is(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
+    }
+
+    pub(crate) fn op(&mut self, op: Op) -> OpId {
+        OpId(self.ops.insert(op))
+    }
+
+    /// Checks a request and gives it a place; it begins at once, or waits for recovery or for others.
+    fn submit(&mut self, id: RequestId, request: Request) {
+        let refused = match (&self.state, self.volume(request.volume)) {
+            (State::Failed(_), _) => Some(IoError::Gone),
+            (State::Stopping, _) => Some(IoError::Shutdown),
+            (_, None) => Some(IoError::Gone),
+            (_, Some(volume)) if volume.removing || volume.adding => Some(IoError::Gone),
+            (_, Some(volume)) if volume.offline.is_some() => Some(IoError::Gone),
+            (_, Some(volume)) => refuse(volume, &request),
+        };
+        if let Some(error) = refused {
+            if let Some(volume) = self.volumes.get_mut(usize::from(request.volume.0)).and_then(|v| v.as_mut()) {
+                volume.stats.errors += 1;
+            }
+            self.out.push(Effect::Reply { id, result: Err(error), buf: request.buf });
+            return;
+        }
+        let now = self.now;
+        let volume = self.vol_mut(request.volume);
+        volume.requests += 1;
+        volume.requests_active += 1;
+        let first = volume.base + request.offset / BLOCK_SIZE as u64;
+        let last = volume.base + (request.offset + request.len.max(1) - 1) / BLOCK_SIZE as u64;
+        let req = self.reqs.insert(Req::new(id, request, first, last, now));
+        if self.state == State::Opening {
+            self.early.push(req);
+        } else {
+            self.accept(req);
+        }
+    }
+
+    /// Replies to a request and forgets it.
+    pub(crate) fn reply(&mut self, name: u64) {
+        let req = self.reqs.remove(name).expect("a request is answered once");
+        assert_eq!(req.pending, 0, "nothing of a request runs on after its answer");
+        if req.holds {
+            self.overlap.release(name);
+        }
+        self.zeroing.retain(|&(_, _, zeroing)| zeroing != name);
+        let latency = self.now - req.since;
+        let volume = self.vol_mut(req.volume);
+        volume.requests_active -= 1;
+        volume.cache_writes_active -= u32::from(req.cached);
+        volume.stats.errors += u64::from(req.error.is_some());
+        match req.kind {
+            RequestKind::Read => volume.stats.read_latency.record(latency),
+            RequestKind::Write => volume.stats.write_latency.record(latency),
+            RequestKind::Flush => volume.stats.flush_latency.record(latency),
+            _ => {}
+        }
+        for buf in req.merge.into_iter().flatten() {
+            self.pool.give(buf.1);
+        }
+        let result = req.error.map_or(Ok(()), Err);
+        self.out.push(Effect::Reply { id: req.id, result, buf: req.buf });
+    }
+
+    fn done(&mut self, op: OpId, completion: Completion) {
+        let op = self.ops.remove(op.0).expect("each I/O ends once");
+        self.op_done(op, completion);
+    }
+
+    /// Valid sectors of what is in a slot.
+    pub(crate) fn mask(&self, slot: Slot) -> u8 {
+        if self.partial.is_empty() {
+            return MASK_FULL;
+        }
+        self.partial.get(&slot).copied().unwrap_or(MASK_FULL)
+    }
+
+    /// Points the index at a new version. The old version's slot is dead from here on.
+    pub(crate) fn install(&mut self, key: Key, located: Located, dirty: bool, mask: u8) {
+        let old = self.index.insert(key, located);
+        if let Some(old) = old {
+            self.bury(key, old.slot);
+        }
+        let segment = self.segments.of(located.slot) as usize;
+        self.segments.table[segment].live += 1;
+        let slot = located.slot as usize;
+        assert!(!self.dirty.get(slot), "a slot is written once in a life of its segment");
+        self.referenced.set(slot, false);
+        if mask != MASK_FULL {
+            self.partial.insert(located.slot, mask);
+        }
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        if dirty {
+            self.dirty.set(slot, true);
+            self.segments.table[segment].dirty += 1;
+            self.vol_mut(id).dirty.insert(key - base);
+        }
+        let volume = self.vol_mut(id);
+        volume.stats.cached_blocks += 1;
+        volume.stats.dirty_blocks = volume.dirty.len();
+    }
+
+    /// A slot is dead: the counts follow. I2.
+    fn bury(&mut self, key: Key, slot: Slot) {
+        self.void_gathered(slot);
+        self.make_clean(key, slot);
+        self.partial.remove(&slot);
+        let segment = self.segments.of(slot) as usize;
+        assert!(self.segments.table[segment].live > 0, "I2");
+        self.segments.table[segment].live -= 1;
+        let id = self.volume_of(key).expect("keys are of volumes").id;
+        self.vol_mut(id).stats.cached_blocks -= 1;
+    }
+
+    /// The version in `slot` is equal to the origin now.
+    pub(crate) fn make_clean(&mut self, key: Key, slot: Slot) {
+        if !self.dirty.get(slot as usize) {
+            return;
+        }
+        self.dirty.set(slot as usize, false);
+        let segment = self.segments.of(slot) as usize;
+        self.segments.table[segment].dirty -= 1;
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let volume = self.vol_mut(id);
+        volume.dirty.remove(key - base);
+        volume.stats.dirty_blocks = volume.dirty.len();
+    }
+
+    /// Takes a block out of the index without a word in the log.
+    pub(crate) fn forget(&mut self, key: Key) -> Option<Located> {
+        let located = self.index.remove(key)?;
+        self.bury(key, located.slot);
+        Some(located)
+    }
+
+    /// Takes a clean block out of the cache and writes down that it is gone. I11.
+    pub(crate) fn drop_clean(&mut self, key: Key) {
+        let Some(located) = self.index.get(key) else { return };
+        assert!(!self.dirty.get(located.slot as usize), "I4: a dirty version is not dropped");
+        self.forget(key);
+        if !self.dead {
+            let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
+            self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
+        }
+    }
 
     /// Asserts the numbered invariants over the whole state. Slow; the simulator calls it.
-    pub fn check(&self) {}
+    pub fn check(&self) {
+        if matches!(self.state, State::Opening | State::Failed(_)) {
+            return;
+        }
+        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
+        let mut slots = std::collections::BTreeSet::new();
+        let mut dirty_count = 0;
+        self.index.scan(0, self.index.bucket_count(), |key, located| {
+            assert!(slots.insert(located.slot), "I1: two blocks in one slot");
+            assert!(self.volume_of(key).is_some(), "I1: a block of no volume");
+            let segment = self.segments.of(located.slot) as usize;
+            live[segment].0 += 1;
+            let dirty = self.dirty.get(located.slot as usize);
+            live[segment].1 += u32::from(dirty);
+            dirty_count += u64::from(dirty);
+            let volume = self.volume_of(key).expect("checked");
+            let listed = volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
+            assert_eq!(listed, dirty, "the dirty set and the index agree");
+        });
+        for (segment, &(live, dirty)) in self.segments.table.iter().zip(&live) {
+            assert_eq!((segment.live, segment.dirty), (live, dirty), "I2");
+            let in_use = matches!(
+                segment.usage,
+                crate::segment::Use::Open
+                    | crate::segment::Use::Sealed
+                    | crate::segment::Use::Victim
+                    | crate::segment::Use::Lost
+            );
+            assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
+        }
+        let listed: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
+        assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
+        assert!(self.log.durable_dseq <= self.log.completed_dseq);
+        assert!(self.log.completed_dseq <= self.log.dseq);
+        let live_slots: Vec<_> = self.partial.keys().filter(|slot| !slots.contains(slot)).collect();
+        assert!(live_slots.is_empty(), "masks of dead slots: {live_slots:?}");
+    }
+
+    /// What holds requests up, in words; for the simulator's report of a world that stands still.
+    pub fn describe(&self) -> String {
+        let reqs: Vec<_> = self
+            .reqs
+            .iter()
+            .map(|(_, r)| (r.kind, r.stage, r.pending, r.first, r.last, r.holds))
+            .collect();
+        let ops: Vec<_> = self.ops.iter().map(|(_, op)| format!("{op:?}")).collect();
+        let uses: Vec<_> =
+            self.segments.table.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
+        format!(
+            "state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} dseq {} \
+             completed {} durable {} checkpoint {:?} sync {} writeback {} segments {uses:?}",
+            self.state,
+            self.dead,
+            self.stalled.len(),
+            self.flushing.len(),
+            self.log.seq,
+            self.log.dseq,
+            self.log.completed_dseq,
+            self.log.durable_dseq,
+            self.checkpoint.describe(),
+            self.sync.is_some(),
+            self.writeback.describe(),
+        )
+    }
+
+    /// Whether every write point's place for `point` could take one block more right now.
+    pub(crate) fn may_open(&self, point: Point, own: bool) -> bool {
+        let free = match point {
+            Point::Dirty => self.segments.free_pairs(),
+            Point::Fill | Point::Reinsert => self.segments.free_count(),
+        };
+        let reserved = match (point, own) {
+            (Point::Dirty, true) => 0,
+            (Point::Dirty, false) => SEGMENTS_RESERVED,
+            (Point::Fill | Point::Reinsert, _) => SEGMENTS_FOR_FILLS,
+        };
+        free > reserved
+    }
+}
+
+fn refuse(volume: &Volume, request: &Request) -> Option<IoError> {
+    let sector = SECTOR_SIZE as u64;
+    let end = request.offset.checked_add(request.len);
+    if request.offset % sector != 0 || request.len % sector != 0 {
+        return Some(IoError::Invalid);
+    }
+    if end.is_none_or(|end| end > volume.bytes) {
+        let write = !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch);
+        return Some(if write { IoError::NoSpace } else { IoError::Invalid });
+    }
+    let sized = matches!(request.kind, RequestKind::Read | RequestKind::Write);
+    if sized && request.len != request.buf.len() as u64 {
+        return Some(IoError::Invalid);
+    }
+    let blocks = request.len.div_ceil(BLOCK_SIZE as u64) + 1;
+    if blocks > REQUEST_BLOCKS_MAX + 1
+        && matches!(request.kind, RequestKind::Read | RequestKind::Write | RequestKind::Prefetch)
+    {
+        return Some(IoError::Invalid);
+    }
+    None
 }

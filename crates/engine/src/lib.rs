@@ -7,9 +7,20 @@
 pub mod buf;
 pub mod engine;
 pub mod event;
+mod index;
+mod limits;
+mod log;
 pub mod mode;
+mod mutant;
+mod op;
+mod overlap;
+mod policy;
+mod ram;
+mod segment;
 pub mod settings;
+mod slab;
 pub mod stats;
+mod volume;
 
 pub use buf::{Buf, BufPool};
 pub use engine::{Engine, State, VolumeView};
@@ -18,6 +29,7 @@ pub use event::{
     Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
 };
 pub use mode::{Mode, Plan};
+pub use mutant::Mutant;
 pub use settings::{DeviceSettings, OriginSettings, Settings, Tuning};
 
 /// Whether a block is in the cache.

@@ -1,0 +1,416 @@
+//! The index: block → slot and checksum, in 9.14 bytes an entry, exact.
+//!
+//! A bucketed cuckoo table (two candidate buckets of seven entries; Pagh & Rodler 2001, bucketised as in
+//! Fan et al., "Cuckoo Filter", 2014) with quotienting: the bucket's number is part of the key and is not
+//! stored (Knuth, TAOCP 3, exercise 6.4-13). A key is permuted, `x = tag × buckets + bucket`, and an entry
+//! holds only the tag. One entry has 73 bits: 32 of checksum, 40 that slot and tag share, and one that says
+//! which of the two buckets it is in; seven of them fill a cache line.
+//!
+//! The checksum lives here and not beside the data because a block must be verified with one I/O.
+
+/// A block of a volume, as one number over all volumes of the pool (see `volume::Volume::base`).
+pub type Key = u64;
+/// A place for one block: segment × blocks of a segment + block in the segment.
+pub type Slot = u32;
+
+const WAYS: usize = 7;
+/// Bits that slot and tag share.
+const BODY_BITS: u32 = 40;
+/// Share of the entries in use for which the table is made. At 0.95, seven-way buckets still find room
+/// within a few moves; what does not fit goes to the stash.
+const LOAD_MAX: f64 = 0.95;
+/// Entries moved for one insertion before it goes to the stash.
+const MOVES_MAX: usize = 512;
+
+/// What the index says of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// Where it is.
+    pub slot: Slot,
+    /// CRC-32C of the block there.
+    pub crc: u32,
+}
+
+#[repr(align(64))]
+#[derive(Clone)]
+struct Bucket {
+    crc: [u32; WAYS],
+    low: [u32; WAYS],
+    /// Nine bits for each entry.
+    high: u64,
+}
+
+impl Bucket {
+    const EMPTY: Bucket = Bucket { crc: [0; WAYS], low: [0; WAYS], high: 0 };
+
+    fn body(&self, way: usize) -> u64 {
+        (self.high >> (9 * way) & 0x1ff) << 32 | u64::from(self.low[way])
+    }
+
+    fn set(&mut self, way: usize, body: u64, crc: u32) {
+        self.low[way] = body as u32;
+        self.high = self.high & !(0x1ff << (9 * way)) | (body >> 32) << (9 * way);
+        self.crc[way] = crc;
+    }
+}
+
+/// The table.
+pub struct Index {
+    buckets: Vec<Bucket>,
+    slot_bits: u32,
+    key_bits: u32,
+    len: usize,
+    /// Entries that found no room. Stays all but empty; keeps an insertion from ever failing.
+    stash: std::collections::BTreeMap<Key, Located>,
+    /// Which way to move next; makes the walk differ without a random source.
+    rotor: usize,
+    /// While a scan runs: entries that moved and may have jumped over its cursor.
+    moved: Option<Vec<(Key, Located)>>,
+}
+
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Inverse of an odd number modulo 2^64 (Newton).
+const fn inverse(odd: u64) -> u64 {
+    let mut x = odd;
+    let mut round = 0;
+    while round < 6 {
+        x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
+        round += 1;
+    }
+    x
+}
+
+impl Index {
+    /// A table for at most `slots` entries.
+    pub fn new(slots: u32) -> Index {
+        let entries = f64::from(slots.max(16)) / LOAD_MAX;
+        let bucket_count = (entries / WAYS as f64).ceil() as usize;
+        // Slots are stored plus one: zero is "empty".
+        let slot_bits = 32 - slots.max(16).leading_zeros();
+        let key_bits = BODY_BITS - slot_bits + bucket_count.ilog2();
+        Index {
+            buckets: vec![Bucket::EMPTY; bucket_count],
+            slot_bits,
+            key_bits,
+            len: 0,
+            stash: Default::default(),
+            rotor: 0,
+            moved: None,
+        }
+    }
+
+    /// Keys must be less than this.
+    pub fn keys_max(&self) -> u64 {
+        1 << self.key_bits
+    }
+
+    /// Entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that the table takes.
+    pub fn bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<Bucket>() + self.stash.len() * 32) as u64
+    }
+
+    /// Buckets, for [`Index::scan`].
+    pub fn bucket_count(&self) -> usize {
+        self.buckets.len()
+    }
+
+    fn permute(&self, key: Key) -> u64 {
+        let mask = self.keys_max() - 1;
+        let shift = self.key_bits.div_ceil(2);
+        let x = key.wrapping_mul(MULTIPLIER) & mask;
+        let x = (x ^ x >> shift).wrapping_mul(MULTIPLIER) & mask;
+        x ^ x >> shift
+    }
+
+    fn unpermute(&self, x: u64) -> Key {
+        const INVERSE: u64 = inverse(MULTIPLIER);
+        let mask = self.keys_max() - 1;
+        let shift = self.key_bits.div_ceil(2);
+        let x = (x ^ x >> shift).wrapping_mul(INVERSE) & mask;
+        (x ^ x >> shift).wrapping_mul(INVERSE) & mask
+    }
+
+    fn home(&self, key: Key) -> (usize, u64) {
+        debug_assert!(key < self.keys_max());
+        let x = self.permute(key);
+        let count = self.buckets.len() as u64;
+        ((x % count) as usize, x / count)
+    }
+
+    /// The other bucket of an entry with this tag. An involution.
+    fn other(&self, bucket: usize, tag: u64) -> usize {
+        let count = self.buckets.len() as u64;
+        let sum = (tag + 1).wrapping_mul(MULTIPLIER) >> 17;
+        let sum = sum % count;
+        ((sum + count - bucket as u64) % count) as usize
+    }
+
+    fn pack(&self, tag: u64, slot: Slot, second: bool) -> u64 {
+        (tag << self.slot_bits | (u64::from(slot) + 1)) << 1 | u64::from(second)
+    }
+
+    /// Tag, slot and whether it is in its second bucket; `None` for an empty way.
+    fn unpack(&self, body: u64) -> Option<(u64, Slot, bool)> {
+        let slot = body >> 1 & ((1 << self.slot_bits) - 1);
+        (slot != 0).then(|| (body >> 1 >> self.slot_bits, (slot - 1) as Slot, body & 1 == 1))
+    }
+
+    fn find(&self, key: Key) -> Option<(usize, usize)> {
+        let (first, tag) = self.home(key);
+        self.find_in(first, tag, false)
+            .or_else(|| self.find_in(self.other(first, tag), tag, true))
+    }
+
+    fn find_in(&self, bucket: usize, tag: u64, second: bool) -> Option<(usize, usize)> {
+        let entries = &self.buckets[bucket];
+        (0..WAYS)
+            .find(|&way| {
+                self.unpack(entries.body(way)).is_some_and(|(t, _, s)| t == tag && s == second)
+            })
+            .map(|way| (bucket, way))
+    }
+
+    /// Where `key` is.
+    pub fn get(&self, key: Key) -> Option<Located> {
+        match self.find(key) {
+            Some((bucket, way)) => {
+                let entries = &self.buckets[bucket];
+                let (_, slot, _) = self.unpack(entries.body(way)).expect("found");
+                Some(Located { slot, crc: entries.crc[way] })
+            }
+            None if self.stash.is_empty() => None,
+            None => self.stash.get(&key).copied(),
+        }
+    }
+
+    /// Puts `key` at `located`; what was there before is returned.
+    pub fn insert(&mut self, key: Key, located: Located) -> Option<Located> {
+        if let Some((bucket, way)) = self.find(key) {
+            let (tag, old_slot, second) =
+                self.unpack(self.buckets[bucket].body(way)).expect("found");
+            let old = Located { slot: old_slot, crc: self.buckets[bucket].crc[way] };
+            let body = self.pack(tag, located.slot, second);
+            self.buckets[bucket].set(way, body, located.crc);
+            return Some(old);
+        }
+        if let Some(entry) = self.stash.get_mut(&key) {
+            return Some(std::mem::replace(entry, located));
+        }
+        self.len += 1;
+        self.place(key, located);
+        None
+    }
+
+    fn place(&mut self, key: Key, located: Located) {
+        let (first, tag) = self.home(key);
+        let second = self.other(first, tag);
+        for (bucket, which) in [(first, false), (second, true)] {
+            if let Some(way) = self.empty_way(bucket) {
+                let body = self.pack(tag, located.slot, which);
+                self.buckets[bucket].set(way, body, located.crc);
+                return;
+            }
+        }
+        self.displace(first, tag, located);
+    }
+
+    fn empty_way(&self, bucket: usize) -> Option<usize> {
+        let entries = &self.buckets[bucket];
+        (0..WAYS).find(|&way| self.unpack(entries.body(way)).is_none())
+    }
+
+    /// Puts an entry into a full bucket; the one that gives way goes to its other bucket, and so on.
+    fn displace(&mut self, bucket: usize, tag: u64, located: Located) {
+        let (mut bucket, mut tag, mut located, mut second) = (bucket, tag, located, false);
+        for _ in 0..MOVES_MAX {
+            if let Some(way) = self.empty_way(bucket) {
+                let body = self.pack(tag, located.slot, second);
+                self.buckets[bucket].set(way, body, located.crc);
+                return;
+            }
+            self.rotor = (self.rotor + 1) % WAYS;
+            let way = self.rotor;
+            let (old_tag, old_slot, old_second) =
+                self.unpack(self.buckets[bucket].body(way)).expect("the bucket is full");
+            let old = Located { slot: old_slot, crc: self.buckets[bucket].crc[way] };
+            let body = self.pack(tag, located.slot, second);
+            self.buckets[bucket].set(way, body, located.crc);
+            let old_key = self.key_at(bucket, old_tag, old_second);
+            if let Some(moved) = &mut self.moved {
+                moved.push((old_key, old));
+            }
+            (tag, located, second) = (old_tag, old, !old_second);
+            bucket = self.other(bucket, old_tag);
+        }
+        let key = self.key_at(bucket, tag, second);
+        self.stash.insert(key, located);
+    }
+
+    fn key_at(&self, bucket: usize, tag: u64, second: bool) -> Key {
+        let home = if second { self.other(bucket, tag) } else { bucket };
+        self.unpermute(tag * self.buckets.len() as u64 + home as u64)
+    }
+
+    /// Takes `key` out.
+    pub fn remove(&mut self, key: Key) -> Option<Located> {
+        let removed = match self.find(key) {
+            Some((bucket, way)) => {
+                let entries = &self.buckets[bucket];
+                let (_, slot, _) = self.unpack(entries.body(way)).expect("found");
+                let old = Located { slot, crc: entries.crc[way] };
+                self.buckets[bucket].set(way, 0, 0);
+                Some(old)
+            }
+            None => self.stash.remove(&key),
+        };
+        self.len -= usize::from(removed.is_some());
+        removed
+    }
+
+    /// Calls `each` for the entries of buckets `from..to`. A scan in slices sees each entry that does not
+    /// change at least once if [`Index::track_moves`] is on and [`Index::take_moved`] is looked at too.
+    pub fn scan(&self, from: usize, to: usize, mut each: impl FnMut(Key, Located)) {
+        for bucket in from..to.min(self.buckets.len()) {
+            let entries = &self.buckets[bucket];
+            for way in 0..WAYS {
+                if let Some((tag, slot, second)) = self.unpack(entries.body(way)) {
+                    let key = self.key_at(bucket, tag, second);
+                    each(key, Located { slot, crc: entries.crc[way] });
+                }
+            }
+        }
+        if from == 0 {
+            for (&key, &located) in &self.stash {
+                each(key, located);
+            }
+        }
+    }
+
+    /// Starts or stops to remember entries that move.
+    pub fn track_moves(&mut self, on: bool) {
+        match (on, &self.moved) {
+            (true, None) => self.moved = Some(Vec::new()),
+            (false, Some(_)) => self.moved = None,
+            _ => {}
+        }
+    }
+
+    /// Entries that moved since the last call.
+    pub fn take_moved(&mut self) -> Vec<(Key, Located)> {
+        self.moved.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
+
+/// One bit for each of a fixed number of things.
+#[derive(Debug, Default)]
+pub struct Bits(Vec<u64>);
+
+impl Bits {
+    /// `count` bits, all clear.
+    pub fn new(count: usize) -> Bits {
+        Bits(vec![0; count.div_ceil(64)])
+    }
+
+    /// Whether bit `index` is set.
+    pub fn get(&self, index: usize) -> bool {
+        self.0[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    /// Sets or clears bit `index`.
+    pub fn set(&mut self, index: usize, on: bool) {
+        let bit = 1 << (index % 64);
+        if on {
+            self.0[index / 64] |= bit;
+        } else {
+            self.0[index / 64] &= !bit;
+        }
+    }
+
+    /// Bytes taken.
+    pub fn bytes(&self) -> u64 {
+        (self.0.len() * 8) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn key_of(n: u64, max: u64) -> u64 {
+        n.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(23) % max
+    }
+
+    #[test]
+    fn agrees_with_a_map_at_full_load() {
+        for slots in [16, 100, 5_000, 70_000_u32] {
+            let mut index = Index::new(slots);
+            let mut map = BTreeMap::new();
+            let mut n = 0;
+            while map.len() < slots as usize {
+                n += 1;
+                let key = key_of(n, index.keys_max());
+                let located = Located { slot: (n % u64::from(slots)) as u32, crc: n as u32 };
+                assert_eq!(index.insert(key, located), map.insert(key, located));
+                if n % 5 == 0 {
+                    let gone = key_of(n / 2, index.keys_max());
+                    assert_eq!(index.remove(gone), map.remove(&gone));
+                }
+            }
+            assert_eq!(index.len(), map.len());
+            let mut seen = BTreeMap::new();
+            index.scan(0, index.bucket_count(), |key, located| {
+                assert!(seen.insert(key, located).is_none());
+            });
+            assert_eq!(seen, map);
+            assert!(map.iter().all(|(&key, &located)| index.get(key) == Some(located)));
+            assert!(index.stash.len() <= slots as usize / 1000 + 1, "{}", index.stash.len());
+        }
+    }
+
+    #[test]
+    fn a_sliced_scan_misses_nothing_that_stays() {
+        let mut index = Index::new(20_000);
+        let mut map = BTreeMap::new();
+        for n in 0..18_000 {
+            let key = key_of(n, index.keys_max());
+            let located = Located { slot: n as u32, crc: 1 };
+            index.insert(key, located);
+            map.insert(key, located);
+        }
+        index.track_moves(true);
+        let mut seen = BTreeMap::new();
+        let mut from = 0;
+        let mut n = 18_000;
+        while from < index.bucket_count() {
+            index.scan(from, from + 10, |key, located| {
+                seen.insert(key, located);
+            });
+            from += 10;
+            for _ in 0..5 {
+                n += 1;
+                let located = Located { slot: (n % 20_000) as u32, crc: 2 };
+                index.insert(key_of(n, index.keys_max()), located);
+            }
+            for (key, located) in index.take_moved() {
+                seen.insert(key, located);
+            }
+        }
+        assert!(map.iter().all(|(key, located)| seen.get(key) == Some(located)));
+    }
+
+    #[test]
+    fn an_entry_takes_less_than_ten_bytes_at_full_load() {
+        let slots = 1 << 20;
+        let index = Index::new(slots);
+        let per_entry = index.bytes() as f64 / f64::from(slots);
+        assert!(per_entry < 9.7, "{per_entry}");
+        assert!(index.keys_max() >= 1 << 36, "{}", index.keys_max());
+    }
+}

@@ -1,0 +1,44 @@
+//! Every bound of the engine, in one place.
+
+use forebay_format::record::{ENTRIES_MAX, PAYLOAD_BLOCKS_MAX};
+
+/// Blocks of one client request; larger ones are refused (front ends split).
+pub const REQUEST_BLOCKS_MAX: u64 = 1024;
+/// Entries after which a record is closed: room is kept for entries that come in groups.
+pub const RECORD_ENTRIES: usize = ENTRIES_MAX - 8;
+/// Age at which a record of fills is written although it is not full.
+pub const FILL_AGE_MAX_NS: u64 = 20_000_000;
+/// Times that a write to a cache device is tried before the device counts as failed.
+pub const CACHE_WRITE_TRIES: u8 = 4;
+/// Times that a read from a cache device is tried before the block counts as unreadable.
+pub const CACHE_READ_TRIES: u8 = 3;
+/// Times that a FLUSH is tried.
+pub const FLUSH_TRIES: u8 = 3;
+/// Marked regions of a volume after which a sync point is made early.
+pub const REGIONS_MARKED_MAX: usize = 4096;
+/// Free segments that only the engine's own entries and moves may use.
+pub const SEGMENTS_RESERVED: usize = 2;
+/// Free segments below which nothing but dirty data is admitted.
+pub const SEGMENTS_FOR_FILLS: usize = 3;
+/// Segments that reclaim works on at once.
+pub const VICTIMS_MAX: usize = 4;
+/// Blocks of a victim that are read and moved at once.
+pub const MOVES_IN_FLIGHT_MAX: usize = 32;
+/// Buckets of the index that one `settle` scans.
+pub const SCAN_BUCKETS: usize = 2048;
+/// Checkpoint chunks under way at once.
+pub const CHECKPOINT_WRITES_MAX: usize = 4;
+/// Blocks that one read from the devices asks for during recovery.
+pub const RECOVERY_READ_BLOCKS: usize = 256;
+/// Reads under way during recovery.
+pub const RECOVERY_READS_MAX: usize = 32;
+/// Blocks of one write home.
+pub const WRITEBACK_RUN_BLOCKS: usize = 256;
+/// Time after which a range that could not be written home is tried again; doubles up to 64 times that.
+pub const WRITEBACK_RETRY_NS: u64 = 500_000_000;
+/// Bytes of unused buffers that are kept.
+pub const BUFFERS_HELD_MAX: usize = 64 << 20;
+
+const _: () = assert!(PAYLOAD_BLOCKS_MAX <= RECORD_ENTRIES);
+const _: () = assert!(SEGMENTS_FOR_FILLS > SEGMENTS_RESERVED);
+const _: () = assert!(WRITEBACK_RUN_BLOCKS as u64 <= REQUEST_BLOCKS_MAX);

@@ -1,0 +1,147 @@
+//! The log's write points: records being gathered and records under way.
+
+use crate::buf::Buf;
+use crate::event::Time;
+use crate::index::{Key, Slot};
+use crate::limits::RECORD_ENTRIES;
+use crate::segment::SegmentId;
+use forebay_format::record::{Entry, RecordClass};
+use std::collections::VecDeque;
+
+/// Where a block is appended: lifetimes differ, so segments of one kind are cheap to reclaim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// Dirty data, and everything that must be remembered in order.
+    Dirty = 0,
+    /// Read fills and written-through data.
+    Fill = 1,
+    /// Clean blocks that reclaim keeps.
+    Reinsert = 2,
+}
+
+/// All write points.
+pub const POINTS: [Point; 3] = [Point::Dirty, Point::Fill, Point::Reinsert];
+
+impl Point {
+    /// The class of its records.
+    pub fn class(self) -> RecordClass {
+        match self {
+            Point::Dirty => RecordClass::Dirty,
+            Point::Fill | Point::Reinsert => RecordClass::Clean,
+        }
+    }
+}
+
+/// A record being gathered.
+#[derive(Debug)]
+pub struct Gather {
+    /// Where it will be written.
+    pub segment: SegmentId,
+    /// Block in the segment of its header.
+    pub offset: u32,
+    /// Header and payload; its length is the capacity until it is sent.
+    pub buf: Buf,
+    /// What it says.
+    pub entries: Vec<Entry>,
+    /// Payload blocks so far.
+    pub payload: u32,
+    /// Most payload blocks: what is left of the segment.
+    pub payload_max: u32,
+    /// Requests to acknowledge when it is on the device.
+    pub waiters: Vec<u64>,
+    /// When its first entry came.
+    pub since: Time,
+}
+
+/// A record under way.
+#[derive(Debug)]
+pub struct Sent {
+    /// Position in the order of all records.
+    pub seq: u64,
+    /// Position among dirty-class records, or the last one before it.
+    pub dseq: u64,
+    /// Where it came from.
+    pub point: Point,
+    /// Where it goes.
+    pub segment: SegmentId,
+    /// First payload slot.
+    pub payload_slot: Slot,
+    /// Payload blocks.
+    pub payload: u32,
+    /// Device writes that have not ended.
+    pub writes: u8,
+    /// Copies that were written.
+    pub copies: u8,
+    /// Requests to acknowledge.
+    pub waiters: Vec<u64>,
+    /// Reads of its blocks, which the write's buffer serves when it comes back.
+    pub readers: Vec<u64>,
+    /// All device writes have ended.
+    pub done: bool,
+}
+
+/// The write points of one shard.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Open segments, by point.
+    pub open: [Option<SegmentId>; 3],
+    /// Records being gathered, by point.
+    pub gather: [Option<Gather>; 3],
+    /// Dirty-class records under way, in order.
+    pub sent_dirty: VecDeque<Sent>,
+    /// Clean records under way.
+    pub sent_clean: Vec<Sent>,
+    /// Last sequence number given.
+    pub seq: u64,
+    /// Last dirty-class sequence number given.
+    pub dseq: u64,
+    /// Every dirty-class record up to here is on its devices.
+    pub completed_dseq: u64,
+    /// Every dirty-class record up to here survives power loss.
+    pub durable_dseq: u64,
+    /// Dirty-class records that are on their devices but not durable: number, segment, end in the segment.
+    pub undurable: VecDeque<(u64, SegmentId, u32)>,
+    /// Blocks that became clean by a record that is not durable yet.
+    pub cleaned: VecDeque<(u64, Key)>,
+    /// A dirty-class record could not be written: the log ends before it.
+    pub broken: bool,
+    /// Entries that found no room.
+    pub backlog: VecDeque<Entry>,
+    /// Buffers of entries and waiters to use again.
+    pub spare_entries: Vec<Vec<Entry>>,
+    /// As above.
+    pub spare_waiters: Vec<Vec<u64>>,
+}
+
+impl Log {
+    /// The dirty-class number that the entries gathered now will have, or the last one given.
+    pub fn dseq_gathered(&self) -> u64 {
+        let gathered = self.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty());
+        self.dseq + u64::from(gathered) + self.backlog.len().div_ceil(RECORD_ENTRIES) as u64
+    }
+
+    /// The record under way with this number.
+    pub fn sent(&mut self, seq: u64) -> Option<&mut Sent> {
+        self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut()).find(|sent| sent.seq == seq)
+    }
+
+    /// The record under way that holds `slot` and is not on its device yet.
+    pub fn sent_with(&mut self, slot: Slot) -> Option<&mut Sent> {
+        let holds = |sent: &&mut Sent| {
+            !sent.done && (sent.payload_slot..sent.payload_slot + sent.payload).contains(&slot)
+        };
+        self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut()).find(holds)
+    }
+
+    /// Whether `slot`, in a segment with `inflight` records under way, is not on its device yet.
+    pub fn sent_with_in(&mut self, inflight: u32, slot: Slot) -> bool {
+        inflight > 0 && self.sent_with(slot).is_some()
+    }
+
+    /// Records under way and gathered.
+    pub fn busy(&self) -> bool {
+        !self.sent_dirty.is_empty()
+            || !self.sent_clean.is_empty()
+            || self.gather.iter().flatten().any(|gather| !gather.entries.is_empty())
+    }
+}

@@ -1,0 +1,87 @@
+//! Known bugs, to be put back one at a time by a test that shows that the simulator catches each.
+//! Without the feature `mutants` none of them can be switched on.
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A bug.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mutant { $($(#[$doc])* $name,)* }
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &'static [Mutant] = &[$(Mutant::$name,)*];
+        }
+    };
+}
+
+mutants! {
+    /// A read that a write has overtaken fills the cache all the same.
+    StaleFill,
+    /// Blocks become clean without a FLUSH of the origin.
+    CleanBeforeOriginFlush,
+    /// A segment is used again although a roll-forward still needs its records.
+    ReuseBeforeCheckpoint,
+    /// A segment is used again before what says that it is empty is durable.
+    ReuseBeforeDurable,
+    /// A FLUSH is answered without a FLUSH of the cache device.
+    FlushSkipsDevice,
+    /// A FLUSH does not wait for records under way.
+    FlushSkipsInFlight,
+    /// A FLUSH does not reach the origin although data was written there.
+    FlushSkipsOrigin,
+    /// A FUA write is answered as if it were an ordinary one.
+    FuaIgnored,
+    /// Writes are acknowledged in the order in which records end, not in the order of the log.
+    AckOutOfOrder,
+    /// A write is acknowledged when it is gathered, before its record is written.
+    AckBeforeWrite,
+    /// Blocks are sent home although their record is not durable.
+    WritebackUndurable,
+    /// What is read from a cache device is not verified.
+    ChecksumIgnored,
+    /// A dirty block that cannot be read is answered with what the origin holds.
+    StaleOnBadDirty,
+    /// The old sectors win when a part of a block is written.
+    MergeWrong,
+    /// A part of a block replaces the whole.
+    MaskIgnored,
+    /// Regions are not marked before the origin is written.
+    NoIntent,
+    /// Marked regions are not dropped after a crash.
+    RegionsKept,
+    /// Clean entries are trusted without a sync point.
+    FillsTrusted,
+    /// A new life does not declare where the life before it ended.
+    NoEpochStart,
+    /// Recovery goes on behind a gap.
+    GapIgnored,
+    /// Payload is not verified at recovery.
+    TornAccepted,
+    /// Nothing is flushed before the first answer after a crash.
+    NoFlushAtOpen,
+    /// A sync point does not flush the origin.
+    SyncWithoutFlush,
+    /// A zeroed dirty block is forgotten before the zeros are durable at the origin.
+    ZeroForgetsEarly,
+    /// Zeroing leaves the cached copy in place.
+    ZeroKeepsCached,
+    /// A write to the origin leaves the cached copy in place.
+    OriginWriteKeepsCached,
+    /// A block that was written again while it was sent home becomes clean.
+    CleanWithoutCompare,
+    /// Reclaim drops dirty blocks.
+    ReclaimDropsDirty,
+    /// A checkpoint counts before it is durable.
+    CheckpointUnflushed,
+    /// Blocks that move in the index during a checkpoint are missed.
+    CheckpointMissesMoves,
+    /// The mode changes before the drain ends.
+    SwitchBeforeDrained,
+    /// Overlapping requests are not ordered.
+    OverlapIgnored,
+    /// Empty segments are not mentioned in the log.
+    NoSegmentFree,
+    /// A clean block that was replaced before its record was sent comes back with the record.
+    NoVoid,
+    /// Both superblock copies are overwritten at each update.
+    SuperblockInPlace,
+}

@@ -1,0 +1,373 @@
+//! Operations: each in its own file, each a few steps with one named wait between two steps.
+
+pub mod checkpoint;
+pub mod command;
+pub mod flush;
+pub mod open;
+pub mod originwrite;
+pub mod read;
+pub mod reclaim;
+pub mod record;
+pub mod replay;
+pub mod superblock;
+pub mod sync;
+pub mod write;
+pub mod writeback;
+pub mod zero;
+
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located, Slot};
+use crate::overlap::Access;
+use crate::segment::SegmentId;
+use forebay_format::BLOCK_SIZE;
+
+/// What a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Overlapping requests before it.
+    Waiting,
+    /// Device I/O or records.
+    Working,
+    /// Room in the log.
+    Stalled,
+    /// Its intents to be durable, or the end of dirty versions to be in the log.
+    Intending,
+    /// The log and the origin to be durable.
+    Flushing,
+}
+
+/// A client's request under way.
+#[derive(Debug)]
+pub struct Req {
+    /// The executor's name for it.
+    pub id: RequestId,
+    /// Its volume.
+    pub volume: VolumeId,
+    /// What is asked.
+    pub kind: RequestKind,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Answer only when durable.
+    pub fua: bool,
+    /// The request's buffer.
+    pub buf: Buf,
+    /// When it came.
+    pub since: Time,
+    /// First block.
+    pub first: Key,
+    /// Last block.
+    pub last: Key,
+    /// What it waits for.
+    pub stage: Stage,
+    /// Device I/Os and records that it waits for.
+    pub pending: u32,
+    /// The first error.
+    pub error: Option<IoError>,
+    /// A write has overtaken this read: what it brings may be old.
+    pub overtaken: bool,
+    /// It is part of a sequential stream.
+    pub sequential: bool,
+    /// It holds its blocks against overlapping requests.
+    pub holds: bool,
+    /// Blocks of a write that are in the log already.
+    pub written: u64,
+    /// Old content of the first and last block of a write that does not cover them, with its valid sectors.
+    pub merge: [Option<(u8, Buf)>; 2],
+    /// The log must be durable up to here before the answer.
+    pub durable_dseq: u64,
+    /// This many origin writes must be durable before the answer.
+    pub durable_origin: u64,
+    /// Blocks found in the cache.
+    pub hits: u32,
+    /// Blocks read from the origin.
+    pub misses: u32,
+    /// Whether an origin write has been issued.
+    pub issued: bool,
+    /// It is a write into the cache.
+    pub cached: bool,
+}
+
+impl Req {
+    pub(crate) fn new(id: RequestId, request: Request, first: Key, last: Key, now: Time) -> Req {
+        Req {
+            id,
+            volume: request.volume,
+            kind: request.kind,
+            offset: request.offset,
+            len: request.len,
+            fua: request.fua,
+            buf: request.buf,
+            since: now,
+            first,
+            last,
+            stage: Stage::Waiting,
+            pending: 0,
+            error: None,
+            overtaken: false,
+            sequential: false,
+            holds: false,
+            written: 0,
+            merge: [None, None],
+            durable_dseq: 0,
+            durable_origin: 0,
+            hits: 0,
+            misses: 0,
+            issued: false,
+            cached: false,
+        }
+    }
+
+    /// Sectors of block `key` that the request covers.
+    pub(crate) fn mask_of(&self, key: Key, base: Key) -> u8 {
+        let start = (key - base) * BLOCK_SIZE as u64;
+        let from = self.offset.max(start) - start;
+        let to = (self.offset + self.len).min(start + BLOCK_SIZE as u64) - start;
+        let (from, to) = (from as u32 / 512, to as u32 / 512);
+        (((1_u32 << to) - 1) & !((1_u32 << from) - 1)) as u8
+    }
+
+    /// Where the request's part of block `key` lies: range in the block, and first byte in the buffer.
+    pub(crate) fn part_of(&self, key: Key, base: Key) -> (std::ops::Range<usize>, usize) {
+        let start = (key - base) * BLOCK_SIZE as u64;
+        let from = self.offset.max(start);
+        let to = (self.offset + self.len).min(start + BLOCK_SIZE as u64);
+        ((from - start) as usize..(to - start) as usize, (from - self.offset) as usize)
+    }
+
+    pub(crate) fn fail(&mut self, error: IoError) {
+        self.error.get_or_insert(error);
+    }
+}
+
+/// An I/O under way.
+#[derive(Debug)]
+pub enum Op {
+    /// One copy of a record is being written.
+    Record {
+        /// The record.
+        seq: u64,
+        /// The segment that this copy goes to.
+        segment: SegmentId,
+        /// Tries that failed.
+        tries: u8,
+    },
+    /// A cache device is being flushed.
+    CacheFlush {
+        /// The device.
+        device: DeviceId,
+        /// Tries that failed.
+        tries: u8,
+    },
+    /// An origin is being flushed.
+    OriginFlush {
+        /// Its volume.
+        volume: VolumeId,
+    },
+    /// Cached blocks are being read for a request.
+    ReadCache(read::CacheRun),
+    /// A cached block waits for its record to be written.
+    ReadSent(read::CacheRun),
+    /// Blocks are being read from the origin for a request.
+    ReadOrigin(read::OriginRun),
+    /// A cached block is being read because a write covers only part of it.
+    Merge {
+        /// The write.
+        req: u64,
+        /// 0 for the write's first block, 1 for its last.
+        side: usize,
+        /// Where from.
+        run: read::CacheRun,
+    },
+    /// A write to the origin.
+    OriginWrite {
+        /// The request.
+        req: u64,
+    },
+    /// The origin is being zeroed.
+    Zero {
+        /// The request.
+        req: u64,
+    },
+    /// A victim's block is being read.
+    Move {
+        /// The block.
+        key: Key,
+        /// Where from.
+        located: Located,
+        /// Tries that failed.
+        tries: u8,
+    },
+    /// A dirty block is being read to be sent home.
+    HomeRead {
+        /// Index of the run in the slice.
+        run: usize,
+        /// First block of those read.
+        key: Key,
+        /// Blocks.
+        blocks: u32,
+        /// First slot.
+        slot: Slot,
+        /// Segment pinned for it.
+        pinned: SegmentId,
+        /// Tries that failed.
+        tries: u8,
+    },
+    /// Dirty blocks are being written home.
+    HomeWrite {
+        /// Index of the run in the slice.
+        run: usize,
+    },
+    /// Part of a checkpoint is being written.
+    Checkpoint,
+    /// A superblock copy is being written.
+    Superblock {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A superblock copy is being flushed.
+    SuperblockFlush {
+        /// The device.
+        device: DeviceId,
+    },
+    /// Recovery reads.
+    Recover(open::RecoverRead),
+    /// Recovery flushes.
+    RecoverFlush {
+        /// What is flushed.
+        target: Target,
+        /// Tries that failed.
+        tries: u8,
+    },
+    /// The executor writes down that our clean content must not be used.
+    Distrust,
+}
+
+impl Engine {
+    pub(crate) fn req(&mut self, name: u64) -> &mut Req {
+        self.reqs.get_mut(name).expect("the request is under way")
+    }
+
+    /// Starts a request that recovery does not hold up: it begins now or behind those that it overlaps.
+    pub(crate) fn accept(&mut self, name: u64) {
+        let now = self.now;
+        let bytes_min = self.tuning.sequential_bytes;
+        let req = self.reqs.get_mut(name).expect("just inserted");
+        let (kind, offset, len) = (req.kind, req.offset, req.len);
+        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("checked");
+        match kind {
+            RequestKind::Flush => {
+                volume.stats.flushes += 1;
+                return self.flush_begin(name);
+            }
+            RequestKind::Read => {
+                volume.stats.reads += 1;
+                volume.stats.read_bytes += len;
+            }
+            RequestKind::Write => {
+                volume.stats.writes += 1;
+                volume.stats.write_bytes += len;
+                volume.written_at = now;
+            }
+            RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
+                volume.stats.discards += 1;
+                volume.stats.discard_bytes += len;
+                volume.written_at = now;
+            }
+            RequestKind::Prefetch => {}
+        }
+        if matches!(kind, RequestKind::Read | RequestKind::Write) && len > 0 {
+            let count = volume.requests;
+            req.sequential = crate::policy::admission::sequential(
+                &mut volume.streams, count, offset, len, bytes_min,
+            );
+        }
+        if len == 0 {
+            return self.reply(name);
+        }
+        let access = self.access_of(name);
+        if access == Access::CacheWrite {
+            self.mark_cached(name);
+        }
+        let req = self.req(name);
+        let (first, last) = (req.first, req.last);
+        if self.overlap.acquire(name, first, last, access) {
+            self.begin(name);
+        }
+    }
+
+    /// What a request does to its blocks.
+    fn access_of(&mut self, name: u64) -> Access {
+        if self.is(crate::Mutant::OverlapIgnored) {
+            return Access::Read;
+        }
+        let req = self.reqs.get(name).expect("under way");
+        match req.kind {
+            RequestKind::Read | RequestKind::Prefetch => Access::Read,
+            RequestKind::Write if self.writes_into_cache(req) => Access::CacheWrite,
+            RequestKind::WriteZeroes { .. }
+                if req.len <= write::ZERO_AS_DATA_MAX && self.writes_into_cache(req) =>
+            {
+                Access::CacheWrite
+            }
+            _ => Access::OriginWrite,
+        }
+    }
+
+    /// A request that holds its blocks begins.
+    pub(crate) fn begin(&mut self, name: u64) {
+        let req = self.req(name);
+        req.holds = true;
+        req.stage = Stage::Working;
+        match req.kind {
+            RequestKind::Read | RequestKind::Prefetch => self.read_begin(name),
+            RequestKind::Write => self.write_begin(name),
+            RequestKind::Discard | RequestKind::WriteZeroes { .. } => self.zero_begin(name),
+            RequestKind::Flush => unreachable!("a flush holds no blocks"),
+        }
+    }
+
+    /// One of the things that a request waited for has ended; what comes next depends on its kind.
+    pub(crate) fn part_done(&mut self, name: u64) {
+        let req = self.req(name);
+        req.pending -= 1;
+        if req.pending > 0 {
+            return;
+        }
+        match req.kind {
+            RequestKind::Read | RequestKind::Prefetch => self.read_end(name),
+            RequestKind::Write => self.write_step(name),
+            RequestKind::Discard | RequestKind::WriteZeroes { .. } => self.zero_step(name),
+            RequestKind::Flush => unreachable!("a flush has no parts"),
+        }
+    }
+
+    pub(crate) fn op_done(&mut self, op: Op, completion: Completion) {
+        let Completion { result, buf } = completion;
+        match op {
+            Op::Record { seq, segment, tries } => self.record_done(seq, segment, tries, result, buf),
+            Op::CacheFlush { device, tries } => self.cache_flush_done(device, tries, result),
+            Op::OriginFlush { volume } => self.origin_flush_done(volume, result),
+            Op::ReadCache(run) => self.read_cache_done(run, result, buf),
+            Op::ReadSent(_) => unreachable!("not a device's"),
+            Op::ReadOrigin(run) => self.read_origin_done(run, result, buf),
+            Op::Merge { req, side, run } => self.merge_done(req, side, run, result, buf),
+            Op::OriginWrite { req } => self.origin_write_done(req, result, buf),
+            Op::Zero { req } => self.zero_done(req, result),
+            Op::Move { key, located, tries } => self.move_done(key, located, tries, result, buf),
+            Op::HomeRead { run, key, blocks: _, slot: _, pinned, tries } => {
+                self.home_read_done(run, key, pinned, tries, result, buf)
+            }
+            Op::HomeWrite { run } => self.home_write_done(run, result, buf),
+            Op::Checkpoint => self.checkpoint_write_done(result, buf),
+            Op::Superblock { device } => self.superblock_written(device, result, buf),
+            Op::SuperblockFlush { device } => self.superblock_flushed(device, result),
+            Op::Recover(read) => self.recover_read_done(read, result, buf),
+            Op::RecoverFlush { target, tries } => self.recover_flush_done(target, tries, result),
+            Op::Distrust => self.distrust_done(result),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Commands: volumes come and go, modes change, drains run, the pool closes.
+
+use crate::Mutant;
+use crate::engine::{Engine, State};
+use crate::event::*;
+use crate::limits::WRITEBACK_RUN_BLOCKS;
+use crate::mode::Mode;
+use crate::op::superblock::Then;
+use crate::volume::{Task, Volume};
+use forebay_format::record::EntryKind;
+use forebay_format::superblock::VOLUMES_MAX;
+use zerocopy::little_endian::U16;
+
+impl Engine {
+    pub(crate) fn command(&mut self, id: CommandId, command: Command) {
+        if self.state != State::Serving {
+            let why = match &self.state {
+                State::Opening => "the pool is still being opened; try again in a moment".to_owned(),
+                State::Failed(why) => why.clone(),
+                _ => "the pool is being closed".to_owned(),
+            };
+            return self.answer(id, CommandReply::Failed(why));
+        }
+        match command {
+            Command::AddVolume(spec) => self.volume_add(id, *spec),
+            Command::RemoveVolume(volume) => self.task(id, volume, Task::Remove(id)),
+            Command::SetMode(volume, mode) => self.set_mode(id, volume, mode),
+            Command::Drain(volume) => self.task(id, volume, Task::Drain(id)),
+            Command::Cancel(volume) => self.cancel(id, volume),
+            Command::ForceDropDirty(volume) => self.force_drop(id, volume),
+            Command::Shutdown => {
+                self.state = State::Stopping;
+                self.shutdown = Some(id);
+            }
+        }
+    }
+
+    pub(crate) fn answer(&mut self, id: CommandId, reply: CommandReply) {
+        self.out.push(Effect::CommandDone { id, reply });
+    }
+
+    fn refuse(&mut self, id: CommandId, why: &str) {
+        self.answer(id, CommandReply::Failed(why.to_owned()));
+    }
+
+    /// The first stretch of the key space that has room for `blocks`.
+    pub(crate) fn base_for(&self, blocks: u64) -> Option<u64> {
+        let mut taken: Vec<(u64, u64)> =
+            self.volumes.iter().flatten().map(|v| (v.base, v.base + v.blocks())).collect();
+        taken.sort_unstable();
+        let mut base = 0;
+        for (from, to) in taken {
+            if base + blocks <= from {
+                break;
+            }
+            base = to;
+        }
+        let max = self.index.keys_max().min(self.ram.keys_max());
+        (base + blocks <= max).then_some(base)
+    }
+
+    fn volume_add(&mut self, id: CommandId, spec: VolumeSpec) {
+        if self.dead {
+            return self.refuse(id, "the cache device failed; replace it first");
+        }
+        if self.volumes.iter().flatten().count() >= VOLUMES_MAX {
+            return self.refuse(id, "the pool has as many volumes as it can hold; use another pool");
+        }
+        if self.volumes.iter().flatten().any(|v| v.name == spec.name) {
+            return self.refuse(id, "a volume of this name exists; choose another name");
+        }
+        if spec.bytes == 0 || spec.bytes % 512 != 0 || spec.name.len() > 64 || spec.origin.len() > 128 {
+            return self.refuse(id, "the volume's size, name or origin is not valid");
+        }
+        let number = self.sb.block.header.volume_id_next.get();
+        let Some(base) = self.base_for(spec.bytes.div_ceil(4096)).filter(|_| number < u16::MAX) else {
+            return self.refuse(id, "the pool's volumes together are too large for its index");
+        };
+        self.sb.block.header.volume_id_next = U16::new(number + 1);
+        let volume = VolumeId(number);
+        let at = usize::from(number);
+        if self.volumes.len() <= at {
+            self.volumes.resize_with(at + 1, || None);
+        }
+        let mut new = Volume::new(volume, spec, base);
+        new.origin_used = self.now;
+        new.written_at = self.now;
+        new.adding = true;
+        self.volumes[at] = Some(Box::new(new));
+        self.superblock_write(Then::Added(volume, id));
+    }
+
+    pub(crate) fn volume_added(&mut self, volume: VolumeId, id: CommandId) {
+        self.vol_mut(volume).adding = false;
+        self.answer(id, CommandReply::Added(volume));
+    }
+
+    fn set_mode(&mut self, id: CommandId, volume: VolumeId, mode: Mode) {
+        match self.volume(volume) {
+            None => self.refuse(id, "there is no such volume"),
+            Some(v) if v.mode == mode && v.task.is_none() => self.answer(id, CommandReply::Unchanged),
+            Some(_) => self.task(id, volume, Task::Switch(id, mode)),
+        }
+    }
+
+    fn task(&mut self, id: CommandId, volume: VolumeId, task: Task) {
+        let why = match self.volume(volume) {
+            None => Some("there is no such volume".to_owned()),
+            Some(v) if v.adding || v.removing => Some("the volume is being added or removed".to_owned()),
+            Some(v) if v.task.is_some() => {
+                Some("a drain or mode switch runs on the volume; cancel it first".to_owned())
+            }
+            Some(v) if v.offline.is_some() && !v.dirty.is_empty() => {
+                Some("the volume's origin is missing and it has dirty blocks".to_owned())
+            }
+            Some(v) if self.dead && !v.dirty.is_empty() => {
+                Some("the cache device failed and holds dirty blocks of the volume".to_owned())
+            }
+            Some(_) => None,
+        };
+        match why {
+            Some(why) => self.answer(id, CommandReply::Failed(why)),
+            None => self.vol_mut(volume).task = Some(task),
+        }
+    }
+
+    fn cancel(&mut self, id: CommandId, volume: VolumeId) {
+        let Some(v) = self.volume(volume) else { return self.refuse(id, "there is no such volume") };
+        if v.removing {
+            return self.refuse(id, "the volume is drained and being removed; too late to cancel");
+        }
+        match self.vol_mut(volume).task.take() {
+            None => self.answer(id, CommandReply::Unchanged),
+            Some(task) => {
+                self.refuse(task.command(), "cancelled");
+                self.answer(id, CommandReply::Changed);
+            }
+        }
+    }
+
+    /// What the origin holds counts: dirty blocks on a lost device are given up.
+    fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
+        let Some(v) = self.volume(volume) else { return self.refuse(id, "there is no such volume") };
+        if !self.dead {
+            return self.refuse(id, "the cache device works; drain the volume instead");
+        }
+        let keys: Vec<u64> = v.dirty.iter_from(0).map(|block| v.base + block).collect();
+        let changed = !keys.is_empty();
+        for key in keys {
+            self.forget(key);
+        }
+        self.answer(id, if changed { CommandReply::Changed } else { CommandReply::Unchanged });
+    }
+
+    pub(crate) fn tasks_fail(&mut self, why: &str) {
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+            if let Some(task) = volume.task.take() {
+                self.refuse(task.command(), why);
+            }
+        }
+    }
+
+    /// Whether so little is dirty that writes to dirty blocks may wait for the drain to end.
+    pub(crate) fn nearly_drained(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        volume.task.is_some() && volume.dirty.len() <= WRITEBACK_RUN_BLOCKS as u64
+    }
+
+    pub(crate) fn shutdown_drains(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn tasks_more(&mut self) {
+        self.resume_behind_writeback();
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref() else { continue };
+            let Some(task) = volume.task else { continue };
+            let (id, mode) = (volume.id, volume.mode);
+            let drained = volume.dirty.is_empty();
+            match task {
+                Task::Drain(command) if drained => {
+                    self.vol_mut(id).task = None;
+                    self.answer(command, CommandReply::Changed);
+                }
+                Task::Switch(command, new) => {
+                    let keeps = new.plan().write_dirty || !mode.plan().write_dirty;
+                    let quiet = volume.cache_writes_active == 0;
+                    let early = self.is(Mutant::SwitchBeforeDrained);
+                    if (drained && quiet) || keeps || early {
+                        let volume = self.vol_mut(id);
+                        volume.task = None;
+                        volume.mode = new;
+                        self.superblock_write(Then::Switched(id, command));
+                    }
+                }
+                Task::Remove(command) if drained && volume.requests_active == 0 => {
+                    self.remove(id, command);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
+    fn remove(&mut self, id: VolumeId, command: CommandId) {
+        if self.sync.is_some() || self.checkpoint.running() || !self.log_idle_for(id) {
+            return;
+        }
+        let volume = self.vol_mut(id);
+        volume.removing = true;
+        volume.task = None;
+        self.superblock_write(Then::Removed(id, command));
+    }
+
+    /// Whether no flush of the volume's origin is under way, and everything written there is durable.
+    fn log_idle_for(&mut self, id: VolumeId) -> bool {
+        let flush = &self.vol(id).flush;
+        let (written, idle) = (flush.written, flush.inflight.is_none());
+        if flush.flushed < written {
+            self.want_origin(id, written);
+            return false;
+        }
+        idle
+    }
+
+    pub(crate) fn volume_removed(&mut self, id: VolumeId, command: CommandId) {
+        let volume = self.vol(id);
+        let (base, blocks) = (volume.base, volume.blocks());
+        let mut keys = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, _| {
+            if (base..base + blocks).contains(&key) {
+                keys.push(key);
+            }
+        });
+        for key in keys {
+            self.ram.remove(key);
+            self.forget(key);
+        }
+        self.ram.remove_range(base, base + blocks - 1);
+        if !self.dead {
+            self.note(EntryKind::VolumeDrop, id, 0, 0);
+        }
+        self.volumes[usize::from(id.0)] = None;
+        self.answer(command, CommandReply::Changed);
+    }
+
+    /// Closing: requests end, everything gathered is written, a checkpoint, then the clean mark.
+    pub(crate) fn shutdown_more(&mut self) {
+        let Some(id) = self.shutdown else { return };
+        if self.dead {
+            if self.reqs.is_empty() {
+                self.shutdown = None;
+                self.answer(id, CommandReply::Changed);
+            }
+            return;
+        }
+        if !self.reqs.is_empty() || self.log.busy() || self.writeback.busy() || !self.sb.idle() {
+            if self.reqs.is_empty() {
+                for point in crate::log::POINTS {
+                    self.send(point);
+                }
+            }
+            return;
+        }
+        let counted = self.checkpoint.counted;
+        match self.closing {
+            None if !self.checkpoint.running() => {
+                self.closing = Some(counted);
+                self.checkpoint.wanted = true;
+            }
+            Some(before) if counted > before && !self.checkpoint.running() => {
+                self.shutdown = None;
+                self.closing_command = Some(id);
+                self.sb.block.header.clean = 1;
+                self.superblock_write(Then::Closed);
+            }
+            Some(_) if !self.checkpoint.running() => self.checkpoint.wanted = true,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn closed(&mut self) {
+        if let Some(id) = self.closing_command.take() {
+            self.answer(id, CommandReply::Changed);
+        }
+    }
+}

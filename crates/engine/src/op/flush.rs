@@ -1,0 +1,184 @@
+//! FLUSH and FUA: the log durable up to here, and the origin too if clients' data was written there.
+//!
+//! Flushes coalesce. A FLUSH of a device covers what had completed when it was issued, nothing more.
+
+use crate::Mutant;
+use crate::engine::{CacheFlush, Engine};
+use crate::event::*;
+use crate::limits::FLUSH_TRIES;
+use crate::op::{Op, Stage};
+
+impl Engine {
+    pub(crate) fn flush_begin(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        let volume = self.vol(req.volume);
+        let written = volume.flush.client_written;
+        let mut dseq = self.log.dseq_gathered();
+        if self.is(Mutant::FlushSkipsDevice) {
+            dseq = 0;
+        }
+        if self.is(Mutant::FlushSkipsInFlight) {
+            dseq = self.log.completed_dseq;
+        }
+        let written = if self.is(Mutant::FlushSkipsOrigin) { 0 } else { written };
+        self.flush_wait(name, dseq, written);
+    }
+
+    /// The request is answered (or goes on) when the log is durable up to `dseq` and `written` origin
+    /// writes are.
+    pub(crate) fn flush_wait(&mut self, name: u64, dseq: u64, written: u64) {
+        let req = self.req(name);
+        req.stage = Stage::Flushing;
+        req.durable_dseq = dseq;
+        req.durable_origin = written;
+        let id = req.volume;
+        self.flushing.push(name);
+        self.want_durable(dseq);
+        self.want_origin(id, written);
+        self.resume_flushing();
+    }
+
+    /// Ends the waits that are over.
+    pub(crate) fn resume_flushing(&mut self) {
+        let mut at = 0;
+        while at < self.flushing.len() {
+            let name = self.flushing[at];
+            let req = self.reqs.get(name).expect("under way");
+            let volume = self.vol(req.volume);
+            let poisoned = volume.flush.poisoned && req.durable_origin > 0;
+            let lost = self.dead && req.durable_dseq > self.log.durable_dseq && !volume.dirty.is_empty();
+            let log = self.dead || req.durable_dseq <= self.log.durable_dseq;
+            let origin = req.durable_origin <= volume.flush.flushed;
+            if !(poisoned || lost || (log && origin)) {
+                at += 1;
+                continue;
+            }
+            self.flushing.swap_remove(at);
+            if poisoned || lost {
+                self.req(name).fail(IoError::Io);
+            }
+            let req = self.reqs.get(name).expect("under way");
+            let zero = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
+            if zero && req.durable_dseq == 0 && !req.cached {
+                self.zero_flushed(name);
+            } else {
+                self.reply(name);
+            }
+        }
+    }
+
+    /// Somebody wants the log durable up to `dseq`.
+    pub(crate) fn want_durable(&mut self, dseq: u64) {
+        if dseq > self.log.durable_dseq {
+            self.cache_flush.wanted.insert(dseq);
+        }
+    }
+
+    /// Issues the FLUSHes of the cache devices that are wanted and would help now.
+    pub(crate) fn flush_more(&mut self) {
+        let CacheFlush { pending, wanted, .. } = &mut self.cache_flush;
+        while wanted.first().is_some_and(|&dseq| dseq <= self.log.durable_dseq) {
+            wanted.pop_first();
+        }
+        let helps = wanted.first().is_some_and(|&dseq| dseq <= self.log.completed_dseq);
+        if *pending == 0 && helps && !self.dead {
+            self.cache_flush.covers = self.log.completed_dseq;
+            for index in 0..self.segments.devices.len() {
+                let device = &self.segments.devices[index];
+                if device.healthy && device.volatile_cache {
+                    self.cache_flush.pending += 1;
+                    self.cache_flush_send(DeviceId(index as u8), 0);
+                }
+            }
+            if self.cache_flush.pending == 0 {
+                self.set_durable(self.cache_flush.covers);
+            }
+        }
+    }
+
+    fn cache_flush_send(&mut self, device: DeviceId, tries: u8) {
+        self.stats.cache_flushes += 1;
+        let op = self.op(Op::CacheFlush { device, tries });
+        self.out.push(Effect::Flush { op, target: Target::Cache(device) });
+    }
+
+    pub(crate) fn cache_flush_done(
+        &mut self,
+        device: DeviceId,
+        tries: u8,
+        result: Result<(), IoError>,
+    ) {
+        if result.is_err() && self.segments.devices[usize::from(device.0)].healthy {
+            if tries + 1 < FLUSH_TRIES && !self.flush_may_lose() {
+                return self.cache_flush_send(device, tries + 1);
+            }
+            self.device_failed(device, "a FLUSH failed");
+        }
+        self.cache_flush.pending -= 1;
+        if self.cache_flush.pending == 0 && !self.dead {
+            self.set_durable(self.cache_flush.covers);
+        }
+    }
+
+    /// After a failed FLUSH a device may have dropped what it should have made durable, and a second FLUSH
+    /// would succeed without it. What was not durable is then only as safe as the log says it is.
+    fn flush_may_lose(&self) -> bool {
+        self.log.durable_dseq < self.cache_flush.covers
+    }
+
+    /// A write to an origin has ended.
+    pub(crate) fn origin_written(&mut self, id: VolumeId, by_client: bool) {
+        let volume = self.vol_mut(id);
+        volume.flush.written += 1;
+        if by_client {
+            volume.flush.client_written = volume.flush.written;
+        }
+        if !volume.volatile_cache {
+            volume.flush.flushed = volume.flush.written;
+        }
+    }
+
+    /// Somebody wants `written` origin writes durable.
+    pub(crate) fn want_origin(&mut self, id: VolumeId, written: u64) {
+        let flush = &mut self.vol_mut(id).flush;
+        if written <= flush.flushed {
+            return;
+        }
+        flush.wanted = flush.wanted.max(written);
+        if flush.inflight.is_none() {
+            self.origin_flush_send(id);
+        }
+    }
+
+    fn origin_flush_send(&mut self, id: VolumeId) {
+        let volume = self.vol_mut(id);
+        volume.flush.inflight = Some(volume.flush.written);
+        volume.stats.origin_flushes += 1;
+        let op = self.op(Op::OriginFlush { volume: id });
+        self.out.push(Effect::Flush { op, target: Target::Origin(id) });
+    }
+
+    pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
+        let flush = &mut self.vol_mut(id).flush;
+        let covers = flush.inflight.take().expect("a FLUSH of this origin was under way");
+        match result {
+            Ok(()) => {
+                flush.flushed = flush.flushed.max(covers);
+                flush.tries = 0;
+            }
+            // The origin may have dropped clients' data that nobody else has: no later FLUSH can promise it.
+            Err(_) if flush.client_written > flush.flushed => {
+                flush.poisoned = true;
+                flush.failures += 1;
+                flush.wanted = 0;
+            }
+            Err(_) => {
+                flush.failures += 1;
+                flush.wanted = 0;
+            }
+        }
+        if flush.wanted > flush.flushed {
+            self.origin_flush_send(id);
+        }
+    }
+}

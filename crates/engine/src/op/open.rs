@@ -1,0 +1,770 @@
+//! Opening a pool: newest checkpoint, then everything in the log behind it, then a new life of the log.
+//!
+//! Reads only, until it is certain that the pool can be opened. Before the first request is answered, a new
+//! epoch is in the superblock, what recovery decided is in the log, and log and origins are flushed: a value
+//! read after a recovery never reverts (I12).
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::{Engine, State};
+use crate::event::*;
+use crate::index::{Index, Located};
+use crate::limits::*;
+use crate::log::Point;
+use crate::op::Op;
+use crate::op::replay::{Found, Summary};
+use crate::op::superblock::Then;
+use crate::segment::{SegmentId, Use};
+use crate::settings::Settings;
+use crate::volume::Volume;
+use forebay_format::checkpoint::{self, Chunk, FLAG_DIRTY};
+use forebay_format::record::{self, EntryKind, RecordHeader};
+use forebay_format::superblock::CHECKPOINT_NONE;
+use forebay_format::{BLOCK_SIZE, FormatError, MASK_FULL, SEGMENT_NONE, checksum};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use zerocopy::little_endian::U64;
+
+/// A read of recovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecoverRead {
+    /// Blocks of the checkpoint, from this one on.
+    Checkpoint(u64),
+    /// The first block of a segment.
+    Head(SegmentId),
+    /// Blocks of a segment, from this one on.
+    Segment(SegmentId, u32),
+}
+
+/// A checkpoint that may be used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    device: DeviceId,
+    area: usize,
+    generation: u64,
+    blocks: u64,
+    pub(crate) seq: u64,
+    pub(crate) dseq: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Checkpoint,
+    Heads,
+    Segments,
+    Superblock,
+    Flush,
+}
+
+/// Recovery under way.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    step: Step,
+    sources: VecDeque<Source>,
+    pub(crate) source: Option<Source>,
+    reads: VecDeque<(RecoverRead, u8)>,
+    under_way: usize,
+    arrived: BTreeMap<u64, Buf>,
+    carry: Vec<u8>,
+    decoded: u64,
+    pub(crate) segments: BTreeMap<SegmentId, checkpoint::SegmentItem>,
+    pub(crate) marks: BTreeMap<(u16, u64), u64>,
+    pub(crate) synced: BTreeMap<u16, u64>,
+    pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
+    suspects: BTreeSet<SegmentId>,
+    pieces: BTreeMap<SegmentId, BTreeMap<u32, Buf>>,
+    pub(crate) records: Vec<Found>,
+    pub(crate) seq_max: u64,
+    pub(crate) dseq_max: u64,
+    distrust: bool,
+    pub(crate) summary: Summary,
+    want_dseq: u64,
+    flushes: usize,
+}
+
+impl Engine {
+    pub(crate) fn recover(&mut self, settings: &Settings) {
+        let header = &settings.superblock.header;
+        let mut entries = settings.superblock.volumes.clone();
+        entries.sort_by_key(|entry| entry.id.get());
+        for entry in entries {
+            let id = entry.id.get();
+            let Some(base) = self.base_for(entry.bytes.get().div_ceil(4096)) else {
+                return self.open_failed("the volumes are too large for the index".to_owned());
+            };
+            let origin = settings.origins.iter().find(|origin| origin.volume.0 == id);
+            let at = usize::from(id);
+            if self.volumes.len() <= at {
+                self.volumes.resize_with(at + 1, || None);
+            }
+            let Some(volume) = Volume::of_entry(&entry, base, origin) else {
+                return self.open_failed(format!("volume {id} has an unknown mode; use a newer Forebay"));
+            };
+            self.volumes[at] = Some(Box::new(volume));
+        }
+        let mut sources = VecDeque::new();
+        if header.checkpoint_area != CHECKPOINT_NONE {
+            let area = usize::from(header.checkpoint_area);
+            let healthy = (0..self.segments.devices.len())
+                .filter(|&index| self.segments.devices[index].healthy)
+                .map(|index| DeviceId(index as u8));
+            for device in healthy.clone() {
+                sources.push_back(Source {
+                    device,
+                    area,
+                    generation: header.checkpoint_generation.get(),
+                    blocks: header.checkpoint_blocks.get(),
+                    seq: header.checkpoint_seq.get(),
+                    dseq: header.checkpoint_dseq.get(),
+                });
+            }
+            for device in healthy.filter(|_| header.previous_generation.get() > 0) {
+                sources.push_back(Source {
+                    device,
+                    area: 1 - area,
+                    generation: header.previous_generation.get(),
+                    blocks: header.previous_blocks.get(),
+                    seq: header.previous_seq.get(),
+                    dseq: header.previous_dseq.get(),
+                });
+            }
+        }
+        self.opening = Some(Box::new(Opening {
+            step: Step::Checkpoint,
+            sources,
+            source: None,
+            reads: VecDeque::new(),
+            under_way: 0,
+            arrived: BTreeMap::new(),
+            carry: Vec::new(),
+            decoded: 0,
+            segments: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            synced: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            pieces: BTreeMap::new(),
+            records: Vec::new(),
+            seq_max: 0,
+            dseq_max: 0,
+            distrust: header.epoch.get() <= settings.distrust_epoch && header.epoch.get() > 0,
+            summary: Summary::default(),
+            want_dseq: 0,
+            flushes: 0,
+        }));
+        if self.segments.devices.iter().all(|device| !device.healthy) {
+            return self.open_failed("no device of the pool is there; attach one".to_owned());
+        }
+        self.recover_checkpoint();
+    }
+
+    pub(crate) fn open_failed(&mut self, why: String) {
+        self.opening = None;
+        self.state = State::Failed(why.clone());
+        self.out.push(Effect::Notice(Notice::OpenFailed(why)));
+        for name in std::mem::take(&mut self.early) {
+            self.req(name).fail(IoError::Gone);
+            self.reply(name);
+        }
+    }
+
+    fn open_mut(&mut self) -> &mut Opening {
+        self.opening.as_mut().expect("recovery is under way")
+    }
+
+    /// Starts to read the next checkpoint that may be used.
+    fn recover_checkpoint(&mut self) {
+        self.index = Index::new(self.segments.slots());
+        self.dirty = crate::index::Bits::new(self.segments.slots() as usize);
+        self.partial.clear();
+        let opening = self.open_mut();
+        opening.segments.clear();
+        opening.marks.clear();
+        opening.synced.clear();
+        opening.arrived.clear();
+        opening.carry.clear();
+        opening.decoded = 0;
+        opening.source = opening.sources.pop_front();
+        let Some(source) = opening.source else {
+            return self.recover_without_checkpoint();
+        };
+        let step = RECOVERY_READ_BLOCKS as u64;
+        opening.reads =
+            (0..source.blocks.div_ceil(step)).map(|n| (RecoverRead::Checkpoint(n * step), 0)).collect();
+        self.recover_reads();
+    }
+
+    /// There is none: right for a new pool only.
+    fn recover_without_checkpoint(&mut self) {
+        let header = &self.sb.block.header;
+        if header.checkpoint_area != CHECKPOINT_NONE {
+            let why = "the checkpoint is damaged, and so is the one before; the pool's dirty data \
+                       cannot be told from old data: `forebay pool rescue` or destroy the pool";
+            return self.open_failed(why.to_owned());
+        }
+        self.recover_heads();
+    }
+
+    /// Issues the reads that are due, a bounded number at once.
+    fn recover_reads(&mut self) {
+        while self.open_mut().under_way < RECOVERY_READS_MAX {
+            let opening = self.open_mut();
+            let Some((read, _)) = opening.reads.pop_front() else { break };
+            opening.under_way += 1;
+            self.recover_read(read);
+        }
+        if self.open_mut().under_way == 0 {
+            self.recover_next();
+        }
+    }
+
+    fn recover_read(&mut self, read: RecoverRead) {
+        let step = RECOVERY_READ_BLOCKS as u64;
+        let (device, offset, blocks) = match read {
+            RecoverRead::Checkpoint(from) => {
+                let source = self.open_mut().source.expect("a checkpoint is being read");
+                let area = self.sb.block.layout().checkpoint_offset(source.area);
+                let blocks = step.min(source.blocks - from);
+                (source.device, area + from * BLOCK_SIZE as u64, blocks)
+            }
+            RecoverRead::Head(segment) => {
+                let (device, offset) = self.segments.locate(self.segments.slot(segment, 0));
+                (device, offset, 1)
+            }
+            RecoverRead::Segment(segment, from) => {
+                let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
+                (device, offset, step.min(u64::from(self.segments.blocks - from)))
+            }
+        };
+        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        let op = self.op(Op::Recover(read));
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn recover_read_done(
+        &mut self,
+        read: RecoverRead,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        if self.opening.is_none() {
+            return self.pool.give(buf);
+        }
+        self.open_mut().under_way -= 1;
+        if result.is_err() && self.recover_retry(read) {
+            self.pool.give(buf);
+            return self.recover_reads();
+        }
+        match read {
+            RecoverRead::Checkpoint(from) => {
+                let buf = if result.is_ok() { buf } else { Buf::empty() };
+                self.open_mut().arrived.insert(from, buf);
+                if !self.checkpoint_decode() {
+                    self.open_mut().reads.clear();
+                    self.open_mut().decoded = u64::MAX;
+                }
+            }
+            RecoverRead::Head(segment) => self.head_seen(segment, result, buf),
+            RecoverRead::Segment(segment, from) => {
+                let buf = if result.is_ok() { buf } else { Buf::empty() };
+                self.segment_piece(segment, from, buf);
+            }
+        }
+        self.recover_reads();
+    }
+
+    /// A read that failed is tried again a few times.
+    fn recover_retry(&mut self, read: RecoverRead) -> bool {
+        let key = match read {
+            RecoverRead::Checkpoint(from) => (0, from),
+            RecoverRead::Head(segment) => (1, u64::from(segment)),
+            RecoverRead::Segment(segment, from) => (2, u64::from(segment) << 32 | u64::from(from)),
+        };
+        let tries = self.recover_tries.entry(key).or_insert(0);
+        *tries += 1;
+        if *tries >= CACHE_WRITE_TRIES {
+            return false;
+        }
+        self.open_mut().reads.push_back((read, 0));
+        true
+    }
+
+    /// All reads of a step are here.
+    fn recover_next(&mut self) {
+        match self.open_mut().step {
+            Step::Checkpoint => {
+                let opening = self.open_mut();
+                let whole = opening.source.is_none_or(|source| opening.decoded == source.blocks);
+                if whole {
+                    return self.recover_heads();
+                }
+                let source = opening.source.expect("a checkpoint was being read");
+                let what = format!("checkpoint {} on device {}", source.generation, source.device.0);
+                self.out.push(Effect::Notice(Notice::Repaired(format!(
+                    "{what} is damaged; trying the next copy"
+                ))));
+                self.recover_checkpoint();
+            }
+            Step::Heads => self.recover_segments(),
+            Step::Segments => self.recover_replay(),
+            Step::Superblock | Step::Flush => {}
+        }
+    }
+
+    /// Decodes the chunks that have arrived in order. Whether they are good.
+    fn checkpoint_decode(&mut self) -> bool {
+        let pool = self.sb.pool();
+        loop {
+            let opening = self.opening.as_mut().expect("recovery is under way");
+            let Some(source) = opening.source else { return true };
+            if opening.decoded == u64::MAX {
+                return false;
+            }
+            let have = opening.decoded + (opening.carry.len() / BLOCK_SIZE) as u64;
+            if let Some(buf) = opening.arrived.remove(&have) {
+                if buf.is_empty() {
+                    return false;
+                }
+                opening.carry.extend_from_slice(buf.bytes());
+                self.pool.give(buf);
+                continue;
+            }
+            let mut used = 0;
+            let carry = std::mem::take(&mut opening.carry);
+            let mut good = true;
+            while used < carry.len() {
+                let at = self.open_mut().decoded;
+                match checkpoint::decode(&carry[used..], pool, source.generation, at) {
+                    Ok((chunk, blocks)) => {
+                        used += blocks * BLOCK_SIZE;
+                        self.open_mut().decoded += blocks as u64;
+                        good &= self.checkpoint_load(chunk);
+                    }
+                    // The rest of the chunk may be in the next read.
+                    Err(_) if have < source.blocks
+                        && carry.len() - used < checkpoint::CHUNK_BLOCKS_MAX * BLOCK_SIZE =>
+                    {
+                        break;
+                    }
+                    Err(_) => return false,
+                }
+            }
+            self.open_mut().carry = carry[used..].to_vec();
+            return good;
+        }
+    }
+
+    fn checkpoint_load(&mut self, chunk: Chunk) -> bool {
+        match chunk {
+            Chunk::Segments(items) => {
+                for item in items {
+                    if item.segment.get() as usize >= self.segments.table.len() {
+                        return false;
+                    }
+                    self.open_mut().segments.insert(item.segment.get(), item);
+                }
+            }
+            Chunk::Volumes(items) => {
+                for item in items {
+                    let volume = item.volume.get();
+                    match item.kind {
+                        0 => self.open_mut().synced.insert(volume, item.value.get()),
+                        _ => self.open_mut().marks.insert((volume, item.value.get()), item.aux.get()),
+                    };
+                }
+            }
+            Chunk::Blocks(items) => {
+                for item in items {
+                    let id = VolumeId((item.key.get() >> 48) as u16);
+                    let block = item.key.get() & ((1 << 48) - 1);
+                    if item.slot.get() >= self.segments.slots() {
+                        return false;
+                    }
+                    let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else { continue };
+                    let key = volume.base + block;
+                    let located = Located { slot: item.slot.get(), crc: item.crc.get() };
+                    self.replay_insert(key, located, item.flags & FLAG_DIRTY != 0, item.mask);
+                }
+            }
+        }
+        true
+    }
+
+    fn recover_heads(&mut self) {
+        let healthy: Vec<SegmentId> = (0..self.segments.table.len() as u32)
+            .filter(|&segment| self.segments.healthy(segment))
+            .collect();
+        let opening = self.open_mut();
+        opening.step = Step::Heads;
+        opening.reads = healthy.into_iter().map(|segment| (RecoverRead::Head(segment), 0)).collect();
+        self.recover_reads();
+    }
+
+    fn head_seen(&mut self, segment: SegmentId, result: Result<(), IoError>, buf: Buf) {
+        if result.is_err() {
+            self.open_mut().suspects.insert(segment);
+            return self.pool.give(buf);
+        }
+        match record::decode(buf.bytes()) {
+            Ok((header, _)) if self.is_ours(&header, segment) => {
+                self.open_mut().heads.insert(segment, header);
+            }
+            Err(FormatError::Damaged { .. } | FormatError::Invalid { .. }) => {
+                self.open_mut().suspects.insert(segment);
+            }
+            _ => {}
+        }
+        self.pool.give(buf);
+    }
+
+    fn is_ours(&self, header: &RecordHeader, segment: SegmentId) -> bool {
+        header.pool.get() == self.sb.pool()
+            && header.epoch.get() <= self.sb.epoch()
+            && (header.segment.get() == segment || header.twin.get() == segment)
+    }
+
+    /// Reads whole the segments that may hold records behind the checkpoint.
+    fn recover_segments(&mut self) {
+        let blocks = self.segments.blocks;
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        opening.step = Step::Segments;
+        let from = opening.source.map_or(0, |source| source.seq);
+        let mut wanted = BTreeSet::new();
+        for (&segment, head) in &opening.heads {
+            let item = opening.segments.get(&segment);
+            let newer = head.seq.get() > from || item.is_some_and(|item| item.last_seq.get() > from);
+            let twin = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_TWIN != 0);
+            let open = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_OPEN != 0);
+            if newer || open || twin {
+                wanted.insert(segment);
+            }
+        }
+        wanted.extend(opening.suspects.iter().copied());
+        let step = RECOVERY_READ_BLOCKS as u32;
+        opening.reads = wanted
+            .into_iter()
+            .flat_map(|segment| {
+                (0..blocks.div_ceil(step)).map(move |n| (RecoverRead::Segment(segment, n * step), 0))
+            })
+            .collect();
+        self.recover_reads();
+    }
+
+    fn segment_piece(&mut self, segment: SegmentId, from: u32, buf: Buf) {
+        let count = self.segments.blocks.div_ceil(RECOVERY_READ_BLOCKS as u32) as usize;
+        let pieces = self.open_mut().pieces.entry(segment).or_default();
+        pieces.insert(from, buf);
+        if pieces.len() < count {
+            return;
+        }
+        let pieces = self.open_mut().pieces.remove(&segment).expect("just there");
+        self.segment_parse(segment, &pieces);
+        pieces.into_values().for_each(|buf| self.pool.give(buf));
+    }
+
+    /// Finds the records of a segment. A block that is no record is stepped over: it may be a damaged header
+    /// in front of good ones.
+    fn segment_parse(&mut self, segment: SegmentId, pieces: &BTreeMap<u32, Buf>) {
+        let step = RECOVERY_READ_BLOCKS as u32;
+        let block = |at: u32| -> Option<&[u8]> {
+            let piece = pieces.get(&(at / step * step))?;
+            let from = (at % step) as usize * BLOCK_SIZE;
+            piece.bytes().get(from..from + BLOCK_SIZE)
+        };
+        let mut life: Option<(u32, u64)> = None;
+        let mut at = 0;
+        while at < self.segments.blocks {
+            let decoded = block(at).and_then(|bytes| record::decode(bytes).ok());
+            let good = decoded.filter(|(header, entries)| {
+                let payload = u32::from(header.payload_blocks.get());
+                self.is_ours(header, segment)
+                    && header.offset.get() == at
+                    && at + 1 + payload <= self.segments.blocks
+                    && entries.iter().all(|entry| self.entry_makes_sense(entry))
+            });
+            let Some((header, entries)) = good else {
+                at += 1;
+                continue;
+            };
+            let generation = match header.segment.get() == segment {
+                true => header.segment_generation.get(),
+                false => header.twin_generation.get(),
+            };
+            // A newer life of the segment starts over at its beginning; what is older is left over.
+            if life.is_some_and(|(g, seq)| generation != g || header.seq.get() <= seq) {
+                at += 1;
+                continue;
+            }
+            life = Some((generation, header.seq.get()));
+            let mut bad = Vec::new();
+            let mut payload = at + 1;
+            for (n, entry) in entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
+                let fits = block(payload).is_some_and(|bytes| checksum(bytes) == entry.crc.get());
+                if !fits && !self.is(Mutant::TornAccepted) {
+                    bad.push(n);
+                }
+                payload += 1;
+            }
+            at = payload;
+            self.open_mut().records.push(Found { header, entries, bad });
+        }
+    }
+
+    fn entry_makes_sense(&self, entry: &record::Entry) -> bool {
+        match entry.kind() {
+            EntryKind::SegmentFree => entry.block.get() < self.segments.table.len() as u64,
+            EntryKind::MarkClean => entry.aux.get() < u64::from(self.segments.slots()),
+            EntryKind::Dirty | EntryKind::Clean => entry.mask != 0,
+            _ => true,
+        }
+    }
+
+    /// Everything is read: the state is computed, and a new life of the log begins.
+    fn recover_replay(&mut self) {
+        if let Err(why) = self.replay() {
+            return self.open_failed(why);
+        }
+        if self.open_mut().distrust {
+            self.drop_all_clean();
+        }
+        self.rebuild_segments();
+        let header = &mut self.sb.block.header;
+        header.epoch = U64::new(header.epoch.get() + 1);
+        header.clean = 0;
+        self.open_mut().step = Step::Superblock;
+        self.superblock_write(Then::Opened);
+    }
+
+    fn drop_all_clean(&mut self) {
+        let mut clean = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, located| {
+            if !self.dirty.get(located.slot as usize) {
+                clean.push(key);
+            }
+        });
+        for key in clean {
+            self.replay_remove(key);
+            let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("of volumes");
+            self.open_mut().summary.tombstones.push((id, key - base));
+        }
+    }
+
+    /// The new epoch is durable: the log says what recovery decided.
+    pub(crate) fn recover_opened(&mut self) {
+        let opening = self.open_mut();
+        let summary = std::mem::take(&mut opening.summary);
+        let (seq, dseq) = (opening.seq_max, summary.dseq_end);
+        self.log.seq = seq;
+        self.log.dseq = dseq;
+        self.log.completed_dseq = dseq;
+        self.log.durable_dseq = dseq;
+        if !self.room(Point::Dirty, true, false) {
+            return self.open_failed("the log has no free segment; this is a bug".to_owned());
+        }
+        if !self.is(Mutant::NoEpochStart) {
+            self.note(EntryKind::EpochStart, VolumeId(0), summary.epoch_before, dseq);
+        }
+        let cuts: Vec<(VolumeId, u64)> =
+            self.volumes.iter().flatten().map(|v| (v.id, v.synced_seq)).collect();
+        for (id, synced) in cuts {
+            self.note(EntryKind::FillCut, id, 0, synced);
+            let volume = self.vol_mut(id);
+            (volume.synced_seq, volume.filled_seq) = (seq, seq);
+        }
+        for &(id, region) in &summary.regions_dropped {
+            self.note(EntryKind::RegionDrop, id, region, 0);
+        }
+        for &(id, block) in &summary.tombstones {
+            self.note(EntryKind::Tombstone, id, block, 1);
+        }
+        self.send(Point::Dirty);
+        let want = self.log.dseq_gathered();
+        self.want_durable(want);
+        let opening = self.open_mut();
+        opening.step = Step::Flush;
+        opening.want_dseq = want;
+        opening.summary = summary;
+        let flushed: Vec<VolumeId> = self
+            .volumes
+            .iter()
+            .flatten()
+            .filter(|v| v.offline.is_none() && v.volatile_cache)
+            .map(|v| v.id)
+            .collect();
+        if self.is(Mutant::NoFlushAtOpen) {
+            return;
+        }
+        for id in flushed {
+            self.open_mut().flushes += 1;
+            self.recover_flush(Target::Origin(id), 0);
+        }
+    }
+
+    fn recover_flush(&mut self, target: Target, tries: u8) {
+        let op = self.op(Op::RecoverFlush { target, tries });
+        self.out.push(Effect::Flush { op, target });
+    }
+
+    pub(crate) fn recover_flush_done(
+        &mut self,
+        target: Target,
+        tries: u8,
+        result: Result<(), IoError>,
+    ) {
+        if result.is_err() && tries + 1 < FLUSH_TRIES {
+            return self.recover_flush(target, tries + 1);
+        }
+        if let (Err(_), Target::Origin(id)) = (result, target) {
+            self.vol_mut(id).offline = Some("the origin could not be flushed".to_owned());
+        }
+        if self.opening.is_some() {
+            self.open_mut().flushes -= 1;
+        }
+    }
+
+    /// Part of `settle` while recovery runs.
+    pub(crate) fn recover_more(&mut self) {
+        if self.dead {
+            return self.open_failed("a cache device failed while the pool was opened".to_owned());
+        }
+        self.superblock_more();
+        if self.opening.as_ref().is_none_or(|opening| opening.step != Step::Flush) {
+            return;
+        }
+        self.send_gathered();
+        self.flush_more();
+        let opening = self.open_mut();
+        let (want, flushes) = (opening.want_dseq, opening.flushes);
+        let durable = self.log.durable_dseq >= want
+            || (self.is(Mutant::NoFlushAtOpen) && self.log.completed_dseq >= want);
+        if !durable || flushes > 0 {
+            return;
+        }
+        let opening = self.opening.take().expect("recovery is under way");
+        self.state = State::Serving;
+        self.out.push(Effect::Notice(Notice::Opened {
+            records: opening.summary.records,
+            blocks: self.index.len() as u64,
+            dirty: self.volumes.iter().flatten().map(|v| v.dirty.len()).sum(),
+        }));
+        self.recover_tries.clear();
+        for name in std::mem::take(&mut self.early) {
+            let offline = self.vol(self.reqs.get(name).expect("waits").volume).offline.is_some();
+            if offline {
+                self.req(name).fail(IoError::Gone);
+                self.reply(name);
+            } else {
+                self.accept(name);
+            }
+        }
+    }
+
+    /// Segment states follow from the index, the checkpoint's table and the records found. I2.
+    fn rebuild_segments(&mut self) {
+        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
+        self.index.scan(0, self.index.bucket_count(), |_, located| {
+            let segment = (located.slot / self.segments.blocks) as usize;
+            live[segment].0 += 1;
+            live[segment].1 += u32::from(self.dirty.get(located.slot as usize));
+        });
+        let opening = self.opening.take().expect("recovery is under way");
+        let mut order: Vec<(u64, SegmentId)> = Vec::new();
+        for id in 0..self.segments.table.len() as u32 {
+            let (item, head) = (opening.segments.get(&id), opening.heads.get(&id));
+            let segment = &mut self.segments.table[id as usize];
+            (segment.live, segment.dirty) = live[id as usize];
+            segment.end = self.segments.blocks;
+            segment.durable_end = self.segments.blocks;
+            if let Some(item) = item {
+                segment.generation = item.generation.get();
+                segment.last_seq = item.last_seq.get();
+                segment.dirty_class = item.flags.get() & checkpoint::SEGMENT_DIRTY_CLASS != 0;
+                segment.twin = item.twin.get();
+                if item.flags.get() & checkpoint::SEGMENT_FREE != 0 {
+                    segment.twin = SEGMENT_NONE;
+                }
+            }
+            if let Some(head) = head {
+                let own = head.segment.get() == id;
+                let generation =
+                    if own { head.segment_generation.get() } else { head.twin_generation.get() };
+                if generation >= segment.generation {
+                    segment.generation = generation;
+                    segment.twin = if own { head.twin.get() } else { SEGMENT_NONE };
+                    segment.dirty_class = head.class == record::RecordClass::Dirty as u8;
+                }
+            }
+            order.push((head.map_or(0, |head| head.seq.get()), id));
+        }
+        for found in &opening.records {
+            let id = found.header.segment.get() as usize;
+            let segment = &mut self.segments.table[id];
+            segment.last_seq = segment.last_seq.max(found.header.seq.get());
+            segment.twin = if found.header.segment_generation.get() >= segment.generation {
+                found.header.twin.get()
+            } else {
+                segment.twin
+            };
+        }
+        order.sort_unstable();
+        for (_, id) in order {
+            self.segments.set_order(id);
+        }
+        self.opening = Some(opening);
+        self.assign_uses();
+    }
+
+    fn assign_uses(&mut self) {
+        let count = self.segments.table.len() as u32;
+        let mut twins = BTreeMap::new();
+        for id in 0..count {
+            let segment = &self.segments.table[id as usize];
+            let twin = segment.twin;
+            let of_use = segment.live > 0 || (segment.dirty_class && segment.last_seq > 0);
+            if twin != SEGMENT_NONE && of_use && (twin as usize) < self.segments.table.len() {
+                twins.insert(twin, id);
+            } else {
+                self.segments.table[id as usize].twin = SEGMENT_NONE;
+            }
+        }
+        for id in 0..count {
+            let segment = &mut self.segments.table[id as usize];
+            if let Some(&primary) = twins.get(&id)
+                && segment.live == 0
+            {
+                segment.usage = Use::Twin(primary);
+                segment.twin = SEGMENT_NONE;
+            } else if segment.live > 0 {
+                segment.usage = Use::Sealed;
+            }
+        }
+        for id in 0..count {
+            let usage = self.segments.table[id as usize].usage;
+            let twin = self.segments.table[id as usize].twin;
+            if twin != SEGMENT_NONE && self.segments.table[twin as usize].usage != Use::Twin(id) {
+                self.segments.table[id as usize].twin = SEGMENT_NONE;
+            }
+            if usage == Use::Free {
+                // Empty, but a roll-forward may need its records: it becomes free when nobody does.
+                self.segments.empty(id, 0);
+            }
+        }
+        let forgotten = self.sb.previous_seq();
+        self.segments.release(u64::MAX, forgotten);
+    }
+
+    pub(crate) fn replay_insert(&mut self, key: u64, located: Located, dirty: bool, mask: u8) {
+        self.replay_remove(key);
+        self.index.insert(key, located);
+        self.dirty.set(located.slot as usize, dirty);
+        if mask != MASK_FULL {
+            self.partial.insert(located.slot, mask);
+        }
+    }
+
+    pub(crate) fn replay_remove(&mut self, key: u64) {
+        if let Some(old) = self.index.remove(key) {
+            self.dirty.set(old.slot as usize, false);
+            self.partial.remove(&old.slot);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Write to the origin: write-through, write-around, pass-through, and sequential streams of any mode.
+//!
+//! Before the first such write to a region since the last sync point, an intent for the region is made
+//! durable: after a crash the clean blocks of marked regions do not count, because the origin may hold newer
+//! data (or the cache what the origin has lost). I11: the older cached copy is gone, and the log says so,
+//! before the FLUSH that follows the write completes.
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::Key;
+use crate::log::Point;
+use crate::op::{Op, Stage};
+use crate::stats::Reason;
+use forebay_format::record::EntryKind;
+use forebay_format::{BLOCK_SIZE, MASK_FULL};
+
+impl Engine {
+    pub(crate) fn origin_write_begin(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        let (first, last, id) = (req.first, req.last, req.volume);
+        if self.dead && (self.touches_dirty(req) || self.unsure(first, last)) {
+            self.req(name).fail(IoError::Io);
+            return self.reply(name);
+        }
+        if self.writeback.covers(first, last) {
+            self.req(name).stage = Stage::Waiting;
+            return self.behind_writeback.push(name);
+        }
+        self.overtake(name);
+        let need = self.mark_regions(id, first, last);
+        let req = self.req(name);
+        req.stage = Stage::Intending;
+        req.durable_dseq = need;
+        self.intending.push(name);
+        self.want_durable(need);
+    }
+
+    /// Blocks that became clean by a record that may not have survived the cache device: whether the log
+    /// still calls them dirty is not known.
+    fn unsure(&self, first: Key, last: Key) -> bool {
+        self.log.cleaned.iter().any(|&(_, key)| (first..=last).contains(&key))
+    }
+
+    /// Marks the regions of `first..=last`. Returns the dirty-class number that must be durable before the
+    /// origin is written.
+    pub(crate) fn mark_regions(&mut self, id: VolumeId, first: Key, last: Key) -> u64 {
+        if self.dead || self.is(Mutant::NoIntent) {
+            return 0;
+        }
+        let base = self.vol(id).base;
+        let blocks = self.tuning.region_blocks;
+        let renew_below = self.sync.as_ref().map_or(0, |sync| sync.mark_dseq);
+        let mut need = 0;
+        for region in (first - base) / blocks..=(last - base) / blocks {
+            let marked = self.vol(id).intents.marked.get(&region).copied();
+            if marked.is_none_or(|dseq| dseq <= renew_below) {
+                let dseq = self.note(EntryKind::Intent, id, region, 0);
+                self.vol_mut(id).intents.marked.insert(region, dseq);
+                need = need.max(marked.unwrap_or(dseq));
+            }
+            need = need.max(marked.unwrap_or(0));
+        }
+        need
+    }
+
+    /// Lets origin writes go on whose intents are durable, and those end that waited for the log.
+    pub(crate) fn resume_intending(&mut self) {
+        let mut at = 0;
+        while at < self.intending.len() {
+            let name = self.intending[at];
+            let req = self.reqs.get(name).expect("under way");
+            let ready = match (req.issued, self.dead) {
+                (false, true) => self.distrusted,
+                (true, true) => true,
+                (false, false) => req.durable_dseq <= self.log.durable_dseq,
+                (true, false) => req.durable_dseq <= self.log.completed_dseq,
+            };
+            if !ready {
+                at += 1;
+                continue;
+            }
+            self.intending.swap_remove(at);
+            if self.reqs.get(name).expect("under way").issued {
+                self.origin_write_end(name);
+            } else if self.reqs.get(name).expect("under way").kind == RequestKind::Write {
+                self.origin_write_issue(name);
+            } else {
+                self.zero_issue(name);
+            }
+        }
+    }
+
+    fn origin_write_issue(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        let (first, last) = (req.first, req.last);
+        if self.dead && (self.touches_dirty(req) || self.unsure(first, last)) {
+            self.req(name).fail(IoError::Io);
+            return self.reply(name);
+        }
+        if !self.is(Mutant::OriginWriteKeepsCached) {
+            self.drop_range(first, last);
+        }
+        let now = self.now;
+        let req = self.reqs.get_mut(name).expect("under way");
+        req.stage = Stage::Working;
+        req.issued = true;
+        req.pending = 1;
+        let (offset, id) = (req.offset, req.volume);
+        let buf = std::mem::take(&mut req.buf);
+        let volume = self.vol_mut(id);
+        volume.origin_used = now;
+        volume.stats.write_bytes_origin += buf.len() as u64;
+        let op = self.op(Op::OriginWrite { req: name });
+        self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
+    }
+
+    /// Takes clean blocks out of cache and RAM, with a word in the log for each.
+    pub(crate) fn drop_range(&mut self, first: Key, last: Key) {
+        for key in first..=last {
+            self.ram.remove(key);
+            self.drop_clean(key);
+        }
+    }
+
+    pub(crate) fn origin_write_done(&mut self, name: u64, result: Result<(), IoError>, buf: Buf) {
+        let req = self.req(name);
+        req.buf = buf;
+        let id = req.volume;
+        if let Err(error) = result {
+            let error = if error == IoError::Io || error == IoError::NoSpace { error } else { IoError::Io };
+            req.fail(error);
+        }
+        self.origin_written(id, true);
+        self.part_done(name);
+    }
+
+    /// The origin holds data of the write: it may enter the cache, and the write may be acknowledged.
+    pub(crate) fn origin_write_step(&mut self, name: u64) {
+        if self.reqs.get(name).expect("under way").error.is_none() {
+            self.fill_written(name);
+        }
+        self.hold_for_log(name);
+    }
+
+    /// I: an older dirty version of these blocks may have ended by a record that is not written yet; a
+    /// `kill -9` before it is would bring that version back. Waits for it.
+    pub(crate) fn hold_for_log(&mut self, name: u64) {
+        let ends = self.log.cleaned.back().map_or(0, |&(dseq, _)| dseq);
+        let req = self.req(name);
+        req.stage = Stage::Intending;
+        req.durable_dseq = ends;
+        self.intending.push(name);
+    }
+
+    fn origin_write_end(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        if req.fua && req.error.is_none() && !self.is(Mutant::FuaIgnored) {
+            let written = self.vol(req.volume).flush.client_written;
+            let dseq = self.log.dseq_gathered();
+            return self.flush_wait(name, dseq, written);
+        }
+        self.reply(name);
+    }
+
+    /// Write-through: what was written is kept in the cache. Only whole blocks, and before an overlapping
+    /// write may begin.
+    fn fill_written(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
+        let volume = self.vol(id);
+        let base = volume.base;
+        if !volume.mode.plan().write_fill || self.dead {
+            return;
+        }
+        for key in first..=last {
+            let req = self.reqs.get(name).expect("under way");
+            if req.mask_of(key, base) != MASK_FULL {
+                continue;
+            }
+            let (_, at) = req.part_of(key, base);
+            if sequential {
+                self.vol_mut(id).stats.not_cached[Reason::Sequential as usize] += 1;
+                continue;
+            }
+            let mut block = self.pool.take(BLOCK_SIZE);
+            let req = self.reqs.get(name).expect("under way");
+            block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
+            let kind = EntryKind::Clean;
+            let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, false);
+            if room.is_some() {
+                self.ram.insert(key, block.bytes());
+            } else {
+                self.vol_mut(id).stats.not_cached[Reason::NoSpace as usize] += 1;
+            }
+            self.pool.give(block);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Reclaim: empties segments for reuse. What is kept is moved first; only then does an entry say that the
+//! segment is empty, and only when that is durable is the segment used again (I3).
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located};
+use crate::limits::*;
+use crate::log::Point;
+use crate::op::Op;
+use crate::policy::eviction::{Candidate, Choice, choose};
+use crate::segment::{SegmentId, Use};
+use forebay_format::record::EntryKind;
+use forebay_format::{BLOCK_SIZE, checksum};
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Victim {
+    segment: SegmentId,
+    choice: Choice,
+}
+
+/// The reclaim of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaim {
+    victims: Vec<Victim>,
+    /// Next bucket of the index to look at.
+    scan: Option<usize>,
+    /// Blocks of the victims found by the scan.
+    found: Vec<(Key, Located)>,
+    /// Blocks to move.
+    moves: VecDeque<(Key, Located)>,
+    moving: usize,
+    /// Dirty blocks that cannot be read.
+    lost: Vec<SegmentId>,
+    /// Nothing can be emptied because of dirty blocks.
+    pub(crate) starves: bool,
+}
+
+impl Engine {
+    /// Everything up to this sequence number is of no use to any roll-forward.
+    fn forgotten_seq(&self) -> u64 {
+        self.sb.previous_seq()
+    }
+
+    fn free_wanted(&self) -> usize {
+        (self.segments.table.len() / 32).clamp(SEGMENTS_FOR_FILLS + 2, 64)
+    }
+
+    pub(crate) fn reclaim_more(&mut self) {
+        let (durable, forgotten) =
+            match (self.is(Mutant::ReuseBeforeDurable), self.is(Mutant::ReuseBeforeCheckpoint)) {
+                (true, _) => (u64::MAX, self.forgotten_seq()),
+                (_, true) => (self.log.durable_dseq, u64::MAX),
+                _ => (self.log.durable_dseq, self.forgotten_seq()),
+            };
+        if self.segments.release(durable, forgotten) > 0 {
+            self.reclaim.starves = false;
+        }
+        if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq) {
+            if self.segments.free_count() < self.free_wanted() {
+                self.want_durable(dseq);
+            }
+        }
+        if self.reclaim.victims.is_empty() {
+            self.victims_choose();
+        }
+        self.victims_scan();
+        self.victims_move();
+        self.victims_empty();
+    }
+
+    fn victims_choose(&mut self) {
+        let soon = self.segments.emptied.len();
+        let enough = self.segments.free_count() + soon >= self.free_wanted();
+        let pairs = self.segments.free_pairs() + soon / 2 >= self.free_wanted();
+        if (enough && pairs) || self.segments.free_count() >= 2 * self.free_wanted() {
+            self.reclaim.starves = false;
+            return;
+        }
+        self.admission.full_once = true;
+        let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
+        // Moving dirty blocks costs room before it gives any.
+        let dirty_max = if critical { self.segments.blocks / 4 } else { self.segments.blocks / 8 };
+        for _ in 0..VICTIMS_MAX {
+            let Some((segment, choice)) = choose(self.candidates(), dirty_max) else { break };
+            self.segments.table[segment as usize].usage = Use::Victim;
+            self.reclaim.victims.push(Victim { segment, choice });
+        }
+        self.reclaim.starves = self.reclaim.victims.is_empty();
+        if !self.reclaim.victims.is_empty() {
+            self.reclaim.scan = Some(0);
+            self.index.track_moves(true);
+        }
+    }
+
+    pub(crate) fn reclaim_scanning(&self) -> bool {
+        self.reclaim.scan.is_some()
+    }
+
+    /// Entries that moved in the index while another scan was looking.
+    pub(crate) fn reclaim_saw(&mut self, moved: &[(Key, Located)]) {
+        let segments = &self.segments;
+        let victims = moved.iter().filter(|(_, located)| {
+            segments.table[segments.of(located.slot) as usize].usage == Use::Victim
+        });
+        self.reclaim.found.extend(victims);
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = (u32, Candidate)> + '_ {
+        let blocks = self.segments.blocks;
+        (0..).zip(&self.segments.table).filter_map(move |(id, segment)| {
+            let ready = segment.usage == Use::Sealed && segment.inflight == 0;
+            ready.then_some((
+                id,
+                Candidate { live: segment.live, dirty: segment.dirty, blocks, order: segment.order },
+            ))
+        })
+    }
+
+    /// Looks for the victims' blocks in a slice of the index.
+    fn victims_scan(&mut self) {
+        let Some(from) = self.reclaim.scan else { return };
+        let to = from + SCAN_BUCKETS;
+        let mut found = std::mem::take(&mut self.reclaim.found);
+        let segments = &self.segments;
+        let mut look = |key: Key, located: Located| {
+            if segments.table[segments.of(located.slot) as usize].usage == Use::Victim {
+                found.push((key, located));
+            }
+        };
+        self.index.scan(from, to, &mut look);
+        let moved = self.index.take_moved();
+        moved.iter().for_each(|&(key, located)| look(key, located));
+        if self.checkpoint.scanning() {
+            self.checkpoint.moved.extend(moved);
+        }
+        self.reclaim.found = found;
+        if to < self.index.bucket_count() {
+            self.reclaim.scan = Some(to);
+            return;
+        }
+        self.reclaim.scan = None;
+        self.index.track_moves(self.checkpoint.scanning());
+        self.keep_or_drop();
+    }
+
+    /// Decides for each block of the victims. Those to drop stay in `found` until the segment is empty.
+    fn keep_or_drop(&mut self) {
+        self.reclaim.found.sort_unstable_by_key(|&(_, located)| located.slot);
+        self.reclaim.found.dedup();
+        for at in 0..self.reclaim.found.len() {
+            let (key, located) = self.reclaim.found[at];
+            if self.index.get(key) != Some(located) {
+                continue;
+            }
+            let segment = self.segments.of(located.slot);
+            let choice =
+                self.reclaim.victims.iter().find(|v| v.segment == segment).map(|v| v.choice);
+            let dirty = self.dirty.get(located.slot as usize);
+            let hot = choice == Some(Choice::Clean) || self.referenced.get(located.slot as usize);
+            let drop_dirty = self.is(Mutant::ReclaimDropsDirty);
+            if (dirty && !drop_dirty) || (hot && self.may_open(Point::Reinsert, false)) {
+                self.reclaim.moves.push_back((key, located));
+            }
+        }
+    }
+
+    fn victims_move(&mut self) {
+        while self.reclaim.moving < MOVES_IN_FLIGHT_MAX {
+            let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
+            if self.index.get(key) != Some(located) {
+                continue;
+            }
+            self.reclaim.moving += 1;
+            self.move_read(key, located, 0);
+        }
+    }
+
+    fn move_read(&mut self, key: Key, located: Located, tries: u8) {
+        // A victim is not used again before its moves have ended: no pin is needed.
+        let from = self.copy_for(located.slot, tries);
+        let slot = self.segments.slot(from, located.slot % self.segments.blocks);
+        let (device, offset) = self.segments.locate(slot);
+        let buf = self.pool.take(BLOCK_SIZE);
+        let op = self.op(Op::Move { key, located, tries });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn move_done(
+        &mut self,
+        key: Key,
+        located: Located,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        if self.index.get(key) != Some(located) {
+            self.reclaim.moving -= 1;
+            return self.pool.give(buf);
+        }
+        let dirty = self.dirty.get(located.slot as usize);
+        if result.is_err() || checksum(buf.bytes()) != located.crc {
+            self.pool.give(buf);
+            if tries + 1 < CACHE_READ_TRIES {
+                return self.move_read(key, located, tries + 1);
+            }
+            self.reclaim.moving -= 1;
+            self.count_bad(key, dirty);
+            if dirty {
+                self.reclaim.lost.push(self.segments.of(located.slot));
+            }
+            return;
+        }
+        let mask = self.mask(located.slot);
+        let (point, kind) = match dirty {
+            true => (Point::Dirty, EntryKind::Dirty),
+            false => (Point::Reinsert, EntryKind::Clean),
+        };
+        let room = self.append(point, key, buf.bytes(), kind, mask, true);
+        self.pool.give(buf);
+        self.reclaim.moving -= 1;
+        if room.is_none() && dirty {
+            // No room now: again when there is.
+            self.reclaim.moves.push_back((key, located));
+        }
+    }
+
+    /// Nothing is left to move: the segments are empty.
+    fn victims_empty(&mut self) {
+        let busy = self.reclaim.scan.is_some()
+            || self.reclaim.moving > 0
+            || !self.reclaim.moves.is_empty();
+        if self.reclaim.victims.is_empty() || busy {
+            return;
+        }
+        let found = std::mem::take(&mut self.reclaim.found);
+        let lost = std::mem::take(&mut self.reclaim.lost);
+        for victim in std::mem::take(&mut self.reclaim.victims) {
+            let id = victim.segment;
+            if lost.contains(&id) {
+                // It holds a dirty block that cannot be read: to be answered with an error for ever.
+                self.segments.table[id as usize].usage = Use::Lost;
+                continue;
+            }
+            self.victim_empty(id, &found);
+        }
+    }
+
+    fn victim_empty(&mut self, id: SegmentId, found: &[(Key, Located)]) {
+        let generation = u64::from(self.segments.table[id as usize].generation);
+        let dseq = if self.is(Mutant::NoSegmentFree) {
+            0
+        } else {
+            self.note(EntryKind::SegmentFree, VolumeId(0), u64::from(id), generation)
+        };
+        let first = self.segments.slot(id, 0);
+        let blocks = self.segments.blocks;
+        let from = found.partition_point(|&(_, located)| located.slot < first);
+        let inside = found[from..]
+            .iter()
+            .take_while(|&&(_, located)| located.slot < first + blocks);
+        let mut dropped = true;
+        for &(key, located) in inside {
+            if self.index.get(key) == Some(located) {
+                assert!(
+                    !self.dirty.get(located.slot as usize) || self.is(Mutant::ReclaimDropsDirty),
+                    "I4: reclaim keeps what is dirty"
+                );
+                self.forget(key);
+            } else {
+                dropped = false;
+            }
+        }
+        self.stats.segments_dropped += u64::from(dropped);
+        self.stats.segments_cleaned += u64::from(!dropped);
+        self.segments.empty(id, dseq);
+    }
+}

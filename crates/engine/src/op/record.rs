@@ -1,0 +1,502 @@
+//! Records: gathering entries and blocks, sending them, and what happens when they are on the device.
+//!
+//! Group commit: while as many dirty-class records are under way as the tuning allows, what comes gathers in
+//! the next one. Writes are acknowledged in the order of the log, so that what recovery finds up to the
+//! first gap contains everything acknowledged.
+
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located, Slot};
+use crate::limits::*;
+use crate::log::{Gather, Point, Sent};
+use crate::op::{Op, read};
+use crate::segment::{SegmentId, Use};
+use crate::Mutant;
+use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
+use forebay_format::{BLOCK_SIZE, SEGMENT_NONE, checksum};
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U32, U64};
+
+/// Payload blocks of one record: header and payload together fill a buffer of half a megabyte.
+const PAYLOAD_MAX: u32 = PAYLOAD_BLOCKS_MAX as u32 - 1;
+
+impl Engine {
+    /// Gathers an entry without payload. Returns the dirty-class number that its record will have.
+    pub(crate) fn note(&mut self, kind: EntryKind, volume: VolumeId, block: u64, aux: u64) -> u64 {
+        self.note_entry(Entry::plain(kind, volume.0, block, aux))
+    }
+
+    fn note_entry(&mut self, entry: Entry) -> u64 {
+        if self.log.backlog.is_empty() && self.room(Point::Dirty, true, false) {
+            let now = self.now;
+            let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
+            if gather.entries.is_empty() {
+                gather.since = now;
+            }
+            gather.entries.push(entry);
+        } else {
+            self.log.backlog.push_back(entry);
+        }
+        self.log.dseq_gathered()
+    }
+
+    /// Gathers entries that found no room before.
+    pub(crate) fn note_backlog(&mut self) {
+        while !self.log.backlog.is_empty() && self.room(Point::Dirty, true, false) {
+            let entry = self.log.backlog.pop_front().expect("not empty");
+            let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
+            gather.entries.push(entry);
+        }
+    }
+
+    /// Appends a block at a write point and points the index at it. `None`: no room now.
+    ///
+    /// `block` is one whole block; sectors outside `mask` are of no meaning. `own` may use the reserve.
+    pub(crate) fn append(
+        &mut self,
+        point: Point,
+        key: Key,
+        block: &[u8],
+        kind: EntryKind,
+        mask: u8,
+        own: bool,
+    ) -> Option<Slot> {
+        debug_assert_eq!(block.len(), BLOCK_SIZE);
+        if !self.log.backlog.is_empty() && point == Point::Dirty {
+            return None;
+        }
+        if !self.room(point, own, true) {
+            return None;
+        }
+        let now = self.now;
+        let (volume, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let gather = self.log.gather[point as usize].as_mut().expect("there is room");
+        if gather.entries.is_empty() {
+            gather.since = now;
+        }
+        let place = (1 + gather.payload as usize) * BLOCK_SIZE;
+        gather.buf.bytes_mut()[place..place + BLOCK_SIZE].copy_from_slice(block);
+        let crc = checksum(block);
+        let mut entry = Entry::plain(kind, volume.0, key - base, 0);
+        entry.crc = U32::new(crc);
+        entry.mask = mask;
+        gather.entries.push(entry);
+        let slot = gather.segment * self.segments.blocks + gather.offset + 1 + gather.payload;
+        gather.payload += 1;
+        match point {
+            Point::Dirty => self.stats.dirty_bytes += BLOCK_SIZE as u64,
+            Point::Fill => self.stats.fill_bytes += BLOCK_SIZE as u64,
+            Point::Reinsert => self.stats.reinsert_bytes += BLOCK_SIZE as u64,
+        }
+        self.install(key, Located { slot, crc }, kind == EntryKind::Dirty, mask);
+        Some(slot)
+    }
+
+    /// Makes sure that the record gathered at `point` has room for one more entry (and block).
+    pub(crate) fn room(&mut self, point: Point, own: bool, payload: bool) -> bool {
+        if self.dead {
+            return false;
+        }
+        if let Some(gather) = &self.log.gather[point as usize] {
+            let blocks = !payload || gather.payload < gather.payload_max;
+            if blocks && gather.entries.len() < RECORD_ENTRIES {
+                return true;
+            }
+            if !self.send(point) {
+                return false;
+            }
+        }
+        self.start_gather(point, own, payload)
+    }
+
+    /// Starts a record at a write point, in a new segment if the open one is full.
+    fn start_gather(&mut self, point: Point, own: bool, payload: bool) -> bool {
+        let blocks = self.segments.blocks;
+        if let Some(open) = self.log.open[point as usize] {
+            let end = self.segments.table[open as usize].end;
+            if end + u32::from(payload) < blocks {
+                self.gather_at(point, open, end);
+                return true;
+            }
+        }
+        if !self.may_open(point, own) {
+            return false;
+        }
+        self.seal(point);
+        let Some(open) = self.segments.open(point == Point::Dirty) else { return false };
+        self.segments.table[open as usize].dirty_class = point == Point::Dirty;
+        self.log.open[point as usize] = Some(open);
+        self.gather_at(point, open, 0);
+        true
+    }
+
+    fn gather_at(&mut self, point: Point, segment: SegmentId, offset: u32) {
+        let payload_max = (self.segments.blocks - offset - 1).min(PAYLOAD_MAX);
+        let buf = self.pool.take((1 + PAYLOAD_MAX as usize) * BLOCK_SIZE);
+        self.log.gather[point as usize] = Some(Gather {
+            segment,
+            offset,
+            buf,
+            entries: self.log.spare_entries.pop().unwrap_or_default(),
+            payload: 0,
+            payload_max,
+            waiters: self.log.spare_waiters.pop().unwrap_or_default(),
+            since: self.now,
+        });
+    }
+
+    /// Closes the open segment of a write point.
+    fn seal(&mut self, point: Point) {
+        if let Some(open) = self.log.open[point as usize].take() {
+            let segment = &mut self.segments.table[open as usize];
+            if segment.usage == Use::Open {
+                segment.usage = Use::Sealed;
+            }
+        }
+    }
+
+    /// Sends the record gathered at a write point, if there is anything in it. Whether it is gone.
+    pub(crate) fn send(&mut self, point: Point) -> bool {
+        let empty = self.log.gather[point as usize].as_ref().is_none_or(|g| g.entries.is_empty());
+        if empty {
+            if let Some(gather) = self.log.gather[point as usize].take() {
+                self.reuse(gather.buf, gather.entries, gather.waiters);
+            }
+            return true;
+        }
+        let mut gather = self.log.gather[point as usize].take().expect("not empty");
+        self.log.seq += 1;
+        self.log.dseq += u64::from(point == Point::Dirty);
+        let (seq, dseq) = (self.log.seq, self.log.dseq);
+        let header = self.header(point, &gather);
+        forebay_format::record::encode(
+            &header,
+            &gather.entries,
+            &mut gather.buf.bytes_mut()[..BLOCK_SIZE],
+        );
+        let blocks = 1 + gather.payload;
+        gather.buf.set_len(blocks as usize * BLOCK_SIZE);
+        let slot = self.segments.slot(gather.segment, gather.offset);
+        let segment = &mut self.segments.table[gather.segment as usize];
+        segment.end = gather.offset + blocks;
+        segment.inflight += 1;
+        segment.last_seq = seq;
+        let twin = segment.twin;
+        if point != Point::Dirty {
+            self.note_filled(&gather.entries, seq);
+        }
+        let mut writes = 1;
+        if twin != SEGMENT_NONE {
+            self.segments.table[twin as usize].inflight += 1;
+            writes += 1;
+            let mut copy = self.pool.take(gather.buf.len());
+            copy.bytes_mut().copy_from_slice(gather.buf.bytes());
+            let to = self.segments.slot(twin, gather.offset);
+            self.stats.mirror_bytes += copy.len() as u64;
+            self.write_copy(seq, twin, to, copy, 0);
+        }
+        self.stats.records += 1;
+        self.stats.header_bytes += BLOCK_SIZE as u64;
+        let sent = Sent {
+            seq,
+            dseq,
+            point,
+            segment: gather.segment,
+            payload_slot: slot + 1,
+            payload: gather.payload,
+            writes,
+            copies: 0,
+            waiters: gather.waiters,
+            readers: Vec::new(),
+            done: false,
+        };
+        match point {
+            Point::Dirty => self.log.sent_dirty.push_back(sent),
+            _ => self.log.sent_clean.push(sent),
+        }
+        self.write_copy(seq, gather.segment, slot, gather.buf, 0);
+        gather.entries.clear();
+        self.log.spare_entries.push(gather.entries);
+        true
+    }
+
+    fn header(&self, point: Point, gather: &Gather) -> RecordHeader {
+        let mut header = RecordHeader::new_zeroed();
+        let segment = &self.segments.table[gather.segment as usize];
+        header.class = point.class() as u8;
+        header.pool = U64::new(self.sb.pool());
+        header.epoch = U64::new(self.sb.epoch());
+        header.seq = U64::new(self.log.seq);
+        header.dseq = U64::new(self.log.dseq);
+        header.durable_dseq = U64::new(self.log.durable_dseq);
+        header.segment = U32::new(gather.segment);
+        header.segment_generation = U32::new(segment.generation);
+        header.twin = U32::new(segment.twin);
+        header.twin_generation = U32::new(match segment.twin {
+            SEGMENT_NONE => 0,
+            twin => self.segments.table[twin as usize].generation,
+        });
+        header.offset = U32::new(gather.offset);
+        header
+    }
+
+    fn note_filled(&mut self, entries: &[Entry], seq: u64) {
+        for entry in entries {
+            let volume = usize::from(entry.volume.get());
+            if let Some(volume) = self.volumes.get_mut(volume).and_then(|v| v.as_mut()) {
+                volume.filled_seq = seq;
+            }
+        }
+    }
+
+    fn write_copy(&mut self, seq: u64, segment: SegmentId, slot: Slot, buf: Buf, tries: u8) {
+        let (device, offset) = self.segments.locate(slot);
+        let op = self.op(Op::Record { seq, segment, tries });
+        self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
+    }
+
+    fn reuse(&mut self, buf: Buf, mut entries: Vec<Entry>, mut waiters: Vec<u64>) {
+        self.pool.give(buf);
+        entries.clear();
+        waiters.clear();
+        self.log.spare_entries.push(entries);
+        self.log.spare_waiters.push(waiters);
+    }
+
+    /// One copy of a record is written, or failed.
+    pub(crate) fn record_done(
+        &mut self,
+        seq: u64,
+        segment: SegmentId,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        if result.is_err() && !self.dead && self.segments.healthy(segment) {
+            if tries + 1 < CACHE_WRITE_TRIES {
+                let sent = self.log.sent(seq).expect("under way");
+                let offset = sent.payload_slot - 1 - sent.segment * self.segments.blocks;
+                let slot = self.segments.slot(segment, offset);
+                return self.write_copy(seq, segment, slot, buf, tries + 1);
+            }
+            let device = self.segments.device_of(segment);
+            self.device_failed(device, "a write failed");
+        }
+        self.segments.table[segment as usize].inflight -= 1;
+        let sent = self.log.sent(seq).expect("under way");
+        sent.writes -= 1;
+        sent.copies += u8::from(result.is_ok());
+        if sent.writes == 0 {
+            sent.done = true;
+            let readers = std::mem::take(&mut sent.readers);
+            let failed = sent.copies == 0;
+            self.serve_readers(readers, failed, seq, &buf);
+            self.complete_clean(seq);
+            self.complete_dirty();
+        }
+        self.pool.give(buf);
+    }
+
+    fn serve_readers(&mut self, readers: Vec<u64>, failed: bool, seq: u64, buf: &Buf) {
+        for reader in readers {
+            let Some(Op::ReadSent(run)) = self.ops.remove(reader) else {
+                panic!("only reads wait for a record")
+            };
+            let sent = self.log.sent(seq).expect("under way");
+            let at = (1 + run.slot - sent.payload_slot) as usize * BLOCK_SIZE;
+            if failed {
+                self.read_unreadable(run, Buf::empty());
+            } else {
+                self.read_bytes(run, &buf.bytes()[at..at + BLOCK_SIZE]);
+            }
+        }
+    }
+
+    fn complete_clean(&mut self, seq: u64) {
+        if let Some(at) = self.log.sent_clean.iter().position(|sent| sent.seq == seq) {
+            let sent = self.log.sent_clean.swap_remove(at);
+            self.reuse(Buf::empty(), Vec::new(), sent.waiters);
+        }
+    }
+
+    /// Acknowledges dirty-class records in the order of the log.
+    fn complete_dirty(&mut self) {
+        if self.is(Mutant::AckOutOfOrder) {
+            let done: Vec<Vec<u64>> = self
+                .log
+                .sent_dirty
+                .iter_mut()
+                .filter(|sent| sent.done)
+                .map(|sent| std::mem::take(&mut sent.waiters))
+                .collect();
+            done.into_iter().flatten().for_each(|req| self.part_done(req));
+        }
+        while self.log.sent_dirty.front().is_some_and(|sent| sent.done) {
+            let mut sent = self.log.sent_dirty.pop_front().expect("there is one");
+            // Behind a record that was lost, none will be found by recovery.
+            let failed = sent.copies == 0 || self.log.broken;
+            self.log.broken = failed;
+            if !failed {
+                let end = sent.payload_slot - sent.segment * self.segments.blocks + sent.payload;
+                self.log.completed_dseq = sent.dseq;
+                self.log.undurable.push_back((sent.dseq, sent.segment, end));
+            }
+            for req in sent.waiters.drain(..) {
+                if failed {
+                    self.req(req).fail(IoError::Io);
+                }
+                self.part_done(req);
+            }
+            self.log.spare_waiters.push(sent.waiters);
+        }
+        if !self.volatile() {
+            self.set_durable(self.log.completed_dseq);
+        }
+    }
+
+    /// Whether any working cache device has a volatile cache.
+    pub(crate) fn volatile(&self) -> bool {
+        self.segments.devices.iter().any(|device| device.healthy && device.volatile_cache)
+    }
+
+    /// Every dirty-class record up to `dseq` survives power loss now.
+    pub(crate) fn set_durable(&mut self, dseq: u64) {
+        if dseq <= self.log.durable_dseq {
+            return;
+        }
+        self.log.durable_dseq = dseq;
+        while let Some(&(number, segment, end)) = self.log.undurable.front() {
+            if number > dseq {
+                break;
+            }
+            self.log.undurable.pop_front();
+            self.segments.table[segment as usize].durable_end = end;
+        }
+        while self.log.cleaned.front().is_some_and(|&(number, _)| number <= dseq) {
+            self.log.cleaned.pop_front();
+        }
+    }
+
+    /// Sends the gathered records that are due.
+    pub(crate) fn send_gathered(&mut self) {
+        self.note_backlog();
+        while self.log.sent_dirty.len() < self.tuning.records_in_flight_max
+            && self.log.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty())
+        {
+            self.send(Point::Dirty);
+            self.note_backlog();
+        }
+        for point in [Point::Fill, Point::Reinsert] {
+            let due = self.log.gather[point as usize].as_ref().is_some_and(|g| {
+                !g.entries.is_empty()
+                    && (g.payload >= g.payload_max || self.now - g.since >= FILL_AGE_MAX_NS)
+            });
+            if due {
+                self.send(point);
+            }
+        }
+    }
+
+    /// The block in `slot`, if its record is still being gathered.
+    pub(crate) fn gathered(&self, slot: Slot) -> Option<&[u8]> {
+        let segment = self.segments.of(slot);
+        self.log.gather.iter().flatten().find_map(|gather| {
+            let first = self.segments.slot(gather.segment, gather.offset) + 1;
+            let inside = gather.segment == segment && (first..first + gather.payload).contains(&slot);
+            inside.then(|| {
+                let at = (1 + slot - first) as usize * BLOCK_SIZE;
+                &gather.buf.bytes()[at..at + BLOCK_SIZE]
+            })
+        })
+    }
+
+    /// A clean block was replaced before its record was sent: the record must not bring it back, since it
+    /// will have a greater number than what replaced the block.
+    pub(crate) fn void_gathered(&mut self, slot: Slot) {
+        if self.is(Mutant::NoVoid) {
+            return;
+        }
+        let blocks = self.segments.blocks;
+        for gather in self.log.gather[1..].iter_mut().flatten() {
+            let first = gather.segment * blocks + gather.offset + 1;
+            if (first..first + gather.payload).contains(&slot) {
+                gather.entries[(slot - first) as usize].kind = EntryKind::Void as u8;
+            }
+        }
+    }
+
+    /// Whether the version in `slot` survives power loss.
+    pub(crate) fn is_durable(&self, slot: Slot) -> bool {
+        let segment = &self.segments.table[self.segments.of(slot) as usize];
+        slot % self.segments.blocks < segment.durable_end
+    }
+
+    /// A cache device does not work any more.
+    pub(crate) fn device_failed(&mut self, device: DeviceId, why: &str) {
+        let entry = &mut self.segments.devices[usize::from(device.0)];
+        if !entry.healthy {
+            return;
+        }
+        entry.healthy = false;
+        self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
+        if self.segments.devices.iter().any(|device| device.healthy) {
+            for point in crate::log::POINTS {
+                let lost = self.log.open[point as usize].is_some_and(|s| !self.segments.healthy(s));
+                if lost {
+                    self.send(point);
+                    self.seal(point);
+                }
+            }
+            return;
+        }
+        self.die();
+    }
+
+    /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten; dirty ones
+    /// are read as long as that works, and cannot be written. Contract points 4 and 6.
+    fn die(&mut self) {
+        self.dead = true;
+        let mut clean = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, located| {
+            if !self.dirty.get(located.slot as usize) {
+                clean.push(key);
+            }
+        });
+        for key in clean {
+            self.forget(key);
+        }
+        self.log.backlog.clear();
+        for point in crate::log::POINTS {
+            if let Some(gather) = self.log.gather[point as usize].take() {
+                self.pool.give(gather.buf);
+                for req in gather.waiters {
+                    self.req(req).fail(IoError::Io);
+                    self.part_done(req);
+                }
+            }
+        }
+        self.writeback.abandon();
+        self.sync = None;
+        let op = self.op(Op::Distrust);
+        self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
+        self.tasks_fail("the cache device failed");
+    }
+
+    /// The executor has, or has not, written down that our clean content must not be used.
+    pub(crate) fn distrust_done(&mut self, result: Result<(), IoError>) {
+        if result.is_ok() {
+            self.distrusted = true;
+        } else {
+            let op = self.op(Op::Distrust);
+            self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
+        }
+    }
+
+    pub(crate) fn read_sent(&mut self, run: read::CacheRun) {
+        let slot = run.slot;
+        let op = self.op(Op::ReadSent(run));
+        let sent = self.log.sent_with(slot).expect("the caller looked");
+        sent.readers.push(op.0);
+    }
+}

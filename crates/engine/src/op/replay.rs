@@ -1,0 +1,370 @@
+//! Replay: which records count, and what they make of the index.
+//!
+//! Dirty-class records count up to the first gap in their numbers, life by life. A gap with a record behind
+//! it that calls the missing one durable is damage, not the end of the log. Clean records count as far as a
+//! sync point vouches for them.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::{IoError, VolumeId};
+use crate::index::Located;
+use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
+use std::collections::BTreeMap;
+
+/// A record found in a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) header: RecordHeader,
+    pub(crate) entries: Vec<Entry>,
+    /// Entries whose payload does not match its checksum.
+    pub(crate) bad: Vec<usize>,
+}
+
+impl Found {
+    fn seq(&self) -> u64 {
+        self.header.seq.get()
+    }
+
+    fn dseq(&self) -> u64 {
+        self.header.dseq.get()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.header.epoch.get()
+    }
+
+    fn is_dirty_class(&self) -> bool {
+        self.header.class == RecordClass::Dirty as u8
+    }
+}
+
+/// What recovery decided and the log must be told.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    /// Last dirty-class record that counts.
+    pub(crate) dseq_end: u64,
+    /// The life of the log that ended there.
+    pub(crate) epoch_before: u64,
+    /// Records that count.
+    pub(crate) records: u64,
+    /// Marked regions whose clean blocks were dropped.
+    pub(crate) regions_dropped: Vec<(VolumeId, u64)>,
+    /// Other blocks that were dropped.
+    pub(crate) tombstones: Vec<(VolumeId, u64)>,
+}
+
+impl Engine {
+    /// Computes the state from checkpoint and records. Fails where going on could return wrong data.
+    pub(crate) fn replay(&mut self) -> Result<(), String> {
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        let records = merge_copies(std::mem::take(&mut opening.records));
+        let from = opening.source.map_or((0, 0), |source| (source.seq, source.dseq));
+        let sb_epoch = self.sb.block.header.epoch.get();
+        let heads_max = opening.heads.values().map(|head| head.seq.get()).max().unwrap_or(0);
+        opening.seq_max =
+            records.iter().map(Found::seq).max().unwrap_or(0).max(heads_max).max(from.0);
+        let (valid, end) = self.valid_dirty(&records, from)?;
+        let clean: Vec<&Found> =
+            records.iter().filter(|found| !found.is_dirty_class() && found.seq() > from.0).collect();
+        let mut all: Vec<&Found> = valid.iter().chain(clean.iter()).copied().collect();
+        all.sort_by_key(|found| found.seq());
+        let trust = Trust::new(&self.opening.as_ref().expect("recovery").synced, &valid);
+        let freed = freed_segments(&valid);
+        self.drop_freed(&freed);
+        for found in &all {
+            for (n, entry) in entries_with_slot(found, self.segments.blocks) {
+                self.replay_entry(found, entry.0, entry.1, n, &trust, &freed)?;
+            }
+        }
+        let count = all.len() as u64;
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        opening.summary.dseq_end = end;
+        opening.summary.epoch_before = sb_epoch;
+        opening.summary.records = count;
+        opening.records = all.into_iter().cloned().collect();
+        self.settle_volumes(&trust);
+        Ok(())
+    }
+
+    /// The dirty-class records that count, in order, and the number of the last.
+    fn valid_dirty<'a>(
+        &self,
+        records: &'a [Found],
+        from: (u64, u64),
+    ) -> Result<(Vec<&'a Found>, u64), String> {
+        let dirty: Vec<&Found> =
+            records.iter().filter(|f| f.is_dirty_class() && f.seq() > from.0).collect();
+        // Where each life of the log began: the one before counts only up to there.
+        let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
+        for found in &dirty {
+            let start = found.entries.iter().find(|entry| entry.kind() == EntryKind::EpochStart);
+            if let Some(start) = start {
+                starts.insert(found.epoch(), start.aux.get());
+            }
+        }
+        let vouched = records
+            .iter()
+            .filter(|found| found.bad.is_empty() || found.is_dirty_class())
+            .map(|found| found.header.durable_dseq.get())
+            .max()
+            .unwrap_or(0);
+        let mut counts: BTreeMap<u64, &Found> = BTreeMap::new();
+        for found in &dirty {
+            let ended = starts.range(found.epoch() + 1..).map(|(_, &end)| end).min();
+            if ended.is_none_or(|end| found.dseq() <= end) {
+                let newer = counts.get(&found.dseq()).is_none_or(|old| old.epoch() < found.epoch());
+                if newer {
+                    counts.insert(found.dseq(), found);
+                }
+            }
+        }
+        let mut valid = Vec::new();
+        let mut next = from.1 + 1;
+        for (&dseq, &found) in counts.range(next..) {
+            let torn = !found.bad.is_empty() && dseq > vouched;
+            if (dseq != next || torn) && !self.is(Mutant::GapIgnored) {
+                break;
+            }
+            valid.push(found);
+            next = dseq + 1;
+        }
+        if vouched >= next && counts.range(next..).next().is_some() {
+            return Err(format!(
+                "record {next} of the log was durable and cannot be read any more, and no second copy \
+                 is there; what it held is not known: `forebay pool rescue`, or destroy the pool"
+            ));
+        }
+        Ok((valid, next - 1))
+    }
+
+    /// Entries of the checkpoint that point into segments that were emptied since.
+    fn drop_freed(&mut self, freed: &BTreeMap<u32, u64>) {
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        let mut gone = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, located| {
+            let segment = located.slot / self.segments.blocks;
+            let generation =
+                opening.segments.get(&segment).map_or(0, |item| u64::from(item.generation.get()));
+            if freed.get(&segment).is_some_and(|&last| generation <= last) {
+                gone.push(key);
+            }
+        });
+        for key in gone {
+            self.replay_remove(key);
+        }
+    }
+
+    fn replay_entry(
+        &mut self,
+        found: &Found,
+        entry: &Entry,
+        slot: u32,
+        n: usize,
+        trust: &Trust,
+        freed: &BTreeMap<u32, u64>,
+    ) -> Result<(), String> {
+        let id = VolumeId(entry.volume.get());
+        let block = entry.block.get();
+        let Some((base, blocks)) = self.volume(id).map(|v| (v.base, v.blocks())) else {
+            return Ok(());
+        };
+        let of_block = matches!(
+            entry.kind(),
+            EntryKind::Dirty | EntryKind::Clean | EntryKind::Tombstone | EntryKind::MarkClean
+        );
+        if of_block && block >= blocks {
+            return Err("a record names a block behind the end of its volume".to_owned());
+        }
+        let key = base + block;
+        match entry.kind() {
+            EntryKind::Dirty => self.replay_block(found, entry, key, slot, true, freed),
+            EntryKind::Clean => {
+                let good = !found.bad.contains(&n);
+                if good && (trust.counts(id, found.seq()) || self.is(Mutant::FillsTrusted)) {
+                    self.replay_block(found, entry, key, slot, false, freed);
+                }
+            }
+            EntryKind::Tombstone => {
+                let last = block.saturating_add(entry.aux.get()).min(blocks);
+                self.replay_remove_range(base + block, base + last);
+            }
+            EntryKind::MarkClean => {
+                let now = self.index.get(key);
+                if now.is_some_and(|now| u64::from(now.slot) == entry.aux.get()) {
+                    self.dirty.set(entry.aux.get() as usize, false);
+                }
+            }
+            EntryKind::Intent => {
+                let marks = &mut self.opening.as_mut().expect("recovery").marks;
+                marks.insert((id.0, block), found.dseq());
+            }
+            EntryKind::SyncPoint => {
+                let marks = &mut self.opening.as_mut().expect("recovery").marks;
+                marks.retain(|&(volume, _), dseq| volume != id.0 || *dseq > block);
+            }
+            EntryKind::RegionDrop => self.replay_region(id, block),
+            EntryKind::EpochStart
+            | EntryKind::FillCut
+            | EntryKind::SegmentFree
+            | EntryKind::VolumeDrop
+            | EntryKind::Void => {}
+        }
+        Ok(())
+    }
+
+    fn replay_block(
+        &mut self,
+        found: &Found,
+        entry: &Entry,
+        key: u64,
+        slot: u32,
+        dirty: bool,
+        freed: &BTreeMap<u32, u64>,
+    ) {
+        let segment = found.header.segment.get();
+        let generation = u64::from(found.header.segment_generation.get());
+        if freed.get(&segment).is_some_and(|&last| generation <= last) {
+            // It was there, replaced what was before, and is gone.
+            return self.replay_remove(key);
+        }
+        let located = Located { slot, crc: entry.crc.get() };
+        self.replay_insert(key, located, dirty, entry.mask);
+    }
+
+    fn replay_remove_range(&mut self, first: u64, end: u64) {
+        if end - first <= self.index.len() as u64 {
+            return (first..end).for_each(|key| self.replay_remove(key));
+        }
+        let mut keys = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, _| {
+            if (first..end).contains(&key) {
+                keys.push(key);
+            }
+        });
+        keys.into_iter().for_each(|key| self.replay_remove(key));
+    }
+
+    /// Drops the clean blocks of a region. How many there were.
+    fn replay_region(&mut self, id: VolumeId, region: u64) {
+        let Some(volume) = self.volume(id) else { return };
+        let size = self.tuning.region_blocks;
+        let Some(from) = region.checked_mul(size).filter(|&from| from < volume.blocks()) else {
+            return;
+        };
+        let (base, to) = (volume.base, (from + size).min(volume.blocks()));
+        for key in base + from..base + to {
+            let clean = self.index.get(key).is_some_and(|l| !self.dirty.get(l.slot as usize));
+            if clean {
+                self.replay_remove(key);
+            }
+        }
+    }
+
+    /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the index.
+    fn settle_volumes(&mut self, trust: &Trust) {
+        let marks = std::mem::take(&mut self.opening.as_mut().expect("recovery").marks);
+        for &(volume, region) in marks.keys() {
+            let id = VolumeId(volume);
+            if self.is(Mutant::RegionsKept) || self.volume(id).is_none() {
+                continue;
+            }
+            self.replay_region(id, region);
+            let summary = &mut self.opening.as_mut().expect("recovery").summary;
+            summary.regions_dropped.push((id, region));
+        }
+        let mut entries = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, located| entries.push((key, located)));
+        for (key, located) in entries {
+            let dirty = self.dirty.get(located.slot as usize);
+            let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("of volumes");
+            let volume = self.vol_mut(id);
+            volume.stats.cached_blocks += 1;
+            if dirty {
+                volume.dirty.insert(key - base);
+            }
+            volume.stats.dirty_blocks = volume.dirty.len();
+        }
+        for volume in self.volumes.iter_mut().flatten() {
+            volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);
+            if volume.offline.is_some() && volume.dirty.is_empty() {
+                continue;
+            }
+        }
+        let _: Option<IoError> = None;
+    }
+}
+
+/// Which clean entries count.
+pub(crate) struct Trust {
+    synced: BTreeMap<u16, u64>,
+    /// For each volume: entries between these numbers never happened.
+    cuts: BTreeMap<u16, Vec<(u64, u64)>>,
+}
+
+impl Trust {
+    fn new(checkpoint: &BTreeMap<u16, u64>, valid: &[&Found]) -> Trust {
+        let mut trust = Trust { synced: checkpoint.clone(), cuts: BTreeMap::new() };
+        for found in valid {
+            for entry in &found.entries {
+                let volume = entry.volume.get();
+                match entry.kind() {
+                    EntryKind::SyncPoint => {
+                        let synced = trust.synced.entry(volume).or_insert(0);
+                        *synced = (*synced).max(entry.aux.get());
+                    }
+                    EntryKind::FillCut => {
+                        let cut = (entry.aux.get(), found.seq());
+                        trust.cuts.entry(volume).or_default().push(cut);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        trust
+    }
+
+    fn counts(&self, id: VolumeId, seq: u64) -> bool {
+        let cut = self.cuts.get(&id.0).is_some_and(|cuts| {
+            cuts.iter().any(|&(after, before)| after < seq && seq < before)
+        });
+        !cut && self.synced.get(&id.0).is_some_and(|&synced| seq <= synced)
+    }
+}
+
+/// The greatest generation of each segment that an entry calls empty.
+fn freed_segments(valid: &[&Found]) -> BTreeMap<u32, u64> {
+    let mut freed = BTreeMap::new();
+    for entry in valid.iter().flat_map(|found| &found.entries) {
+        if entry.kind() == EntryKind::SegmentFree {
+            let last = freed.entry(entry.block.get() as u32).or_insert(0);
+            *last = (*last).max(entry.aux.get());
+        }
+    }
+    freed
+}
+
+/// Entries with the slot of their payload block (0 for those without) and their number.
+fn entries_with_slot(found: &Found, blocks: u32) -> Vec<(usize, (&Entry, u32))> {
+    let mut slot = found.header.segment.get() * blocks + found.header.offset.get();
+    let place = |(n, entry)| {
+        let entry: &Entry = entry;
+        slot += u32::from(entry.kind().has_payload());
+        (n, (entry, slot))
+    };
+    found.entries.iter().enumerate().map(place).collect()
+}
+
+/// One record for each sequence number: of two copies, what is bad in both is bad.
+fn merge_copies(records: Vec<Found>) -> Vec<Found> {
+    let mut merged: BTreeMap<(u64, u64), Found> = BTreeMap::new();
+    for found in records {
+        let name = (found.epoch(), found.seq());
+        match merged.get_mut(&name) {
+            Some(other) => other.bad.retain(|n| found.bad.contains(n)),
+            None => {
+                merged.insert(name, found);
+            }
+        }
+    }
+    merged.into_values().collect()
+}

@@ -1,0 +1,213 @@
+//! Superblock updates: one after the other, each to one of the two copies of every device, then a FLUSH.
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::op::Op;
+use forebay_format::layout::SUPERBLOCK_OFFSETS;
+use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock};
+use zerocopy::little_endian::{U16, U64};
+
+/// What to do when an update is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Recovery goes on.
+    Opened,
+    /// The checkpoint counts.
+    Checkpointed,
+    /// The volume is there.
+    Added(VolumeId, CommandId),
+    /// The volume is gone.
+    Removed(VolumeId, CommandId),
+    /// The mode is the new one.
+    Switched(VolumeId, CommandId),
+    /// The pool is closed.
+    Closed,
+}
+
+/// The superblock in memory, and the update under way.
+#[derive(Debug)]
+pub(crate) struct Superblocks {
+    /// As the next update will write it.
+    pub(crate) block: Superblock,
+    /// As it is on the devices.
+    durable_previous_seq: u64,
+    wanted: Vec<Then>,
+    under_way: Vec<Then>,
+    pending: u32,
+    failed: bool,
+}
+
+impl Superblocks {
+    pub(crate) fn new(block: Superblock) -> Superblocks {
+        let durable_previous_seq = previous_seq(&block);
+        Superblocks {
+            block,
+            durable_previous_seq,
+            wanted: Vec::new(),
+            under_way: Vec::new(),
+            pending: 0,
+            failed: false,
+        }
+    }
+
+    /// First half of the pool's uuid.
+    pub(crate) fn pool(&self) -> u64 {
+        let uuid = self.block.header.pool_uuid;
+        u64::from_le_bytes(uuid[..8].try_into().expect("eight bytes"))
+    }
+
+    /// Life of the log.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.block.header.epoch.get()
+    }
+
+    /// Records up to here are needed by neither checkpoint.
+    pub(crate) fn previous_seq(&self) -> u64 {
+        self.durable_previous_seq
+    }
+
+    pub(crate) fn idle(&self) -> bool {
+        self.wanted.is_empty() && self.under_way.is_empty()
+    }
+}
+
+fn previous_seq(block: &Superblock) -> u64 {
+    match block.header.previous_generation.get() {
+        0 => 0,
+        _ => block.header.previous_seq.get(),
+    }
+}
+
+impl Engine {
+    /// Asks for an update; `then` happens when it is durable.
+    pub(crate) fn superblock_write(&mut self, then: Then) {
+        self.sb.wanted.push(then);
+        self.superblock_more();
+    }
+
+    pub(crate) fn superblock_more(&mut self) {
+        if !self.sb.under_way.is_empty() || self.sb.wanted.is_empty() || self.dead {
+            return;
+        }
+        self.sb.under_way = std::mem::take(&mut self.sb.wanted);
+        self.sb.failed = false;
+        self.sync_volume_table();
+        let generation = self.sb.block.header.generation.get() + 1;
+        self.sb.block.header.generation = U64::new(generation);
+        let copy = (generation % 2) as usize;
+        let copies: &[usize] = if self.is(Mutant::SuperblockInPlace) { &[0, 1] } else { &[copy] };
+        for index in 0..self.segments.devices.len() {
+            if !self.segments.devices[index].healthy {
+                continue;
+            }
+            for &copy in copies {
+                let mut block = self.sb.block.clone();
+                block.header.device_index = U16::new(index as u16);
+                let mut buf = self.pool.take(SUPERBLOCK_SIZE);
+                block.encode(buf.bytes_mut());
+                let device = DeviceId(index as u8);
+                self.sb.pending += 1;
+                self.stats.checkpoint_bytes += SUPERBLOCK_SIZE as u64;
+                let op = self.op(Op::Superblock { device });
+                let offset = SUPERBLOCK_OFFSETS[copy];
+                self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
+            }
+        }
+    }
+
+    /// The volume table follows the volumes.
+    fn sync_volume_table(&mut self) {
+        let volumes = self.volumes.iter().flatten().filter(|v| !v.removing);
+        self.sb.block.volumes = volumes.map(|v| v.entry()).collect();
+    }
+
+    pub(crate) fn superblock_written(
+        &mut self,
+        device: DeviceId,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        self.pool.give(buf);
+        if result.is_err() {
+            self.device_failed(device, "a superblock could not be written");
+            return self.superblock_end();
+        }
+        let op = self.op(Op::SuperblockFlush { device });
+        self.out.push(Effect::Flush { op, target: Target::Cache(device) });
+    }
+
+    pub(crate) fn superblock_flushed(&mut self, device: DeviceId, result: Result<(), IoError>) {
+        if result.is_err() {
+            self.device_failed(device, "a FLUSH of a superblock failed");
+        }
+        self.superblock_end();
+    }
+
+    fn superblock_end(&mut self) {
+        self.sb.pending -= 1;
+        if self.sb.pending > 0 {
+            return;
+        }
+        let under_way = std::mem::take(&mut self.sb.under_way);
+        if self.dead {
+            return self.superblock_failed(under_way);
+        }
+        self.sb.durable_previous_seq = previous_seq(&self.sb.block);
+        for then in under_way {
+            match then {
+                Then::Opened => self.recover_opened(),
+                Then::Checkpointed => self.checkpoint_counts(),
+                Then::Added(volume, command) => self.volume_added(volume, command),
+                Then::Removed(volume, command) => self.volume_removed(volume, command),
+                Then::Switched(_, id) => {
+                    self.out.push(Effect::CommandDone { id, reply: CommandReply::Changed });
+                }
+                Then::Closed => self.closed(),
+            }
+        }
+    }
+
+    fn superblock_failed(&mut self, under_way: Vec<Then>) {
+        for then in under_way {
+            let (Then::Added(_, id) | Then::Removed(_, id) | Then::Switched(_, id)) = then else {
+                if then == Then::Opened {
+                    self.open_failed("the superblock could not be written".to_owned());
+                }
+                continue;
+            };
+            let why = "the cache device failed; replace it and start again".to_owned();
+            self.out.push(Effect::CommandDone { id, reply: CommandReply::Failed(why) });
+        }
+    }
+
+    /// Fills in a new checkpoint; the one before stays as its replacement.
+    pub(crate) fn superblock_set_checkpoint(&mut self, new: NewCheckpoint) {
+        let header = &mut self.sb.block.header;
+        if header.checkpoint_area != CHECKPOINT_NONE {
+            header.previous_generation = header.checkpoint_generation;
+            header.previous_blocks = header.checkpoint_blocks;
+            header.previous_seq = header.checkpoint_seq;
+            header.previous_dseq = header.checkpoint_dseq;
+            header.previous_epoch = header.checkpoint_epoch;
+        }
+        header.checkpoint_area = new.area;
+        header.checkpoint_generation = U64::new(new.generation);
+        header.checkpoint_blocks = U64::new(new.blocks);
+        header.checkpoint_seq = U64::new(new.seq);
+        header.checkpoint_dseq = U64::new(new.dseq);
+        let epoch = header.epoch;
+        header.checkpoint_epoch = epoch;
+    }
+}
+
+/// A checkpoint that was written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewCheckpoint {
+    pub(crate) area: u8,
+    pub(crate) generation: u64,
+    pub(crate) blocks: u64,
+    pub(crate) seq: u64,
+    pub(crate) dseq: u64,
+}

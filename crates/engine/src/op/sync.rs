@@ -1,0 +1,120 @@
+//! Sync point: every few seconds the origins are flushed, and a record says so. Clean entries before it
+//! survive a crash, and the intents before it are over.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::VolumeId;
+use crate::limits::REGIONS_MARKED_MAX;
+use crate::log::Point;
+use crate::op::Stage;
+use crate::event::RequestKind;
+use crate::volume::Volume;
+use forebay_format::record::EntryKind;
+
+/// A sync point being made.
+#[derive(Debug)]
+pub struct Sync {
+    /// Clean entries up to this sequence number will be trusted.
+    pub covers_seq: u64,
+    /// Intents up to this dirty-class number will be over.
+    pub mark_dseq: u64,
+    /// For each volume: the origin writes that must be durable, and the failed FLUSHes before.
+    pub volumes: Vec<(VolumeId, u64, u64)>,
+}
+
+impl Engine {
+    /// Whether a volume has something that a sync point would make good.
+    pub(crate) fn sync_wanted(&self, volume: &Volume) -> bool {
+        volume.offline.is_none()
+            && (volume.filled_seq > volume.synced_seq || !volume.intents.marked.is_empty())
+    }
+
+    pub(crate) fn sync_more(&mut self) {
+        if self.sync.is_some() {
+            return self.sync_end();
+        }
+        let wanted = self.volumes.iter().flatten().any(|v| self.sync_wanted(v));
+        let full = self
+            .volumes
+            .iter()
+            .flatten()
+            .any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
+        let due = self.now - self.synced_at >= self.tuning.sync_interval_ns;
+        if wanted && (due || full || self.checkpoint.wants_sync()) {
+            self.sync_begin();
+        }
+    }
+
+    pub(crate) fn sync_begin(&mut self) {
+        self.synced_at = self.now;
+        for point in crate::log::POINTS {
+            // Entries gathered now belong to the past; what comes later must be told apart.
+            if !self.send(point) {
+                return;
+            }
+        }
+        if !self.log.backlog.is_empty() {
+            return;
+        }
+        self.sync = Some(Sync {
+            covers_seq: self.log.seq,
+            mark_dseq: self.log.dseq,
+            volumes: Vec::new(),
+        });
+        let open: Vec<_> = self
+            .reqs
+            .iter()
+            .filter(|(_, req)| {
+                let writes = matches!(req.kind, RequestKind::Write);
+                writes && !req.cached && matches!(req.stage, Stage::Intending | Stage::Working)
+            })
+            .map(|(_, req)| (req.volume, req.first, req.last))
+            .collect();
+        for (id, first, last) in open {
+            self.mark_regions(id, first, last);
+        }
+        let volumes: Vec<(VolumeId, u64, u64)> = self
+            .volumes
+            .iter()
+            .flatten()
+            .filter(|v| v.offline.is_none())
+            .map(|v| (v.id, v.flush.written, v.flush.failures))
+            .collect();
+        if !self.is(Mutant::SyncWithoutFlush) {
+            for &(id, written, _) in &volumes {
+                self.want_origin(id, written);
+            }
+        }
+        self.sync.as_mut().expect("just made").volumes = volumes;
+    }
+
+    fn sync_end(&mut self) {
+        let sync = self.sync.as_ref().expect("there is one");
+        let skip = self.is(Mutant::SyncWithoutFlush);
+        let over = sync.volumes.iter().all(|&(id, written, failures)| {
+            skip || self.volume(id).is_none_or(|v| {
+                v.flush.flushed >= written || v.flush.failures != failures
+            })
+        });
+        if !over {
+            return;
+        }
+        let sync = self.sync.take().expect("there is one");
+        for (id, written, _) in sync.volumes {
+            let Some(volume) = self.volume(id) else { continue };
+            if volume.flush.flushed < written && !skip {
+                continue;
+            }
+            self.note_sync(id, sync.mark_dseq, sync.covers_seq);
+        }
+        self.send(Point::Dirty);
+    }
+
+    fn note_sync(&mut self, id: VolumeId, mark_dseq: u64, covers_seq: u64) {
+        let dseq = self.note(EntryKind::SyncPoint, id, mark_dseq, covers_seq);
+        let volume = self.vol_mut(id);
+        volume.synced_seq = covers_seq;
+        volume.synced_dseq = dseq;
+        volume.intents.marked.retain(|_, &mut marked| marked > mark_dseq);
+    }
+}

@@ -1,0 +1,337 @@
+//! Write into the cache: acknowledged when its record is on the cache device, sent home later.
+//!
+//! A block that the write covers only in part is merged with what the cache has of it; if it has nothing,
+//! the sectors go to the log with a mask. No write ever waits for a read of the origin.
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located};
+use crate::limits::CACHE_READ_TRIES;
+use crate::log::Point;
+use crate::op::read::CacheRun;
+use crate::op::{Op, Req, Stage};
+use crate::policy::writeback::write_gap_ns;
+use forebay_format::record::EntryKind;
+use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE};
+
+/// Zeroes up to this many bytes are written as data; more are zeroed at the origin.
+pub(crate) const ZERO_AS_DATA_MAX: u64 = 1 << 20;
+
+impl Engine {
+    /// Whether a write goes into the cache, by the mode and what its volume is doing.
+    pub(crate) fn writes_into_cache(&self, req: &Req) -> bool {
+        let volume = self.vol(req.volume);
+        let leaving = match volume.task {
+            Some(crate::volume::Task::Switch(_, mode)) => !mode.plan().write_dirty,
+            Some(crate::volume::Task::Remove(_)) => true,
+            _ => false,
+        };
+        volume.mode.plan().write_dirty && !leaving && !self.dead && !req.sequential
+    }
+
+    /// Whether any block of the request is dirty.
+    pub(crate) fn touches_dirty(&self, req: &Req) -> bool {
+        let volume = self.vol(req.volume);
+        volume
+            .dirty
+            .iter_from(req.first - volume.base)
+            .next()
+            .is_some_and(|block| block <= req.last - volume.base)
+    }
+
+    pub(crate) fn write_begin(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        if !req.cached {
+            if !self.touches_dirty(req) || self.dead {
+                return self.origin_write_begin(name);
+            }
+            if self.nearly_drained(req.volume) {
+                // A block that is written again and again must not keep a drain from ending.
+                self.req(name).stage = Stage::Waiting;
+                self.behind_writeback.push(name);
+                return;
+            }
+            self.mark_cached(name);
+        }
+        if self.dead {
+            self.req(name).fail(IoError::Io);
+            return self.reply(name);
+        }
+        self.overtake(name);
+        self.req(name).pending = 1;
+        self.merge_begin(name, 0);
+        let req = self.reqs.get(name).expect("under way");
+        if req.last != req.first {
+            self.merge_begin(name, 1);
+        }
+        self.part_done(name);
+    }
+
+    pub(crate) fn mark_cached(&mut self, name: u64) {
+        let req = self.req(name);
+        assert!(!req.cached);
+        req.cached = true;
+        let volume = req.volume;
+        self.vol_mut(volume).cache_writes_active += 1;
+    }
+
+    /// Tells the reads under way on these blocks that they may bring old data.
+    pub(crate) fn overtake(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        let (first, last) = (req.first, req.last);
+        let mut reads = Vec::new();
+        self.overlap.reads(first, last, |read| reads.push(read));
+        for read in reads {
+            self.req(read).overtaken = true;
+        }
+    }
+
+    /// Sectors of block `key` that exist: the last block of a volume may be cut short.
+    fn valid_mask(&self, volume: VolumeId, key: Key) -> u8 {
+        let volume = self.vol(volume);
+        let left = volume.bytes - (key - volume.base) * BLOCK_SIZE as u64;
+        if left >= BLOCK_SIZE as u64 { MASK_FULL } else { ((1_u32 << (left / 512)) - 1) as u8 }
+    }
+
+    /// Asks for the old content of the write's first (0) or last (1) block, if part of it stays.
+    fn merge_begin(&mut self, name: u64, side: usize) {
+        let req = self.reqs.get(name).expect("under way");
+        let key = if side == 0 { req.first } else { req.last };
+        let covered = req.mask_of(key, self.vol(req.volume).base);
+        if covered == self.valid_mask(req.volume, key) {
+            return;
+        }
+        let Some(located) = self.index.get(key) else { return };
+        let mask = self.mask(located.slot);
+        if let Some(block) = self.gathered(located.slot) {
+            let mut copy = Buf::zeroed(BLOCK_SIZE);
+            copy.bytes_mut().copy_from_slice(block);
+            self.req(name).merge[side] = Some((mask, copy));
+            return;
+        }
+        self.req(name).pending += 1;
+        let run = CacheRun::one(name, key, located, mask);
+        self.merge_read(name, side, run);
+    }
+
+    fn merge_read(&mut self, req: u64, side: usize, mut run: CacheRun) {
+        // A record under way is read from its slot: until it is there the checksum does not match, and the
+        // read is tried again (`merge_done`).
+        let segment = self.segments.of(run.slot);
+        let twin = self.segments.table[segment as usize].twin;
+        let second = twin != SEGMENT_NONE
+            && (run.tries % 2 == 1 || !self.segments.healthy(segment))
+            && self.segments.healthy(twin);
+        run.pinned = if second { twin } else { segment };
+        self.segments.table[run.pinned as usize].pins += 1;
+        let slot = self.segments.slot(run.pinned, run.slot % self.segments.blocks);
+        let (device, offset) = self.segments.locate(slot);
+        let buf = self.pool.take(BLOCK_SIZE);
+        let op = self.op(Op::Merge { req, side, run });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn merge_done(
+        &mut self,
+        req: u64,
+        side: usize,
+        run: CacheRun,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        self.segments.table[run.pinned as usize].pins -= 1;
+        if result.is_ok() && run.verified(0, buf.bytes()) {
+            self.req(req).merge[side] = Some((run.mask, buf));
+            return self.part_done(req);
+        }
+        self.pool.give(buf);
+        let under_way = self.log.sent_with(run.slot).is_some();
+        if under_way || run.tries + 1 < CACHE_READ_TRIES {
+            let tries = if under_way { run.tries } else { run.tries + 1 };
+            return self.merge_read(req, side, CacheRun { tries, ..run });
+        }
+        match self.index.get(run.key) {
+            Some(now) if now.slot == run.slot => {
+                let dirty = self.dirty.get(now.slot as usize);
+                self.count_bad(run.key, dirty);
+                if dirty {
+                    self.req(req).fail(IoError::Io);
+                } else {
+                    self.ram.remove(run.key);
+                    self.drop_clean(run.key);
+                }
+            }
+            Some(now) => {
+                let mask = self.mask(now.slot);
+                return self.merge_again(req, side, run.key, now, mask);
+            }
+            None => {}
+        }
+        self.part_done(req);
+    }
+
+    /// The block has moved since the merge began.
+    fn merge_again(&mut self, req: u64, side: usize, key: Key, now: Located, mask: u8) {
+        if let Some(block) = self.gathered(now.slot) {
+            let mut copy = Buf::zeroed(BLOCK_SIZE);
+            copy.bytes_mut().copy_from_slice(block);
+            self.req(req).merge[side] = Some((mask, copy));
+            return self.part_done(req);
+        }
+        self.merge_read(req, side, CacheRun::one(req, key, now, mask));
+    }
+
+    /// Goes on with a write into the cache (or hands a write to the origin on).
+    pub(crate) fn write_step(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        if !req.cached {
+            return self.origin_write_step(name);
+        }
+        if req.error.is_some() {
+            // Some blocks may be in the log already: they may hold the new data, as after any failed write.
+            return if req.stage == Stage::Stalled { () } else { self.reply(name) };
+        }
+        let total = req.last - req.first + 1;
+        if req.written < total {
+            if req.stage != Stage::Stalled {
+                self.stalled.push_back(name);
+                self.req(name).stage = Stage::Stalled;
+                self.resume_stalled();
+            }
+            return;
+        }
+        if req.fua && !self.is(Mutant::FuaIgnored) {
+            return self.flush_wait(name, req.durable_dseq, 0);
+        }
+        self.reply(name);
+    }
+
+    /// Lets writes that wait for room, or for their turn, go on in order.
+    pub(crate) fn resume_stalled(&mut self) {
+        while let Some(&name) = self.stalled.front() {
+            let req = self.reqs.get(name).expect("stalled requests stay");
+            let give_up = req.error.is_some() || self.dead;
+            if !give_up && (self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max) {
+                self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
+                return;
+            }
+            if give_up {
+                self.stalled.pop_front();
+                let req = self.req(name);
+                req.fail(IoError::Io);
+                req.stage = Stage::Working;
+                if req.pending == 0 {
+                    self.reply(name);
+                }
+                continue;
+            }
+            if !self.append_blocks(name) {
+                return;
+            }
+            self.stalled.pop_front();
+            self.throttle_until = self.now + write_gap_ns(self.dirty_share(), &self.tuning);
+        }
+    }
+
+    /// Share of the slots that is dirty, 0 to 1.
+    pub(crate) fn dirty_share(&self) -> f64 {
+        let dirty: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
+        dirty as f64 / self.segments.slots().max(1) as f64
+    }
+
+    /// Appends what is left of a write. Whether all of it found room.
+    fn append_blocks(&mut self, name: u64) -> bool {
+        loop {
+            let req = self.reqs.get_mut(name).expect("under way");
+            let key = req.first + req.written;
+            if key > req.last {
+                break;
+            }
+            let id = req.volume;
+            let (block, mask) = self.compose(name, key, id);
+            let kind = EntryKind::Dirty;
+            let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, false);
+            self.pool.give(block);
+            if slot.is_none() {
+                return false;
+            }
+            self.ram.remove(key);
+            self.join_record(name);
+            self.vol_mut(id).stats.write_bytes_cache += BLOCK_SIZE as u64;
+        }
+        let durable_dseq = self.log.dseq_gathered();
+        let early = self.is(Mutant::AckBeforeWrite);
+        let req = self.req(name);
+        req.durable_dseq = durable_dseq;
+        req.stage = Stage::Working;
+        req.holds = false;
+        let pending = req.pending;
+        self.overlap.release(name);
+        if early && pending > 0 {
+            self.leave_records(name);
+        }
+        true
+    }
+
+    /// A planted bug answers a write without waiting for its records.
+    fn leave_records(&mut self, name: u64) {
+        for gather in self.log.gather.iter_mut().flatten() {
+            gather.waiters.retain(|&waiter| waiter != name);
+        }
+        for sent in self.log.sent_dirty.iter_mut() {
+            sent.waiters.retain(|&waiter| waiter != name);
+        }
+        self.req(name).pending = 0;
+        self.reply(name);
+    }
+
+    /// The write waits for the record that its newest block is in.
+    fn join_record(&mut self, name: u64) {
+        let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("just appended to");
+        let joined = gather.waiters.last() == Some(&name);
+        if !joined {
+            gather.waiters.push(name);
+        }
+        let req = self.req(name);
+        req.pending += u32::from(!joined);
+        req.written += 1;
+    }
+
+    /// What block `key` is after the write, and which of its sectors are valid.
+    fn compose(&mut self, name: u64, key: Key, id: VolumeId) -> (Buf, u8) {
+        let base = self.vol(id).base;
+        let valid = self.valid_mask(id, key);
+        let wrong = self.is(Mutant::MergeWrong);
+        let mut block = self.pool.take(BLOCK_SIZE);
+        let req = self.reqs.get_mut(name).expect("under way");
+        let (part, at) = req.part_of(key, base);
+        let covered = req.mask_of(key, base);
+        if covered != MASK_FULL {
+            block.bytes_mut().fill(0);
+        }
+        let side = usize::from(key != req.first);
+        let old = match covered == valid {
+            true => None,
+            false => req.merge[side].as_ref(),
+        };
+        let mut mask = covered;
+        if let Some((old_mask, old)) = old {
+            block.bytes_mut().copy_from_slice(old.bytes());
+            mask |= old_mask;
+        }
+        if !(wrong && old.is_some()) {
+            match req.kind {
+                RequestKind::Write => {
+                    let data = &req.buf.bytes()[at..at + part.len()];
+                    block.bytes_mut()[part].copy_from_slice(data);
+                }
+                _ => block.bytes_mut()[part].fill(0),
+            }
+        }
+        // Sectors behind the end of the volume count as valid: they are zeros.
+        let whole = mask & valid == valid;
+        (block, if whole { MASK_FULL } else { mask })
+    }
+}

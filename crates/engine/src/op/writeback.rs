@@ -1,0 +1,494 @@
+//! Writeback: slices of dirty blocks go home in LBA order, one FLUSH of the origin each, and only then does
+//! a record say that they are clean (I9). A block is sent home only when its version is durable on the
+//! cache device: else a crash could leave the origin newer than the log.
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located, Slot};
+use crate::limits::*;
+use crate::op::{Op, Stage};
+use crate::policy::writeback::{Situation, due};
+use forebay_format::record::EntryKind;
+use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE, checksum};
+
+/// One block of a slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item {
+    key: Key,
+    located: Located,
+    mask: u8,
+    /// Clean: only bridges a gap.
+    bridge: bool,
+}
+
+/// Neighbours that are written with one write.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    items: Vec<Item>,
+    buf: Buf,
+    pending: u32,
+    state: RunState,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum RunState {
+    #[default]
+    New,
+    Reading,
+    Writing,
+    Written,
+    Failed,
+}
+
+#[derive(Debug)]
+struct Slice {
+    volume: VolumeId,
+    runs: Vec<Run>,
+    next: usize,
+    active: usize,
+    /// Origin writes that must be durable, and FLUSHes that had failed, once all runs have ended.
+    flush: Option<(u64, u64)>,
+}
+
+/// The writeback of one shard: one slice at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Writeback {
+    slice: Option<Slice>,
+    abandoned: bool,
+    turn: usize,
+}
+
+impl Writeback {
+    /// Whether any of these blocks is being sent home.
+    pub(crate) fn covers(&self, first: Key, last: Key) -> bool {
+        let Some(slice) = &self.slice else { return false };
+        let at = slice.runs.partition_point(|run| run.items.last().is_some_and(|i| i.key < first));
+        slice.runs[at..].iter().take_while(|run| run.items[0].key <= last).next().is_some()
+            || slice.runs.iter().any(|run| {
+                run.items[0].key <= last && run.items.last().is_some_and(|i| i.key >= first)
+            })
+    }
+
+    /// The log can no longer say that anything is clean.
+    pub(crate) fn abandon(&mut self) {
+        self.abandoned = self.slice.is_some();
+    }
+
+    pub(crate) fn busy(&self) -> bool {
+        self.slice.is_some()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match &self.slice {
+            None => "idle".to_owned(),
+            Some(slice) => format!("{:?} next {} active {} flush {:?}", slice.volume, slice.next, slice.active, slice.flush),
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn writeback_more(&mut self) {
+        if self.writeback.slice.is_none() {
+            self.slice_begin();
+        }
+        self.runs_start();
+        self.slice_flush();
+        self.slice_end();
+    }
+
+    fn slice_begin(&mut self) {
+        let count = self.volumes.len();
+        for step in 0..count {
+            let at = (self.writeback.turn + step) % count;
+            let Some(volume) = self.volumes[at].as_deref() else { continue };
+            if volume.dirty.is_empty() || volume.offline.is_some() {
+                continue;
+            }
+            let situation = Situation {
+                dirty_share: self.dirty_share(),
+                draining: volume.draining() || volume.urgent || self.shutdown_drains(),
+                reclaim_starves: self.reclaim.starves,
+                origin_idle_ns: self.now.saturating_sub(volume.origin_used),
+                write_idle_ns: self.now.saturating_sub(volume.written_at),
+            };
+            if !due(&situation, &self.tuning) {
+                continue;
+            }
+            let id = volume.id;
+            let items = self.select(id);
+            if items.is_empty() {
+                continue;
+            }
+            self.writeback.turn = (at + 1) % count;
+            let runs = self.group(items);
+            self.writeback.slice = Some(Slice { volume: id, runs, next: 0, active: 0, flush: None });
+            return;
+        }
+    }
+
+    /// The next dirty blocks of a volume in LBA order, from where the last slice ended.
+    fn select(&mut self, id: VolumeId) -> Vec<Item> {
+        let undurable_too = self.is(Mutant::WritebackUndurable);
+        let now = self.now;
+        let volume = self.vol(id);
+        let (base, sweep) = (volume.base, volume.sweep);
+        let mut items = Vec::new();
+        let mut undurable = false;
+        for block in volume.dirty.iter_from(sweep).chain(volume.dirty.iter_from(0).take_while(|&b| b < sweep)) {
+            if items.len() >= self.tuning.writeback_slice_blocks {
+                break;
+            }
+            let key = base + block;
+            let waits = volume.quarantine.get(&block).is_some_and(|&(until, _)| until > now);
+            if waits || self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key)) {
+                continue;
+            }
+            let located = self.index.get(key).expect("dirty blocks are in the index");
+            if !self.is_durable(located.slot) && !undurable_too {
+                undurable = true;
+                continue;
+            }
+            items.push(Item { key, located, mask: self.mask(located.slot), bridge: false });
+        }
+        items.sort_unstable_by_key(|item| item.key);
+        if let Some(last) = items.last() {
+            let next = last.key - base + 1;
+            self.vol_mut(id).sweep = next;
+        }
+        if undurable && items.is_empty() {
+            let dseq = self.log.dseq_gathered();
+            self.want_durable(dseq);
+        }
+        items
+    }
+
+    /// Neighbours become one write; short gaps are bridged with clean blocks that the cache has.
+    fn group(&self, items: Vec<Item>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for item in items {
+            let whole = item.mask == MASK_FULL;
+            if let Some(run) = runs.last_mut().filter(|_| whole) {
+                let last = *run.items.last().expect("runs have items");
+                let gap = item.key - last.key - 1;
+                let fits = run.items.len() as u64 + gap < WRITEBACK_RUN_BLOCKS as u64;
+                if last.mask == MASK_FULL && fits && gap <= self.tuning.bridge_blocks_max
+                    && let Some(bridge) = self.bridge(last.key + 1, item.key)
+                {
+                    run.items.extend(bridge);
+                    run.items.push(item);
+                    continue;
+                }
+            }
+            runs.push(Run { items: vec![item], ..Run::default() });
+        }
+        runs
+    }
+
+    fn bridge(&self, from: Key, to: Key) -> Option<Vec<Item>> {
+        (from..to)
+            .map(|key| {
+                let located = self.index.get(key)?;
+                let segment = &self.segments.table[self.segments.of(located.slot) as usize];
+                let clean = !self.dirty.get(located.slot as usize);
+                let there = segment.inflight == 0 && self.gathered(located.slot).is_none();
+                let whole = self.mask(located.slot) == MASK_FULL;
+                (clean && there && whole && !self.overlap.origin_write(key, key))
+                    .then_some(Item { key, located, mask: MASK_FULL, bridge: true })
+            })
+            .collect()
+    }
+
+    fn runs_start(&mut self) {
+        let depth = self.tuning.writeback_depth.max(1);
+        while let Some(slice) = &mut self.writeback.slice {
+            if slice.next >= slice.runs.len() || slice.active >= depth || self.writeback.abandoned {
+                return;
+            }
+            let at = slice.next;
+            slice.next += 1;
+            slice.active += 1;
+            let run = &mut slice.runs[at];
+            run.state = RunState::Reading;
+            run.buf = self.pool.take(run.items.len() * BLOCK_SIZE);
+            run.pending = 1;
+            let items = run.items.clone();
+            let mut from = 0;
+            for n in 1..=items.len() {
+                let next = items.get(n).is_some_and(|item| {
+                    item.located.slot == items[n - 1].located.slot + 1
+                        && self.segments.of(item.located.slot) == self.segments.of(items[from].located.slot)
+                });
+                if !next {
+                    self.home_read(at, items[from].key, (n - from) as u32, items[from].located.slot, 0);
+                    from = n;
+                }
+            }
+            self.run_read(at);
+        }
+    }
+
+    fn slice(&mut self) -> &mut Slice {
+        self.writeback.slice.as_mut().expect("a slice is under way")
+    }
+
+    fn home_read(&mut self, run: usize, key: Key, blocks: u32, slot: Slot, tries: u8) {
+        self.slice().runs[run].pending += 1;
+        let pinned = self.copy_for(slot, tries);
+        self.segments.table[pinned as usize].pins += 1;
+        let at = self.segments.slot(pinned, slot % self.segments.blocks);
+        let (device, offset) = self.segments.locate(at);
+        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        let op = self.op(Op::HomeRead { run, key, blocks, slot, pinned, tries });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    /// The segment to read a slot from at this try: its own, or its second copy.
+    pub(crate) fn copy_for(&self, slot: Slot, tries: u8) -> u32 {
+        let segment = self.segments.of(slot);
+        let twin = self.segments.table[segment as usize].twin;
+        let second = twin != SEGMENT_NONE
+            && (tries % 2 == 1 || !self.segments.healthy(segment))
+            && self.segments.healthy(twin);
+        if second { twin } else { segment }
+    }
+
+    pub(crate) fn home_read_done(
+        &mut self,
+        run: usize,
+        key: Key,
+        pinned: u32,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        self.segments.table[pinned as usize].pins -= 1;
+        let first = self.slice().runs[run].items[0].key;
+        let mut bad = Vec::new();
+        for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
+            let at = (key - first) as usize + n;
+            let item = self.slice().runs[run].items[at];
+            if result.is_ok() && checksum(block) == item.located.crc {
+                let place = at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE;
+                self.slice().runs[run].buf.bytes_mut()[place].copy_from_slice(block);
+            } else {
+                bad.push(item);
+            }
+        }
+        self.pool.give(buf);
+        for item in bad {
+            if tries + 1 < CACHE_READ_TRIES {
+                self.home_read(run, item.key, 1, item.located.slot, tries + 1);
+            } else {
+                self.home_unreadable(run, item);
+            }
+        }
+        self.run_read(run);
+    }
+
+    fn home_unreadable(&mut self, run: usize, item: Item) {
+        self.slice().runs[run].state = RunState::Failed;
+        let current = self.index.get(item.key) == Some(item.located);
+        if item.bridge || !current {
+            return;
+        }
+        self.count_bad(item.key, true);
+        self.quarantine(item.key);
+    }
+
+    /// Does not try a block again for a while.
+    fn quarantine(&mut self, key: Key) {
+        let now = self.now;
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let entry = self.vol_mut(id).quarantine.entry(key - base).or_insert((0, 0));
+        entry.1 = (entry.1 * 2).clamp(WRITEBACK_RETRY_NS, WRITEBACK_RETRY_NS * 64);
+        entry.0 = now + entry.1;
+    }
+
+    /// A read of a run has ended; when all have, it is written.
+    fn run_read(&mut self, at: usize) {
+        let run = &mut self.slice().runs[at];
+        run.pending -= 1;
+        if run.pending > 0 {
+            return;
+        }
+        if run.state == RunState::Failed {
+            return self.run_end(at);
+        }
+        run.state = RunState::Writing;
+        let (first, mask, id) = (run.items[0].key, run.items[0].mask, self.slice().volume);
+        let volume = self.vol(id);
+        let offset = (first - volume.base) * BLOCK_SIZE as u64;
+        let left = volume.bytes - offset;
+        let buf = std::mem::take(&mut self.slice().runs[at].buf);
+        self.vol_mut(id).stats.writeback_writes += 1;
+        if mask == MASK_FULL {
+            self.slice().runs[at].pending = 1;
+            let mut buf = buf;
+            buf.set_len((buf.len() as u64).min(left) as usize);
+            let op = self.op(Op::HomeWrite { run: at });
+            self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
+            return;
+        }
+        for (from, to) in sector_runs(mask) {
+            self.slice().runs[at].pending += 1;
+            let mut part = self.pool.take((to - from) * 512);
+            part.bytes_mut().copy_from_slice(&buf.bytes()[from * 512..to * 512]);
+            let op = self.op(Op::HomeWrite { run: at });
+            let offset = offset + from as u64 * 512;
+            self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf: part });
+        }
+        self.pool.give(buf);
+    }
+
+    pub(crate) fn home_write_done(
+        &mut self,
+        at: usize,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        self.pool.give(buf);
+        let id = self.slice().volume;
+        self.origin_written(id, false);
+        let run = &mut self.slice().runs[at];
+        if result.is_err() {
+            run.state = RunState::Failed;
+        }
+        run.pending -= 1;
+        if run.pending > 0 {
+            return;
+        }
+        if run.state == RunState::Failed {
+            self.home_failed(at);
+        } else {
+            run.state = RunState::Written;
+        }
+        self.run_end(at);
+    }
+
+    /// The origin refused a run: it stays dirty. Long runs are tried again block by block, so that one bad
+    /// sector keeps only its own block from going home.
+    fn home_failed(&mut self, at: usize) {
+        let id = self.slice().volume;
+        let items = self.slice().runs[at].items.clone();
+        let block = items[0].key - self.vol(id).base;
+        self.out.push(Effect::Notice(Notice::WritebackFailed { volume: id, block }));
+        if items.len() == 1 {
+            return self.quarantine(items[0].key);
+        }
+        let singles = items.into_iter().filter(|item| !item.bridge);
+        let runs: Vec<Run> =
+            singles.map(|item| Run { items: vec![item], ..Run::default() }).collect();
+        self.slice().runs.extend(runs);
+    }
+
+    fn run_end(&mut self, at: usize) {
+        let buf = std::mem::take(&mut self.slice().runs[at].buf);
+        self.pool.give(buf);
+        self.slice().active -= 1;
+    }
+
+    /// All runs have ended: one FLUSH of the origin for all of them.
+    fn slice_flush(&mut self) {
+        let abandoned = self.writeback.abandoned;
+        let Some(slice) = &mut self.writeback.slice else { return };
+        let more = slice.next < slice.runs.len() && !abandoned;
+        if slice.active > 0 || more || slice.flush.is_some() {
+            return;
+        }
+        let id = slice.volume;
+        let flush = &self.vol(id).flush;
+        let wait = (flush.written, flush.failures);
+        self.slice().flush = Some(wait);
+        if !self.is(Mutant::CleanBeforeOriginFlush) {
+            self.want_origin(id, wait.0);
+        }
+    }
+
+    /// The FLUSH has ended: the blocks are clean, if they are still the versions that were sent.
+    fn slice_end(&mut self) {
+        let Some(slice) = &self.writeback.slice else { return };
+        let Some((written, failures)) = slice.flush else { return };
+        let flush = &self.vol(slice.volume).flush;
+        let flushed = flush.flushed >= written || self.is(Mutant::CleanBeforeOriginFlush);
+        if !flushed && flush.failures == failures {
+            return;
+        }
+        let slice = self.writeback.slice.take().expect("there is one");
+        let abandoned = std::mem::take(&mut self.writeback.abandoned) || self.dead;
+        if flushed && !abandoned {
+            for run in &slice.runs {
+                if run.state == RunState::Written {
+                    run.items.iter().for_each(|item| self.mark_clean(slice.volume, *item));
+                }
+            }
+        } else if !abandoned {
+            for item in slice.runs.iter().flat_map(|run| &run.items).filter(|item| !item.bridge) {
+                self.quarantine(item.key);
+            }
+        }
+        self.vol_mut(slice.volume).urgent = false;
+        for name in std::mem::take(&mut self.behind_writeback) {
+            self.begin(name);
+        }
+    }
+
+    fn mark_clean(&mut self, id: VolumeId, item: Item) {
+        let Some(now) = self.index.get(item.key) else { return };
+        let same = now.slot == item.located.slot || self.is(Mutant::CleanWithoutCompare);
+        if item.bridge || !same || !self.dirty.get(now.slot as usize) {
+            return;
+        }
+        let block = item.key - self.vol(id).base;
+        let dseq = if item.mask == MASK_FULL {
+            self.make_clean(item.key, now.slot);
+            self.note(EntryKind::MarkClean, id, block, u64::from(now.slot))
+        } else {
+            // A part of a block is of no use once it is home.
+            self.forget(item.key);
+            self.note(EntryKind::Tombstone, id, block, 1)
+        };
+        self.log.cleaned.push_back((dseq, item.key));
+        let volume = self.vol_mut(id);
+        volume.quarantine.remove(&block);
+        volume.stats.writeback_blocks += 1;
+    }
+
+    /// Requests that wait for writeback go on when there is none, too.
+    pub(crate) fn resume_behind_writeback(&mut self) {
+        if self.writeback.slice.is_some() {
+            return;
+        }
+        for name in std::mem::take(&mut self.behind_writeback) {
+            debug_assert_eq!(self.reqs.get(name).map(|req| req.stage), Some(Stage::Waiting));
+            self.begin(name);
+        }
+    }
+}
+
+/// Stretches of set bits: first sector, and the one behind the last.
+fn sector_runs(mask: u8) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < 8 && mask >> at & 1 == 0 {
+            at += 1;
+        }
+        let from = at;
+        while at < 8 && mask >> at & 1 == 1 {
+            at += 1;
+        }
+        (from < at).then_some((from, at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sectors_of_a_mask_are_written_in_stretches() {
+        let runs: Vec<_> = super::sector_runs(0b1011_0011).collect();
+        assert_eq!(runs, [(0, 2), (4, 6), (7, 8)]);
+        assert_eq!(super::sector_runs(0xff).collect::<Vec<_>>(), [(0, 8)]);
+        assert_eq!(super::sector_runs(0).count(), 0);
+    }
+}

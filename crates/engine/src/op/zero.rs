@@ -1,0 +1,195 @@
+//! Discard and write-zeroes that are not written as data: the origin does them.
+//!
+//! The cached clean blocks of the range end first, durably: then nothing old can come back, and no intents
+//! are needed however large the range is. Dirty blocks end last: their version is forgotten only when the
+//! zeros that replace it are durable at the origin (I4).
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::Key;
+use crate::op::{Op, Stage};
+use forebay_format::record::EntryKind;
+use forebay_format::BLOCK_SIZE;
+
+impl Engine {
+    pub(crate) fn zero_begin(&mut self, name: u64) {
+        if self.reqs.get(name).expect("under way").cached {
+            return self.write_begin(name);
+        }
+        let base = self.vol(self.reqs.get(name).expect("under way").volume).base;
+        if self.reqs.get(name).expect("under way").kind == RequestKind::Discard && !self.shrink(name, base) {
+            return self.reply(name); // Less than one block: nothing to give back.
+        }
+        let req = self.reqs.get(name).expect("under way");
+        let (first, last, id) = (req.first, req.last, req.volume);
+        let cut = self.cut_blocks(name).into_iter().flatten().any(|key| self.is_dirty(key));
+        if self.dead && self.touches_dirty(req) {
+            self.req(name).fail(IoError::Io);
+            return self.reply(name);
+        }
+        if cut || self.writeback.covers(first, last) {
+            // A dirty block of which only part is zeroed goes home first.
+            self.vol_mut(id).urgent = cut;
+            self.req(name).stage = Stage::Waiting;
+            return self.behind_writeback.push(name);
+        }
+        self.overtake(name);
+        self.zeroing.push((first, last, name));
+        self.ram.remove_range(first, last);
+        if !self.is(Mutant::ZeroKeepsCached) {
+            self.drop_clean_range(id, first, last);
+        }
+        let need = self.log.dseq_gathered();
+        let req = self.req(name);
+        req.stage = Stage::Intending;
+        req.durable_dseq = need;
+        self.intending.push(name);
+        self.want_durable(need);
+    }
+
+    fn is_dirty(&self, key: Key) -> bool {
+        self.index.get(key).is_some_and(|located| self.dirty.get(located.slot as usize))
+    }
+
+    /// Cuts a discard down to whole blocks. Whether any is left.
+    fn shrink(&mut self, name: u64, base: Key) -> bool {
+        let block = BLOCK_SIZE as u64;
+        let req = self.reqs.get(name).expect("under way");
+        let volume_bytes = self.vol(req.volume).bytes;
+        let from = req.offset.next_multiple_of(block);
+        let end = req.offset + req.len;
+        let to = if end == volume_bytes { end } else { end / block * block };
+        if from >= to {
+            return false;
+        }
+        let req = self.req(name);
+        (req.offset, req.len) = (from, to - from);
+        // The blocks held stay as they were: a little more than needed.
+        (req.first, req.last) = (base + from / block, base + (to - 1) / block);
+        true
+    }
+
+    /// First and last block of the request, where it covers them only in part.
+    fn cut_blocks(&self, name: u64) -> [Option<Key>; 2] {
+        let req = self.reqs.get(name).expect("under way");
+        let volume = self.vol(req.volume);
+        let head = req.offset % BLOCK_SIZE as u64 != 0;
+        let end = req.offset + req.len;
+        let tail = end % BLOCK_SIZE as u64 != 0 && end != volume.bytes;
+        [head.then_some(req.first), tail.then_some(req.last)]
+    }
+
+    /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty blocks.
+    fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
+        let base = self.vol(id).base;
+        let mut keys = Vec::new();
+        if last - first < self.index.len() as u64 {
+            keys.extend((first..=last).filter(|&key| self.index.get(key).is_some()));
+        } else {
+            self.index.scan(0, self.index.bucket_count(), |key, _| {
+                if (first..=last).contains(&key) {
+                    keys.push(key);
+                }
+            });
+        }
+        keys.retain(|&key| !self.is_dirty(key));
+        for key in keys {
+            self.forget(key);
+        }
+        if self.dead {
+            return;
+        }
+        let dirty: Vec<u64> = self
+            .vol(id)
+            .dirty
+            .iter_from(first - base)
+            .take_while(|&block| block <= last - base)
+            .collect();
+        let mut from = first - base;
+        for end in dirty.into_iter().chain([last - base + 1]) {
+            if end > from {
+                self.note(EntryKind::Tombstone, id, from, end - from);
+            }
+            from = end + 1;
+        }
+    }
+
+    pub(crate) fn zero_issue(&mut self, name: u64) {
+        let req = self.req(name);
+        req.stage = Stage::Working;
+        req.pending = 1;
+        let unmap = match req.kind {
+            RequestKind::Discard => true,
+            RequestKind::WriteZeroes { unmap } => unmap,
+            _ => unreachable!("only these are zeroed"),
+        };
+        self.zero_send(name, unmap);
+    }
+
+    fn zero_send(&mut self, name: u64, unmap: bool) {
+        let now = self.now;
+        let req = self.req(name);
+        let (offset, len, id) = (req.offset, req.len, req.volume);
+        self.vol_mut(id).origin_used = now;
+        let op = self.op(Op::Zero { req: name });
+        self.out.push(Effect::Zero { op, target: Target::Origin(id), offset, len, unmap });
+    }
+
+    pub(crate) fn zero_done(&mut self, name: u64, result: Result<(), IoError>) {
+        let req = self.reqs.get_mut(name).expect("under way");
+        let id = req.volume;
+        match (result, req.kind) {
+            (Ok(()), _) => req.issued = true,
+            (Err(IoError::Unsupported), RequestKind::Discard) => {}
+            (Err(IoError::Unsupported), RequestKind::WriteZeroes { unmap: true }) => {
+                req.kind = RequestKind::WriteZeroes { unmap: false };
+                return self.zero_send(name, false);
+            }
+            (Err(_), _) => req.fail(IoError::Io),
+        }
+        self.origin_written(id, true);
+        self.part_done(name);
+    }
+
+    /// The origin holds the zeros. Dirty blocks of the range wait for its FLUSH.
+    pub(crate) fn zero_step(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        if req.cached {
+            return self.write_step(name);
+        }
+        let done = req.issued && req.error.is_none();
+        if done && self.touches_dirty(req) && !self.dead {
+            let written = self.vol(req.volume).flush.client_written;
+            if self.is(Mutant::ZeroForgetsEarly) {
+                return self.zero_flushed(name);
+            }
+            return self.flush_wait(name, 0, written);
+        }
+        self.zero_end(name);
+    }
+
+    /// The zeros are durable at the origin: the dirty versions may end.
+    pub(crate) fn zero_flushed(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        if req.error.is_none() && !self.dead {
+            let volume = self.vol(req.volume);
+            let (id, base) = (req.volume, volume.base);
+            let (from, to) = (req.first - base, req.last - base);
+            let dirty: Vec<u64> =
+                volume.dirty.iter_from(from).take_while(|&block| block <= to).collect();
+            for block in dirty {
+                self.forget(base + block);
+                let dseq = self.note(EntryKind::Tombstone, id, block, 1);
+                self.log.cleaned.push_back((dseq, base + block));
+            }
+        }
+        self.zero_end(name);
+    }
+
+    fn zero_end(&mut self, name: u64) {
+        let req = self.req(name);
+        req.issued = true;
+        self.hold_for_log(name);
+    }
+}

@@ -1,0 +1,104 @@
+//! Which requests may be under way together. I10: overlapping requests reach cache and origin in one order.
+//!
+//! A read never waits for a cache write: it took its places from the index when it began, and either value
+//! is legal for it. A write that begins while a read is under way tells the read not to fill the cache with
+//! what it brings (I7). Only a write to the origin excludes reads, because the origin may show the new data
+//! to one read and the old data to the next.
+
+use crate::index::Key;
+
+/// What a request does to its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reads them.
+    Read,
+    /// Writes them into the cache.
+    CacheWrite,
+    /// Writes them at the origin.
+    OriginWrite,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    first: Key,
+    last: Key,
+    access: Access,
+    req: u64,
+}
+
+/// The requests under way and those that wait for them.
+#[derive(Debug, Default)]
+pub struct Overlap {
+    held: Vec<Held>,
+    waiting: Vec<Held>,
+}
+
+fn conflict(new: Access, old: Access) -> bool {
+    use Access::*;
+    match (new, old) {
+        (Read, OriginWrite) => true,
+        (Read, _) => false,
+        (CacheWrite | OriginWrite, Read) => false,
+        (CacheWrite | OriginWrite, _) => true,
+    }
+}
+
+impl Overlap {
+    /// Lets `req` begin on blocks `first..=last`, or makes it wait behind what it overlaps.
+    pub fn acquire(&mut self, req: u64, first: Key, last: Key, access: Access) -> bool {
+        let new = Held { first, last, access, req };
+        if self.blocked(&new, self.waiting.len()) {
+            self.waiting.push(new);
+            return false;
+        }
+        self.held.push(new);
+        true
+    }
+
+    fn blocked(&self, new: &Held, waiting_before: usize) -> bool {
+        let clash = |old: &Held| {
+            old.first <= new.last && new.first <= old.last && conflict(new.access, old.access)
+        };
+        self.held.iter().any(clash) || self.waiting[..waiting_before].iter().any(clash)
+    }
+
+    /// `req` is done with its blocks.
+    pub fn release(&mut self, req: u64) {
+        let at = self.held.iter().position(|held| held.req == req).expect("it was acquired");
+        self.held.swap_remove(at);
+    }
+
+    /// A waiting request that may begin now; it holds its blocks from here on.
+    pub fn next_ready(&mut self) -> Option<u64> {
+        let at = (0..self.waiting.len()).find(|&at| !self.blocked(&self.waiting[at], at))?;
+        let ready = self.waiting.remove(at);
+        self.held.push(ready);
+        Some(ready.req)
+    }
+
+    /// Calls `each` for every read under way that overlaps `first..=last`.
+    pub fn reads(&self, first: Key, last: Key, mut each: impl FnMut(u64)) {
+        for held in &self.held {
+            if held.access == Access::Read && held.first <= last && first <= held.last {
+                each(held.req);
+            }
+        }
+    }
+
+    /// Whether a request under way writes any of `first..=last` at the origin.
+    pub fn origin_write(&self, first: Key, last: Key) -> bool {
+        self.held.iter().any(|held| {
+            held.access == Access::OriginWrite && held.first <= last && first <= held.last
+        })
+    }
+
+    /// Requests that wait.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Requests that hold blocks.
+    pub fn held_count(&self) -> usize {
+        self.held.len()
+    }
+}

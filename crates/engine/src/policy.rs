@@ -1,0 +1,5 @@
+//! Decisions: pure functions of what they are shown. Somebody else obeys.
+
+pub mod admission;
+pub mod eviction;
+pub mod writeback;

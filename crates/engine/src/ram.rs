@@ -1,0 +1,119 @@
+//! The RAM tier: whole blocks, replaced by CLOCK (second chance). It serves the short-term reuse that the
+//! admission to the cache device refuses. Holds nothing that is not also elsewhere.
+
+use crate::buf::Buf;
+use crate::index::{Bits, Index, Key, Located};
+use forebay_format::BLOCK_SIZE;
+
+/// The tier.
+pub struct Ram {
+    index: Index,
+    keys: Vec<Key>,
+    data: Vec<Buf>,
+    referenced: Bits,
+    hand: usize,
+    blocks_max: usize,
+    free: Vec<u32>,
+}
+
+impl Ram {
+    /// A tier of `bytes`. Memory is taken as it fills.
+    pub fn new(bytes: u64) -> Ram {
+        let blocks_max = (bytes / BLOCK_SIZE as u64).min(1 << 31) as usize;
+        Ram {
+            index: Index::new(if blocks_max == 0 { 0 } else { blocks_max as u32 }),
+            keys: Vec::new(),
+            data: Vec::new(),
+            referenced: Bits::new(blocks_max),
+            hand: 0,
+            blocks_max,
+            free: Vec::new(),
+        }
+    }
+
+    /// Keys must be less than this (or the tier be of no size).
+    pub fn keys_max(&self) -> u64 {
+        if self.blocks_max == 0 { u64::MAX } else { self.index.keys_max() }
+    }
+
+    /// Blocks held.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Blocks that fit.
+    pub fn blocks_max(&self) -> usize {
+        self.blocks_max
+    }
+
+    /// The block, if it is here.
+    pub fn get(&mut self, key: Key) -> Option<&[u8]> {
+        if self.blocks_max == 0 {
+            return None;
+        }
+        let at = self.index.get(key)?.slot as usize;
+        self.referenced.set(at, true);
+        Some(self.data[at].bytes())
+    }
+
+    /// Puts a block in.
+    pub fn insert(&mut self, key: Key, block: &[u8]) {
+        if self.blocks_max == 0 {
+            return;
+        }
+        debug_assert_eq!(block.len(), BLOCK_SIZE);
+        let at = match self.index.get(key) {
+            Some(located) => located.slot as usize,
+            None => {
+                let at = self.room();
+                self.keys[at] = key;
+                self.index.insert(key, Located { slot: at as u32, crc: 0 });
+                self.referenced.set(at, false);
+                at
+            }
+        };
+        self.data[at].bytes_mut().copy_from_slice(block);
+    }
+
+    fn room(&mut self) -> usize {
+        if let Some(at) = self.free.pop() {
+            return at as usize;
+        }
+        if self.data.len() < self.blocks_max {
+            self.data.push(Buf::zeroed(BLOCK_SIZE));
+            self.keys.push(0);
+            return self.data.len() - 1;
+        }
+        loop {
+            let at = self.hand;
+            self.hand = (self.hand + 1) % self.blocks_max;
+            if !self.referenced.get(at) {
+                self.index.remove(self.keys[at]).expect("every place is in use");
+                return at;
+            }
+            self.referenced.set(at, false);
+        }
+    }
+
+    /// Takes blocks out.
+    pub fn remove_range(&mut self, first: Key, last: Key) {
+        if last - first < self.index.len() as u64 {
+            return (first..=last).for_each(|key| self.remove(key));
+        }
+        for at in 0..self.keys.len() {
+            let key = self.keys[at];
+            if (first..=last).contains(&key) {
+                self.remove(key);
+            }
+        }
+    }
+
+    /// Takes a block out: it was changed elsewhere.
+    pub fn remove(&mut self, key: Key) {
+        if self.blocks_max > 0
+            && let Some(located) = self.index.remove(key)
+        {
+            self.free.push(located.slot);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Values by small numbers, without an allocation for each. A number names a value until it is removed, and
+//! carries a generation, so that a late or foreign number is noticed and not mistaken for another value's.
+
+/// The store.
+#[derive(Debug)]
+pub struct Slab<T> {
+    entries: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Puts a value in and names it.
+    pub fn insert(&mut self, value: T) -> u64 {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.entries.push((0, None));
+                (self.entries.len() - 1) as u32
+            }
+        };
+        let entry = &mut self.entries[index as usize];
+        assert!(entry.1.is_none());
+        entry.1 = Some(value);
+        u64::from(entry.0) << 32 | u64::from(index)
+    }
+
+    fn entry(&self, name: u64) -> Option<&(u32, Option<T>)> {
+        self.entries.get(name as u32 as usize).filter(|entry| entry.0 == (name >> 32) as u32)
+    }
+
+    /// The value.
+    pub fn get(&self, name: u64) -> Option<&T> {
+        self.entry(name).and_then(|entry| entry.1.as_ref())
+    }
+
+    /// The value.
+    pub fn get_mut(&mut self, name: u64) -> Option<&mut T> {
+        let entry = self.entries.get_mut(name as u32 as usize)?;
+        if entry.0 != (name >> 32) as u32 {
+            return None;
+        }
+        entry.1.as_mut()
+    }
+
+    /// Takes the value out; its name is void from now on.
+    pub fn remove(&mut self, name: u64) -> Option<T> {
+        let entry = self.entries.get_mut(name as u32 as usize)?;
+        if entry.0 != (name >> 32) as u32 {
+            return None;
+        }
+        let value = entry.1.take()?;
+        entry.0 = entry.0.wrapping_add(1);
+        self.free.push(name as u32);
+        Some(value)
+    }
+
+    /// Values in the store.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The values and their names.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.entries.iter().enumerate().filter_map(|(index, (generation, value))| {
+            Some((u64::from(*generation) << 32 | index as u64, value.as_ref()?))
+        })
+    }
+}

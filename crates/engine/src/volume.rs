@@ -1,0 +1,264 @@
+//! What the engine keeps of a volume.
+
+use crate::index::Key;
+use crate::mode::Mode;
+use crate::event::{CommandId, Time, VolumeId, VolumeSpec};
+use crate::settings::OriginSettings;
+use crate::stats::VolumeStats;
+use forebay_format::BLOCK_SIZE;
+use forebay_format::superblock::{VolumeEntry, field_text, text_field};
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U16, U64};
+use std::collections::BTreeMap;
+
+/// A set of blocks in order, for writeback sweeps: 64 blocks a node.
+#[derive(Debug, Default)]
+pub struct BlockSet {
+    groups: BTreeMap<u64, u64>,
+    len: u64,
+}
+
+impl BlockSet {
+    /// Puts a block in; whether it was not there before.
+    pub fn insert(&mut self, block: u64) -> bool {
+        let bits = self.groups.entry(block / 64).or_default();
+        let new = *bits >> (block % 64) & 1 == 0;
+        *bits |= 1 << (block % 64);
+        self.len += u64::from(new);
+        new
+    }
+
+    /// Takes a block out; whether it was there.
+    pub fn remove(&mut self, block: u64) -> bool {
+        let Some(bits) = self.groups.get_mut(&(block / 64)) else { return false };
+        let was = *bits >> (block % 64) & 1 == 1;
+        *bits &= !(1 << (block % 64));
+        if *bits == 0 {
+            self.groups.remove(&(block / 64));
+        }
+        self.len -= u64::from(was);
+        was
+    }
+
+    /// Blocks in the set.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The blocks from `from` on, in order.
+    pub fn iter_from(&self, from: u64) -> impl Iterator<Item = u64> + '_ {
+        self.groups.range(from / 64..).flat_map(move |(&group, &bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| group * 64 + bit)
+        }).skip_while(move |&block| block < from)
+    }
+}
+
+/// The write-intent map of a volume: regions whose cached clean blocks do not count after a crash.
+#[derive(Debug, Default)]
+pub struct Intents {
+    /// Marked regions, each with the dirty-class record that marks it.
+    pub marked: BTreeMap<u64, u64>,
+}
+
+/// What a FLUSH of the origin must cover, and covers.
+#[derive(Debug, Default)]
+pub struct OriginFlush {
+    /// Writes to the origin that have completed since the start.
+    pub written: u64,
+    /// Of these, how many are durable.
+    pub flushed: u64,
+    /// The FLUSH under way covers this many.
+    pub inflight: Option<u64>,
+    /// Somebody waits for more than the FLUSH under way covers.
+    pub wanted: u64,
+    /// Tries of the FLUSH under way that failed.
+    pub tries: u8,
+    /// A FLUSH failed that should have covered client writes: none can be promised durable any more.
+    pub poisoned: bool,
+    /// The last client write is this one.
+    pub client_written: u64,
+    /// FLUSHes that failed.
+    pub failures: u64,
+}
+
+/// A long command that runs on a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Drain, then stay.
+    Drain(CommandId),
+    /// Drain, then switch to the mode.
+    Switch(CommandId, Mode),
+    /// Drain, then remove.
+    Remove(CommandId),
+}
+
+impl Task {
+    /// The command to answer.
+    pub fn command(self) -> CommandId {
+        match self {
+            Task::Drain(id) | Task::Switch(id, _) | Task::Remove(id) => id,
+        }
+    }
+}
+
+/// One sequential stream that a volume's clients seem to read or write.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stream {
+    /// The byte behind the last request.
+    pub next: u64,
+    /// Bytes so far.
+    pub bytes: u64,
+    /// When it was last seen, as a count of requests.
+    pub seen: u64,
+}
+
+/// One volume.
+#[derive(Debug)]
+pub struct Volume {
+    /// Its number.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// URI of the origin.
+    pub origin: String,
+    /// Identity.
+    pub uuid: [u8; 16],
+    /// Identity of the origin.
+    pub fingerprint: [u8; 32],
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Key of its first block.
+    pub base: Key,
+    /// The mode in force.
+    pub mode: Mode,
+    /// Why it is not served.
+    pub offline: Option<String>,
+    /// Whether the origin has a volatile cache.
+    pub volatile_cache: bool,
+    /// Dirty blocks, by block number.
+    pub dirty: BlockSet,
+    /// Regions with intents.
+    pub intents: Intents,
+    /// FLUSHes of the origin.
+    pub flush: OriginFlush,
+    /// Clean entries up to this sequence number survive a crash.
+    pub synced_seq: u64,
+    /// The dirty-class record that says so.
+    pub synced_dseq: u64,
+    /// Writes into the cache under way.
+    pub cache_writes_active: u32,
+    /// A request waits for dirty blocks to go home.
+    pub urgent: bool,
+    /// The volume is being added to the superblock.
+    pub adding: bool,
+    /// Greatest sequence number of a clean entry.
+    pub filled_seq: u64,
+    /// The long command under way.
+    pub task: Option<Task>,
+    /// The volume is being removed from the superblock.
+    pub removing: bool,
+    /// Where the writeback sweep stands, as a block number.
+    pub sweep: u64,
+    /// Blocks that could not be written home: when to try again, and the last wait.
+    pub quarantine: BTreeMap<u64, (Time, u64)>,
+    /// Sequential streams.
+    pub streams: [Stream; 8],
+    /// Requests seen.
+    pub requests: u64,
+    /// When a client last asked something of the origin.
+    pub origin_used: Time,
+    /// When a client last wrote.
+    pub written_at: Time,
+    /// Requests of clients under way.
+    pub requests_active: u32,
+    /// Counts.
+    pub stats: VolumeStats,
+}
+
+impl Volume {
+    /// A new volume.
+    pub fn new(id: VolumeId, spec: VolumeSpec, base: Key) -> Volume {
+        Volume {
+            id,
+            name: spec.name,
+            origin: spec.origin,
+            uuid: spec.uuid,
+            fingerprint: spec.fingerprint,
+            bytes: spec.bytes,
+            base,
+            mode: spec.mode,
+            offline: None,
+            volatile_cache: spec.volatile_cache,
+            dirty: BlockSet::default(),
+            intents: Intents::default(),
+            flush: OriginFlush::default(),
+            synced_seq: 0,
+            synced_dseq: 0,
+            cache_writes_active: 0,
+            urgent: false,
+            adding: false,
+            filled_seq: 0,
+            task: None,
+            removing: false,
+            sweep: 0,
+            quarantine: BTreeMap::new(),
+            streams: [Stream::default(); 8],
+            requests: 0,
+            origin_used: 0,
+            written_at: 0,
+            requests_active: 0,
+            stats: VolumeStats::default(),
+        }
+    }
+
+    /// A volume of the superblock; `None` for a mode that this version does not know.
+    pub fn of_entry(
+        entry: &VolumeEntry,
+        base: Key,
+        origin: Option<&OriginSettings>,
+    ) -> Option<Volume> {
+        let spec = VolumeSpec {
+            name: field_text(&entry.name),
+            origin: field_text(&entry.origin),
+            bytes: entry.bytes.get(),
+            uuid: entry.uuid,
+            fingerprint: entry.fingerprint,
+            mode: Mode::from_raw(entry.mode)?,
+            volatile_cache: origin.is_none_or(|origin| origin.volatile_cache),
+        };
+        let mut volume = Volume::new(VolumeId(entry.id.get()), spec, base);
+        if origin.is_none_or(|origin| !origin.present) {
+            volume.offline = Some("its origin is missing".to_owned());
+        }
+        Some(volume)
+    }
+
+    /// The volume's entry in the superblock.
+    pub fn entry(&self) -> VolumeEntry {
+        let mut entry = VolumeEntry::new_zeroed();
+        entry.id = U16::new(self.id.0);
+        entry.used = 1;
+        entry.mode = self.mode as u8;
+        entry.bytes = U64::new(self.bytes);
+        entry.uuid = self.uuid;
+        entry.name = text_field(&self.name);
+        entry.fingerprint = self.fingerprint;
+        entry.origin = text_field(&self.origin);
+        entry
+    }
+
+    /// Blocks, the last of which may be cut short.
+    pub fn blocks(&self) -> u64 {
+        self.bytes.div_ceil(BLOCK_SIZE as u64)
+    }
+
+    /// Whether a drain is under way.
+    pub fn draining(&self) -> bool {
+        self.task.is_some()
+    }
+}
