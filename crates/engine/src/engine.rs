@@ -62,6 +62,7 @@ pub struct Engine {
     pub(crate) out: Vec<Effect>,
     pub(crate) state: State,
     pub(crate) tuning: Tuning,
+    #[cfg(feature = "mutants")]
     pub(crate) mutant: Option<Mutant>,
     pub(crate) sb: superblock::Superblocks,
     pub(crate) volumes: Vec<Option<Box<Volume>>>,
@@ -89,8 +90,11 @@ pub struct Engine {
     pub(crate) intending: Vec<u64>,
     /// Requests that wait for the writeback slice to end.
     pub(crate) behind_writeback: Vec<u64>,
+    /// Requests that wait for room for their entries in the log.
+    pub(crate) behind_room: Vec<u64>,
     /// Requests that wait for recovery.
     pub(crate) early: Vec<u64>,
+    pub(crate) early_commands: Vec<(CommandId, Command)>,
     pub(crate) cache_flush: CacheFlush,
     pub(crate) opening: Option<Box<open::Opening>>,
     pub(crate) reclaim: reclaim::Reclaim,
@@ -143,6 +147,7 @@ impl Engine {
             now,
             out: Vec::new(),
             state: State::Opening,
+            #[cfg(feature = "mutants")]
             mutant: settings.mutant,
             sb: superblock::Superblocks::new(settings.superblock.clone()),
             volumes: Vec::new(),
@@ -163,7 +168,9 @@ impl Engine {
             flushing: Vec::new(),
             intending: Vec::new(),
             behind_writeback: Vec::new(),
+            behind_room: Vec::new(),
             early: Vec::new(),
+            early_commands: Vec::new(),
             cache_flush: CacheFlush::default(),
             opening: None,
             reclaim: reclaim::Reclaim::default(),
@@ -203,25 +210,38 @@ impl Engine {
     /// piece of background work.
     pub fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.now = self.now.max(now);
+        if self.state == State::Opening {
+            self.recover_more();
+        }
         match self.state {
-            State::Opening => self.recover_more(),
             State::Serving | State::Stopping => {
-                self.wake();
-                self.background();
-                self.send_gathered();
-                self.flush_more();
-                self.wake();
-                self.shutdown_more();
+                let mut rounds = 0;
+                loop {
+                    let before = self.progress();
+                    self.wake();
+                    self.background();
+                    self.send_gathered();
+                    self.flush_more();
+                    self.wake();
+                    self.shutdown_more();
+                    rounds += 1;
+                    if self.progress() == before || rounds == SETTLE_ROUNDS_MAX {
+                        break;
+                    }
+                }
                 self.deadline = self.next_deadline();
+                if rounds == SETTLE_ROUNDS_MAX {
+                    self.deadline = Some(self.now);
+                }
             }
-            State::Failed(_) => {}
+            State::Opening | State::Failed(_) => {}
         }
         out.append(&mut self.out);
     }
 
     fn background(&mut self) {
         if self.dead {
-            return;
+            return self.tasks_more();
         }
         self.sync_more();
         self.writeback_more();
@@ -237,6 +257,7 @@ impl Engine {
             self.begin(req);
         }
         self.resume_stalled();
+        self.resume_behind_room();
         self.resume_intending();
         self.resume_flushing();
     }
@@ -246,23 +267,63 @@ impl Engine {
         self.deadline
     }
 
+    /// A mark that changes whenever a round of background work has changed something.
+    fn progress(&self) -> [u64; 12] {
+        let [reclaim_a, reclaim_b] = self.reclaim.progress();
+        [
+            self.out.len() as u64,
+            self.log.seq,
+            self.log.dseq_gathered(),
+            self.log.completed_dseq,
+            self.log.durable_dseq,
+            (self.segments.free_count() + self.segments.emptied.len() * 65_536) as u64,
+            self.reqs.len() as u64 + ((self.stalled.len() + self.flushing.len()) * 65_536) as u64,
+            reclaim_a,
+            reclaim_b,
+            self.checkpoint.progress(),
+            self.writeback.progress() + u64::from(self.sync.is_some()),
+            self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
+        ]
+    }
+
+    /// When something will be due that only time makes due. What follows from an event is done at once.
     fn next_deadline(&self) -> Option<Time> {
         let mut due: Option<Time> = None;
-        let mut at = |time: Time| due = Some(due.map_or(time, |d| d.min(time)));
+        let mut at = |time: Time| {
+            // What is due and was not done waits for an event, not for time.
+            if time > self.now {
+                due = Some(due.map_or(time, |d| d.min(time)));
+            }
+        };
         for gather in self.log.gather[1..].iter().flatten() {
             if !gather.entries.is_empty() {
                 at(gather.since + FILL_AGE_MAX_NS);
             }
         }
-        if !self.stalled.is_empty() {
-            at(self.throttle_until.max(self.now + 100_000));
+        if !self.stalled.is_empty() && self.throttle_until > self.now {
+            at(self.throttle_until);
         }
-        let volumes = self.volumes.iter().flatten();
-        if volumes.clone().any(|v| self.sync_wanted(v)) {
-            at((self.synced_at + self.tuning.sync_interval_ns).max(self.now + 1_000_000));
+        if self.dead {
+            return due;
         }
-        if volumes.clone().any(|v| !v.dirty.is_empty()) {
-            at(self.now + (self.tuning.idle_ns / 2).max(1_000_000));
+        let idle = self.tuning.idle_ns;
+        for volume in self.volumes.iter().flatten() {
+            if self.sync_wanted(volume) {
+                at(self.synced_at + self.tuning.sync_interval_ns);
+            }
+            if !volume.dirty.is_empty() && volume.offline.is_none() && !self.writeback.busy() {
+                at(volume.origin_used.max(volume.written_at) + idle + 1);
+                if volume.origin_used + idle / 50 >= self.now {
+                    at(volume.origin_used + idle / 50 + 1);
+                }
+                volume.quarantine.values().for_each(|&(until, _)| at(until));
+            }
+        }
+        if self.checkpoint.wants_synced().is_some() {
+            at(self.synced_at + 1_000_000);
+        }
+        if self.checkpoint_retries() {
+            at(self.checkpoint.tried_at + 1_000_001);
         }
         due
     }
@@ -344,7 +405,13 @@ impl Engine {
     }
 
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
-        cfg!(feature = "mutants") && self.mutant == Some(mutant)
+        #[cfg(feature = "mutants")]
+        return self.mutant == Some(mutant);
+        #[cfg(not(feature = "mutants"))]
+        {
+            let _ = mutant;
+            false
+        }
     }
 
     pub(crate) fn op(&mut self, op: Op) -> OpId {
@@ -469,6 +536,7 @@ impl Engine {
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let volume = self.vol_mut(id);
         volume.dirty.remove(key - base);
+        volume.unreadable.remove(&(key - base));
         volume.stats.dirty_blocks = volume.dirty.len();
     }
 
@@ -537,11 +605,19 @@ impl Engine {
             .map(|(_, r)| (r.kind, r.stage, r.pending, r.first, r.last, r.holds))
             .collect();
         let ops: Vec<_> = self.ops.iter().map(|(_, op)| format!("{op:?}")).collect();
+        let waits: Vec<_> =
+            self.reqs.iter().map(|(_, r)| (r.issued, r.durable_dseq, r.durable_origin)).collect();
+        let volumes: Vec<_> = self
+            .volumes
+            .iter()
+            .flatten()
+            .map(|v| (v.id, v.filled_seq, v.synced_seq, v.synced_dseq, &v.flush, &v.offline, v.task))
+            .collect();
         let uses: Vec<_> =
             self.segments.table.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
         format!(
             "state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} dseq {} \
-             completed {} durable {} checkpoint {:?} sync {} writeback {} segments {uses:?}",
+             completed {} durable {} flush {:?} waits {waits:?} volumes {volumes:?} checkpoint {:?} sync {} writeback {} segments {uses:?}",
             self.state,
             self.dead,
             self.stalled.len(),
@@ -550,22 +626,18 @@ impl Engine {
             self.log.dseq,
             self.log.completed_dseq,
             self.log.durable_dseq,
+            self.cache_flush,
             self.checkpoint.describe(),
             self.sync.is_some(),
             self.writeback.describe(),
         )
     }
 
-    /// Whether every write point's place for `point` could take one block more right now.
-    pub(crate) fn may_open(&self, point: Point, own: bool) -> bool {
+    /// Whether a write point may open a segment now, if it leaves `reserved` free ones.
+    pub(crate) fn may_open(&self, point: Point, reserved: usize) -> bool {
         let free = match point {
             Point::Dirty => self.segments.free_pairs(),
             Point::Fill | Point::Reinsert => self.segments.free_count(),
-        };
-        let reserved = match (point, own) {
-            (Point::Dirty, true) => 0,
-            (Point::Dirty, false) => SEGMENTS_RESERVED,
-            (Point::Fill | Point::Reinsert, _) => SEGMENTS_FOR_FILLS,
         };
         free > reserved
     }

@@ -16,8 +16,14 @@ pub const CACHE_READ_TRIES: u8 = 3;
 pub const FLUSH_TRIES: u8 = 3;
 /// Marked regions of a volume after which a sync point is made early.
 pub const REGIONS_MARKED_MAX: usize = 4096;
-/// Free segments that only the engine's own entries and moves may use.
+/// Free segments that clients' writes leave to the engine's own entries and moves.
 pub const SEGMENTS_RESERVED: usize = 2;
+/// Free segments that moves of dirty blocks leave to the engine's own entries.
+pub const SEGMENTS_FOR_ENTRIES: usize = 1;
+/// Blocks that must be left in the open segment for an origin write to add entries when no segment is free.
+pub const ENTRY_BLOCKS_MIN: u32 = 4;
+/// Rounds of background work in one `settle`.
+pub const SETTLE_ROUNDS_MAX: usize = 64;
 /// Free segments below which nothing but dirty data is admitted.
 pub const SEGMENTS_FOR_FILLS: usize = 3;
 /// Segments that reclaim works on at once.

@@ -40,7 +40,8 @@ pub struct Settings {
     pub distrust_epoch: u64,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
-    /// A planted bug, for the test of the simulator. Of no effect without the feature `mutants`.
+    /// A planted bug, for the test of the simulator.
+    #[cfg(feature = "mutants")]
     pub mutant: Option<crate::Mutant>,
     /// Tuning. The default suits production; the simulator varies it.
     pub tuning: Tuning,

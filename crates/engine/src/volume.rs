@@ -9,7 +9,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of blocks in order, for writeback sweeps: 64 blocks a node.
 #[derive(Debug, Default)]
@@ -166,6 +166,8 @@ pub struct Volume {
     pub sweep: u64,
     /// Blocks that could not be written home: when to try again, and the last wait.
     pub quarantine: BTreeMap<u64, (Time, u64)>,
+    /// Dirty blocks that could not be read from any copy.
+    pub unreadable: BTreeSet<u64>,
     /// Sequential streams.
     pub streams: [Stream; 8],
     /// Requests seen.
@@ -207,6 +209,7 @@ impl Volume {
             removing: false,
             sweep: 0,
             quarantine: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             streams: [Stream::default(); 8],
             requests: 0,
             origin_used: 0,
@@ -255,6 +258,11 @@ impl Volume {
     /// Blocks, the last of which may be cut short.
     pub fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_SIZE as u64)
+    }
+
+    /// Whether all clean entries up to `seq` survive a crash, or there can be none new.
+    pub fn trusts(&self, seq: u64) -> bool {
+        self.offline.is_some() || self.synced_seq >= seq.min(self.filled_seq)
     }
 
     /// Whether a drain is under way.

@@ -26,7 +26,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Steps after which a world is called stuck.
-const STEPS_MAX: u64 = 5_000_000;
+const STEPS_MAX: u64 = 500_000;
 /// Ticks at one moment after which the engine is called stuck.
 const TICKS_MAX: u64 = 20_000;
 
@@ -234,7 +234,8 @@ impl World {
     fn step(&mut self) -> Step {
         self.totals.steps += 1;
         if self.totals.steps > STEPS_MAX {
-            return Err(Violation::new("H", format!("{STEPS_MAX} steps and no end")));
+            let why = self.engine().describe();
+            return Err(Violation::new("H", format!("{STEPS_MAX} steps and no end: {why}")));
         }
         let next = self.queue.peek().map(|Reverse(entry)| entry.0);
         let deadline = self.engine().deadline().map(|at| at.max(self.now));

@@ -53,7 +53,7 @@ pub(crate) struct Checkpoint {
     /// Somebody wants one now: reclaim, or the shutdown.
     pub(crate) wanted: bool,
     /// When the last one failed or ended.
-    tried_at: Time,
+    pub(crate) tried_at: Time,
     /// How many have counted since the start.
     pub(crate) counted: u64,
 }
@@ -63,8 +63,16 @@ impl Checkpoint {
         self.run.as_ref().is_some_and(|run| run.phase == Phase::Scan)
     }
 
-    pub(crate) fn wants_sync(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.phase == Phase::Settle)
+    /// Clean entries up to here must be trusted before the checkpoint counts.
+    pub(crate) fn wants_synced(&self) -> Option<u64> {
+        self.run.as_ref().filter(|run| run.phase == Phase::Settle).map(|run| run.end_seq)
+    }
+
+    /// See `Engine::progress`.
+    pub(crate) fn progress(&self) -> u64 {
+        let phase = self.run.as_ref().map_or(0, |run| 1 + run.phase as u64);
+        let cursor = self.run.as_ref().map_or(0, |run| run.cursor as u64);
+        phase + (cursor << 8) + (self.counted << 40) + (u64::from(self.wanted) << 39)
     }
 
     pub(crate) fn running(&self) -> bool {
@@ -95,14 +103,25 @@ impl Engine {
             / BLOCK_SIZE as u64
     }
 
+    /// Emptied segments may wait for the checkpoints to forget them.
+    fn checkpoint_starved(&self) -> bool {
+        self.segments.free_pairs() <= SEGMENTS_FOR_FILLS + 2
+            && self.segments.emptied.iter().any(|&id| {
+                let segment = &self.segments.table[id as usize];
+                segment.dirty_class && segment.last_seq > self.sb.previous_seq()
+            })
+    }
+
+    /// Whether a checkpoint that is needed waits for its time to try again.
+    pub(crate) fn checkpoint_retries(&self) -> bool {
+        !self.checkpoint.running() && self.checkpoint_starved()
+    }
+
     fn checkpoint_begin(&mut self) {
         let slots = self.slots_written();
         let share = self.tuning.checkpoint_share * f64::from(self.segments.slots());
         let due = (slots - self.checkpoint.slots_at) as f64 >= share;
-        // Emptied segments may wait for the checkpoints to forget them.
-        let starving = self.segments.free_count() <= SEGMENTS_FOR_FILLS + 2
-            && !self.segments.emptied.is_empty()
-            && self.log.seq > self.sb.block.header.checkpoint_seq.get();
+        let starving = self.checkpoint_starved();
         let retry = self.now.saturating_sub(self.checkpoint.tried_at) > 1_000_000;
         if !(due || self.checkpoint.wanted || (starving && retry)) || !self.sb.idle() {
             return;
@@ -301,8 +320,7 @@ impl Engine {
             return self.checkpoint_over();
         }
         let trusted = |v: &crate::volume::Volume| {
-            let synced = v.offline.is_some() || v.synced_seq >= end_seq.min(v.filled_seq);
-            synced && v.synced_dseq <= self.log.completed_dseq
+            v.trusts(end_seq) && v.synced_dseq <= self.log.completed_dseq
         };
         let settled = self.volumes.iter().flatten().all(|v| trusted(v))
             && self.log.completed_dseq >= end_dseq

@@ -13,9 +13,11 @@ use zerocopy::little_endian::U16;
 
 impl Engine {
     pub(crate) fn command(&mut self, id: CommandId, command: Command) {
+        if self.state == State::Opening {
+            return self.early_commands.push((id, command));
+        }
         if self.state != State::Serving {
             let why = match &self.state {
-                State::Opening => "the pool is still being opened; try again in a moment".to_owned(),
                 State::Failed(why) => why.clone(),
                 _ => "the pool is being closed".to_owned(),
             };
@@ -116,6 +118,9 @@ impl Engine {
             Some(v) if self.dead && !v.dirty.is_empty() => {
                 Some("the cache device failed and holds dirty blocks of the volume".to_owned())
             }
+            Some(_) if self.dead && !matches!(task, Task::Drain(_)) => {
+                Some("the cache device failed, so nothing can be written down there".to_owned())
+            }
             Some(_) => None,
         };
         match why {
@@ -141,13 +146,15 @@ impl Engine {
     /// What the origin holds counts: dirty blocks on a lost device are given up.
     fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
         let Some(v) = self.volume(volume) else { return self.refuse(id, "there is no such volume") };
-        if !self.dead {
-            return self.refuse(id, "the cache device works; drain the volume instead");
-        }
-        let keys: Vec<u64> = v.dirty.iter_from(0).map(|block| v.base + block).collect();
-        let changed = !keys.is_empty();
-        for key in keys {
-            self.forget(key);
+        let lost = |block: &u64| self.dead || v.unreadable.contains(block);
+        let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
+        let base = v.base;
+        let changed = !blocks.is_empty();
+        for block in blocks {
+            self.forget(base + block);
+            if !self.dead {
+                self.note(EntryKind::Tombstone, volume, block, 1);
+            }
         }
         self.answer(id, if changed { CommandReply::Changed } else { CommandReply::Unchanged });
     }
@@ -178,6 +185,16 @@ impl Engine {
             let Some(task) = volume.task else { continue };
             let (id, mode) = (volume.id, volume.mode);
             let drained = volume.dirty.is_empty();
+            let lost = volume.unreadable.len() as u64;
+            if !drained && lost >= volume.dirty.len() {
+                // All that is left cannot be read: waiting does not help.
+                self.vol_mut(id).task = None;
+                self.refuse(task.command(), &format!(
+                    "{lost} dirty blocks cannot be read from the cache device, so they cannot be sent \
+                     home; force-drop them to go on with what the origin holds"
+                ));
+                continue;
+            }
             match task {
                 Task::Drain(command) if drained => {
                     self.vol_mut(id).task = None;

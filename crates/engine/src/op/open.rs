@@ -161,6 +161,9 @@ impl Engine {
         self.opening = None;
         self.state = State::Failed(why.clone());
         self.out.push(Effect::Notice(Notice::OpenFailed(why)));
+        for (id, command) in std::mem::take(&mut self.early_commands) {
+            self.command(id, command);
+        }
         for name in std::mem::take(&mut self.early) {
             self.req(name).fail(IoError::Gone);
             self.reply(name);
@@ -557,7 +560,7 @@ impl Engine {
         self.log.dseq = dseq;
         self.log.completed_dseq = dseq;
         self.log.durable_dseq = dseq;
-        if !self.room(Point::Dirty, true, false) {
+        if !self.room(Point::Dirty, 0, false) {
             return self.open_failed("the log has no free segment; this is a bug".to_owned());
         }
         if !self.is(Mutant::NoEpochStart) {
@@ -647,6 +650,9 @@ impl Engine {
             dirty: self.volumes.iter().flatten().map(|v| v.dirty.len()).sum(),
         }));
         self.recover_tries.clear();
+        for (id, command) in std::mem::take(&mut self.early_commands) {
+            self.command(id, command);
+        }
         for name in std::mem::take(&mut self.early) {
             let offline = self.vol(self.reqs.get(name).expect("waits").volume).offline.is_some();
             if offline {
@@ -750,6 +756,46 @@ impl Engine {
         }
         let forgotten = self.sb.previous_seq();
         self.segments.release(u64::MAX, forgotten);
+        self.reopen_log();
+    }
+
+    /// The log goes on where it ended: else each start would cost a segment. Records that do not count lie
+    /// behind the end; what is written over them has a greater number than they have.
+    fn reopen_log(&mut self) {
+        let records = &self.opening.as_ref().expect("recovery is under way").records;
+        let last = records
+            .iter()
+            .filter(|found| found.header.class == record::RecordClass::Dirty as u8)
+            .max_by_key(|found| found.header.seq.get());
+        let Some(last) = last.map(|found| found.header) else { return };
+        let id = last.segment.get();
+        let end = records
+            .iter()
+            .filter(|found| found.header.segment.get() == id)
+            .map(|found| {
+                found.header.offset.get() + 1 + u32::from(found.header.payload_blocks.get())
+            })
+            .max()
+            .expect("there is one");
+        let segment = &self.segments.table[id as usize];
+        let whole = last.twin.get() == segment.twin && self.segments.healthy(id);
+        let twin_there = segment.twin == SEGMENT_NONE || self.segments.healthy(segment.twin);
+        let same = segment.generation == last.segment_generation.get();
+        let usable = matches!(segment.usage, Use::Sealed | Use::Emptied { .. });
+        if !(whole && twin_there && same && usable && end < self.segments.blocks) {
+            return;
+        }
+        if let Use::Emptied { .. } = segment.usage {
+            if last.twin.get() != SEGMENT_NONE {
+                return;
+            }
+            self.segments.emptied.retain(|&emptied| emptied != id);
+        }
+        let segment = &mut self.segments.table[id as usize];
+        segment.usage = Use::Open;
+        segment.end = end;
+        segment.durable_end = end;
+        self.log.open[Point::Dirty as usize] = Some(id);
     }
 
     pub(crate) fn replay_insert(&mut self, key: u64, located: Located, dirty: bool, mask: u8) {

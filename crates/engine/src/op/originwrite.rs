@@ -10,6 +10,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::Key;
+use crate::limits::*;
 use crate::log::Point;
 use crate::op::{Op, Stage};
 use crate::stats::Reason;
@@ -28,6 +29,10 @@ impl Engine {
             self.req(name).stage = Stage::Waiting;
             return self.behind_writeback.push(name);
         }
+        if !self.room_for_entries() {
+            self.req(name).stage = Stage::Waiting;
+            return self.behind_room.push(name);
+        }
         self.overtake(name);
         let need = self.mark_regions(id, first, last);
         let req = self.req(name);
@@ -35,6 +40,24 @@ impl Engine {
         req.durable_dseq = need;
         self.intending.push(name);
         self.want_durable(need);
+    }
+
+    /// Whether clients may add entries to the log: the last of its room belongs to what makes room.
+    pub(crate) fn room_for_entries(&self) -> bool {
+        let left = self.log.open[Point::Dirty as usize].map_or(0, |open| {
+            self.segments.blocks - self.segments.table[open as usize].end
+        });
+        let open = self.may_open(Point::Dirty, SEGMENTS_RESERVED);
+        self.dead || (self.log.backlog.is_empty() && (open || left > ENTRY_BLOCKS_MIN))
+    }
+
+    /// Lets those begin that waited for room in the log.
+    pub(crate) fn resume_behind_room(&mut self) {
+        if !self.behind_room.is_empty() && self.room_for_entries() {
+            for name in std::mem::take(&mut self.behind_room) {
+                self.begin(name);
+            }
+        }
     }
 
     /// Blocks that became clean by a record that may not have survived the cache device: whether the log
@@ -188,7 +211,7 @@ impl Engine {
             let req = self.reqs.get(name).expect("under way");
             block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
             let kind = EntryKind::Clean;
-            let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, false);
+            let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, SEGMENTS_FOR_FILLS);
             if room.is_some() {
                 self.ram.insert(key, block.bytes());
             } else {

@@ -8,7 +8,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::CACHE_READ_TRIES;
+use crate::limits::{CACHE_READ_TRIES, SEGMENTS_FOR_FILLS};
 use crate::log::Point;
 use crate::op::Op;
 use crate::stats::Reason;
@@ -469,7 +469,7 @@ impl Engine {
             } else if self.tuning.admit_second_miss && !prefetch && !self.admission.admit_miss(key) {
                 Some(Reason::FirstMiss)
             } else {
-                let room = self.append(Point::Fill, key, block, EntryKind::Clean, MASK_FULL, false);
+                let room = self.append(Point::Fill, key, block, EntryKind::Clean, MASK_FULL, SEGMENTS_FOR_FILLS);
                 room.is_none().then_some(Reason::NoSpace)
             };
             if !overtaken && plan.read_fill && self.index.get(key).is_none_or(|l| self.mask(l.slot) == MASK_FULL && !self.dirty.get(l.slot as usize)) {

@@ -34,8 +34,21 @@ pub(crate) struct Reclaim {
     moving: usize,
     /// Dirty blocks that cannot be read.
     lost: Vec<SegmentId>,
+    /// A move found no room when the log stood here and so many segments were free.
+    paused_at: Option<(u64, usize)>,
     /// Nothing can be emptied because of dirty blocks.
     pub(crate) starves: bool,
+}
+
+impl Reclaim {
+    /// See `Engine::progress`.
+    pub(crate) fn progress(&self) -> [u64; 2] {
+        let scan = self.scan.map_or(0, |at| at as u64 + 1);
+        [
+            self.victims.len() as u64 + (scan << 16),
+            (self.moves.len() + (self.moving << 32)) as u64 + u64::from(self.starves) * 7,
+        ]
+    }
 }
 
 impl Engine {
@@ -161,13 +174,16 @@ impl Engine {
             let dirty = self.dirty.get(located.slot as usize);
             let hot = choice == Some(Choice::Clean) || self.referenced.get(located.slot as usize);
             let drop_dirty = self.is(Mutant::ReclaimDropsDirty);
-            if (dirty && !drop_dirty) || (hot && self.may_open(Point::Reinsert, false)) {
+            if (dirty && !drop_dirty) || (hot && self.may_open(Point::Reinsert, SEGMENTS_FOR_FILLS)) {
                 self.reclaim.moves.push_back((key, located));
             }
         }
     }
 
     fn victims_move(&mut self) {
+        if self.reclaim.paused_at == Some((self.log.dseq, self.segments.free_count())) {
+            return;
+        }
         while self.reclaim.moving < MOVES_IN_FLIGHT_MAX {
             let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
             if self.index.get(key) != Some(located) {
@@ -214,16 +230,18 @@ impl Engine {
             return;
         }
         let mask = self.mask(located.slot);
-        let (point, kind) = match dirty {
-            true => (Point::Dirty, EntryKind::Dirty),
-            false => (Point::Reinsert, EntryKind::Clean),
+        let (point, kind, reserved) = match dirty {
+            true => (Point::Dirty, EntryKind::Dirty, SEGMENTS_FOR_ENTRIES),
+            false => (Point::Reinsert, EntryKind::Clean, SEGMENTS_FOR_FILLS),
         };
-        let room = self.append(point, key, buf.bytes(), kind, mask, true);
+        let room = self.append(point, key, buf.bytes(), kind, mask, reserved);
         self.pool.give(buf);
         self.reclaim.moving -= 1;
         if room.is_none() && dirty {
-            // No room now: again when there is.
+            // No room now: again when there is, or when writeback has made the block clean.
             self.reclaim.moves.push_back((key, located));
+            self.reclaim.starves = true;
+            self.reclaim.paused_at = Some((self.log.dseq, self.segments.free_count()));
         }
     }
 

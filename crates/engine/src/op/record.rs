@@ -28,7 +28,7 @@ impl Engine {
     }
 
     fn note_entry(&mut self, entry: Entry) -> u64 {
-        if self.log.backlog.is_empty() && self.room(Point::Dirty, true, false) {
+        if self.log.backlog.is_empty() && self.room(Point::Dirty, 0, false) {
             let now = self.now;
             let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
             if gather.entries.is_empty() {
@@ -43,7 +43,7 @@ impl Engine {
 
     /// Gathers entries that found no room before.
     pub(crate) fn note_backlog(&mut self) {
-        while !self.log.backlog.is_empty() && self.room(Point::Dirty, true, false) {
+        while !self.log.backlog.is_empty() && self.room(Point::Dirty, 0, false) {
             let entry = self.log.backlog.pop_front().expect("not empty");
             let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
             gather.entries.push(entry);
@@ -52,7 +52,7 @@ impl Engine {
 
     /// Appends a block at a write point and points the index at it. `None`: no room now.
     ///
-    /// `block` is one whole block; sectors outside `mask` are of no meaning. `own` may use the reserve.
+    /// `block` is one whole block; sectors outside `mask` are of no meaning. `reserved` free segments stay free.
     pub(crate) fn append(
         &mut self,
         point: Point,
@@ -60,13 +60,13 @@ impl Engine {
         block: &[u8],
         kind: EntryKind,
         mask: u8,
-        own: bool,
+        reserved: usize,
     ) -> Option<Slot> {
         debug_assert_eq!(block.len(), BLOCK_SIZE);
         if !self.log.backlog.is_empty() && point == Point::Dirty {
             return None;
         }
-        if !self.room(point, own, true) {
+        if !self.room(point, reserved, true) {
             return None;
         }
         let now = self.now;
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Makes sure that the record gathered at `point` has room for one more entry (and block).
-    pub(crate) fn room(&mut self, point: Point, own: bool, payload: bool) -> bool {
+    pub(crate) fn room(&mut self, point: Point, reserved: usize, payload: bool) -> bool {
         if self.dead {
             return false;
         }
@@ -107,11 +107,11 @@ impl Engine {
                 return false;
             }
         }
-        self.start_gather(point, own, payload)
+        self.start_gather(point, reserved, payload)
     }
 
     /// Starts a record at a write point, in a new segment if the open one is full.
-    fn start_gather(&mut self, point: Point, own: bool, payload: bool) -> bool {
+    fn start_gather(&mut self, point: Point, reserved: usize, payload: bool) -> bool {
         let blocks = self.segments.blocks;
         if let Some(open) = self.log.open[point as usize] {
             let end = self.segments.table[open as usize].end;
@@ -120,7 +120,7 @@ impl Engine {
                 return true;
             }
         }
-        if !self.may_open(point, own) {
+        if !self.may_open(point, reserved) {
             return false;
         }
         self.seal(point);

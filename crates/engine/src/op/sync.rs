@@ -40,7 +40,13 @@ impl Engine {
             .flatten()
             .any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
         let due = self.now - self.synced_at >= self.tuning.sync_interval_ns;
-        if wanted && (due || full || self.checkpoint.wants_sync()) {
+        let needed = self
+            .checkpoint
+            .wants_synced()
+            .is_some_and(|seq| self.volumes.iter().flatten().any(|v| !v.trusts(seq)));
+        // A FLUSH that failed is not asked for again at once.
+        let rested = self.now - self.synced_at >= self.tuning.sync_interval_ns.min(1_000_000);
+        if (wanted && (due || full)) || (needed && rested) {
             self.sync_begin();
         }
     }

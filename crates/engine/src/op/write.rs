@@ -8,7 +8,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located};
-use crate::limits::CACHE_READ_TRIES;
+use crate::limits::{CACHE_READ_TRIES, SEGMENTS_RESERVED};
 use crate::log::Point;
 use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
@@ -59,7 +59,6 @@ impl Engine {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
-        self.overtake(name);
         self.req(name).pending = 1;
         self.merge_begin(name, 0);
         let req = self.reqs.get(name).expect("under way");
@@ -243,6 +242,8 @@ impl Engine {
 
     /// Appends what is left of a write. Whether all of it found room.
     fn append_blocks(&mut self, name: u64) -> bool {
+        // Reads that began while the write waited have taken the old places.
+        self.overtake(name);
         loop {
             let req = self.reqs.get_mut(name).expect("under way");
             let key = req.first + req.written;
@@ -252,7 +253,7 @@ impl Engine {
             let id = req.volume;
             let (block, mask) = self.compose(name, key, id);
             let kind = EntryKind::Dirty;
-            let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, false);
+            let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, SEGMENTS_RESERVED);
             self.pool.give(block);
             if slot.is_none() {
                 return false;

@@ -76,6 +76,13 @@ impl Writeback {
         self.abandoned = self.slice.is_some();
     }
 
+    /// See `Engine::progress`.
+    pub(crate) fn progress(&self) -> u64 {
+        self.slice.as_ref().map_or(0, |slice| {
+            2 + ((slice.next as u64) << 8) + ((slice.active as u64) << 32) + u64::from(slice.flush.is_some()) * 4
+        })
+    }
+
     pub(crate) fn busy(&self) -> bool {
         self.slice.is_some()
     }
@@ -295,6 +302,8 @@ impl Engine {
         }
         self.count_bad(item.key, true);
         self.quarantine(item.key);
+        let (id, base) = self.volume_of(item.key).map(|v| (v.id, v.base)).expect("of volumes");
+        self.vol_mut(id).unreadable.insert(item.key - base);
     }
 
     /// Does not try a block again for a while.

@@ -34,6 +34,10 @@ impl Engine {
             self.req(name).stage = Stage::Waiting;
             return self.behind_writeback.push(name);
         }
+        if !self.room_for_entries() {
+            self.req(name).stage = Stage::Waiting;
+            return self.behind_room.push(name);
+        }
         self.overtake(name);
         self.zeroing.push((first, last, name));
         self.ram.remove_range(first, last);

@@ -1,5 +1,6 @@
 //! Lives: how they begin and end.
 
+use forebay_engine::Engine;
 use super::{Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::Violation;
@@ -106,7 +107,7 @@ impl World {
     pub(super) fn stuck(&self) -> Violation {
         let request = self.requests.iter().next();
         let command = self.commands.iter().next();
-        Violation::new("H", format!("nothing happens, but {request:?} {command:?} waits"))
+        Violation::new("H", format!("nothing happens, but {request:?} {command:?} waits: {}", self.engine.as_ref().map(Engine::describe).unwrap_or_default()))
     }
 
     /// Stops with requests under way or after them, then ends the process or cuts the power.
