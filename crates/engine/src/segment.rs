@@ -175,14 +175,13 @@ impl Segments {
 
     /// Write units that can still be opened for dirty data: pairs where there are two devices.
     pub fn free_pairs(&self) -> usize {
-        let mut free: Vec<usize> =
-            self.devices.iter().filter(|d| d.healthy).map(|d| d.free.len()).collect();
-        if free.len() < 2 {
-            return free.first().copied().unwrap_or(0);
+        let free = self.devices.iter().filter(|d| d.healthy).map(|d| d.free.len());
+        let (count, total, largest) =
+            free.fold((0, 0, 0), |(count, total, most), n| (count + 1, total + n, most.max(n)));
+        if count < 2 {
+            return total;
         }
-        free.sort_unstable();
-        let total: usize = free.iter().sum();
-        (total - free[free.len() - 1]).min(total / 2)
+        (total - largest).min(total / 2)
     }
 
     /// Opens a free segment, with a second copy on another device if `mirrored` and there is one.
