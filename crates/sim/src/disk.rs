@@ -45,6 +45,8 @@ struct InFlight {
     end: u64,
     /// Writes completed when this was submitted.
     mark: u64,
+    /// Sectors of which a read has already returned the new content.
+    shown: BTreeSet<u64>,
     /// Place where the data of one page go instead, or nowhere: set by the fault scheduler.
     astray: Option<Astray>,
 }
@@ -135,6 +137,12 @@ impl Disk {
         }
     }
 
+    /// Whether reading the sector fails at this time, once in a while or always.
+    pub fn is_unreadable(&self, sector: u64, now: Time) -> bool {
+        let fault = |fault: &Fault| fault.covers(IoKind::Read, sector, sector + 1, now);
+        now >= self.dead_from || self.unreadable.contains(&sector) || self.faults.iter().any(fault)
+    }
+
     /// I/Os under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
@@ -158,7 +166,8 @@ impl Disk {
         };
         let end = first + count;
         assert!(end <= self.sectors(), "I/O behind the end of a disk: sectors {first}..{end}");
-        let entry = InFlight { io, first, end, mark: self.completed, astray: None };
+        let entry =
+            InFlight { io, first, end, mark: self.completed, shown: BTreeSet::new(), astray: None };
         assert!(self.in_flight.insert(op, entry).is_none(), "{op:?} is used twice");
     }
 
@@ -169,12 +178,12 @@ impl Disk {
 
     /// Ends an I/O. `None` if it is none of this disk's.
     pub fn complete(&mut self, op: OpId, now: Time, rng: &mut Rng) -> Option<Finished> {
-        let entry = self.in_flight.remove(&op)?;
+        let mut entry = self.in_flight.remove(&op)?;
         let kind = entry.kind();
         let failed = self.fails(kind, entry.first, entry.end, now, rng);
         let sectors = entry.first..entry.end;
         let result = if failed { Err(IoError::Io) } else { Ok(()) };
-        let buf = match entry.io {
+        let buf = match std::mem::replace(&mut entry.io, Io::Flush) {
             Io::Read(mut buf) if failed => {
                 spoil(buf.bytes_mut(), rng);
                 buf
@@ -186,13 +195,13 @@ impl Disk {
             Io::Write(buf) => {
                 match entry.astray {
                     Some(astray) if !failed => self.write_astray(entry.first, buf.bytes(), astray),
-                    _ => self.finish_write(entry.first, buf.bytes(), entry.mark, failed, rng),
+                    _ => self.finish_write(&entry, buf.bytes(), failed, rng),
                 }
                 buf
             }
             Io::Zero(count) => {
                 let zeros = vec![0; count as usize * SECTOR_SIZE];
-                self.finish_write(entry.first, &zeros, entry.mark, failed, rng);
+                self.finish_write(&entry, &zeros, failed, rng);
                 Buf::empty()
             }
             Io::Discard(count) => {
@@ -230,7 +239,7 @@ impl Disk {
                 self.current.read(sector, bytes);
             }
         }
-        for entry in self.in_flight.values() {
+        for entry in self.in_flight.values_mut() {
             if entry.first >= end || entry.end <= first {
                 continue;
             }
@@ -244,14 +253,17 @@ impl Disk {
                         bytes.copy_from_slice(&data.bytes()[from..from + SECTOR_SIZE]);
                     }
                     Io::Zero(_) if rng.coin() => bytes.fill(0),
-                    _ => {}
+                    _ => continue,
                 }
+                entry.shown.insert(sector);
             }
         }
     }
 
-    /// Applies a write. Where another write completed while this one was under way, either may win.
-    fn finish_write(&mut self, first: u64, data: &[u8], mark: u64, failed: bool, rng: &mut Rng) {
+    /// Applies a write. Where another write completed while this one was under way, either may win. Of a
+    /// failed write any part arrives, and all that a read has seen.
+    fn finish_write(&mut self, entry: &InFlight, data: &[u8], failed: bool, rng: &mut Rng) {
+        let (first, mark) = (entry.first, entry.mark);
         let count = (data.len() / SECTOR_SIZE) as u64;
         let rivals: Vec<Range<u64>> = self
             .pending
@@ -266,7 +278,7 @@ impl Disk {
         }
         for (sector, bytes) in (first..).zip(data.chunks_exact(SECTOR_SIZE)) {
             let contested = failed || rivals.iter().any(|rival| rival.contains(&sector));
-            if !contested || rng.coin() {
+            if !contested || entry.shown.contains(&sector) || rng.coin() {
                 self.store(sector, bytes.to_vec());
             }
         }

@@ -10,7 +10,7 @@ use forebay_engine::{Mode, Tuning};
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 /// Longest I/O, nanoseconds.
-const SPIKE_NS_MAX: u64 = 5_000 * MILLISECOND;
+const SPIKE_NS_MAX: u64 = 1_000 * MILLISECOND;
 
 /// How often each client operation is chosen, by weight.
 #[derive(Debug, Clone)]

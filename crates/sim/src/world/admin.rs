@@ -170,6 +170,7 @@ impl World {
         let origin = &self.origins[asked.disk];
         let reason = self.life.cancelled
             || self.life.stopping
+            || !self.life.serving
             || faulty
             || self.life.open_failed.is_some()
             || !origin.present

@@ -224,6 +224,7 @@ impl World {
                     || origin.resting
                     || self.life.open_failed.is_some()
                     || self.checker.has_lost(asked.disk)
+                    || self.origin_has_failed(asked.disk)
             }
             IoError::Io => self.error_is_justified(asked),
             IoError::Invalid | IoError::NoSpace | IoError::Unsupported => false,
@@ -235,13 +236,20 @@ impl World {
         Err(Violation::new("E", text))
     }
 
+    /// Whether the origin returned an error in this life.
+    fn origin_has_failed(&self, disk: usize) -> bool {
+        let Some(volume) = self.origins[disk].volume else { return false };
+        self.life.errors.iter().any(|error| error.target == Target::Origin(volume))
+    }
+
     fn error_is_justified(&self, asked: &Waiting) -> bool {
         let origin = &self.origins[asked.disk];
         let Some(volume) = origin.volume else { return true };
         let target = Target::Origin(volume);
         if asked.kind == RequestKind::Flush {
-            let origin_failed = self.life.errors.iter().any(|error| error.target == target);
-            return origin_failed || self.checker.has_lost(asked.disk) || !origin.present;
+            return self.origin_has_failed(asked.disk)
+                || self.checker.has_lost(asked.disk)
+                || !origin.present;
         }
         let first = asked.range.start / PER_BLOCK * PER_BLOCK;
         let end = asked.range.end.next_multiple_of(PER_BLOCK);

@@ -1,6 +1,5 @@
 //! Lives: how they begin and end.
 
-use forebay_engine::Engine;
 use super::{Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::Violation;
@@ -105,13 +104,24 @@ impl World {
 
     /// Nothing will happen any more, but somebody waits.
     pub(super) fn stuck(&self) -> Violation {
+        Violation::new("H", format!("nothing happens; {}", self.waiting()))
+    }
+
+    /// Who waits, and what for.
+    pub(super) fn waiting(&self) -> String {
         let request = self.requests.iter().next();
         let command = self.commands.iter().next();
-        Violation::new("H", format!("nothing happens, but {request:?} {command:?} waits: {}", self.engine.as_ref().map(Engine::describe).unwrap_or_default()))
+        let engine = self.engine.as_ref().map(|engine| engine.describe());
+        format!("waiting: {request:?} {command:?}; engine: {}", engine.unwrap_or_default())
     }
 
     /// Stops with requests under way or after them, then ends the process or cuts the power.
     fn stop_orderly(&mut self) -> Result<(), Violation> {
+        self.run_until_open()?;
+        self.check_open_failure()?;
+        if self.life.open_failed.is_some() {
+            return self.crash(false);
+        }
         self.life.stopping = true;
         self.life.quiet = true;
         let flow = self.ask(0, Command::Shutdown)?;
@@ -125,8 +135,8 @@ impl World {
             }
             self.check_open_failure()?;
             if self.now > limit {
-                let waiting = format!("{:?} {:?}", self.commands, self.ops);
-                return Err(Violation::new("H", format!("the shutdown does not end: {waiting}")));
+                let text = format!("the shutdown does not end; {}", self.waiting());
+                return Err(Violation::new("H", text));
             }
         }
         if self.life.stopped {
@@ -233,7 +243,7 @@ impl World {
 
     /// Virtual time by which what is under way must have ended.
     pub(super) fn time_limit(&self) -> u64 {
-        const LIMIT_NS: u64 = 100_000_000_000_000;
+        const LIMIT_NS: u64 = 5_000_000_000_000;
         self.now + LIMIT_NS
     }
 

@@ -97,6 +97,18 @@ impl World {
         }
     }
 
+    /// A read failed: the blocks in it that cannot be read are harmed, those beside them are not.
+    pub(super) fn harm_unreadable(&mut self, device: usize, sectors: Range<u64>) {
+        let now = self.now;
+        let end = sectors.end;
+        for block in sectors.step_by(SECTORS_PER_BLOCK) {
+            let block = block..(block + PER_BLOCK).min(end);
+            if block.clone().any(|sector| self.caches[device].is_unreadable(sector, now)) {
+                self.harm(device, block);
+            }
+        }
+    }
+
     fn harm_copy(&mut self, device: usize, copy: Copied) {
         let (disk, sector, _) = copy;
         if self.origin_has(disk, sector) || self.others_have(device, copy) {

@@ -7,6 +7,8 @@ use forebay_engine::{Command, RequestKind};
 
 /// Most sectors of one read of the final check.
 const READ_SECTORS_MAX: u64 = 64;
+/// What lost blocks hold up may be given up after so long, nanoseconds.
+const LOSSY_LIMIT_NS: u64 = 500_000_000_000;
 
 impl World {
     /// No faults and no new requests any more: all that is under way ends (rule H).
@@ -14,8 +16,8 @@ impl World {
         self.life.quiet = true;
         self.life.crash_in = None;
         self.calm = true;
-        let limit = self.time_limit();
         let lossy = (0..self.origins.len()).any(|disk| self.checker.has_lost(disk));
+        let limit = if lossy { self.now + LOSSY_LIMIT_NS } else { self.time_limit() };
         let result = self.run_until_quiet(limit, lossy);
         self.calm = false;
         result
@@ -40,7 +42,8 @@ impl World {
                 if lossy && self.requests.is_empty() {
                     return Ok(());
                 }
-                return Err(self.stuck());
+                let text = format!("no end in sight; {}", self.waiting());
+                return Err(Violation::new("H", text));
             }
         }
         Ok(())
@@ -77,6 +80,7 @@ impl World {
 
     /// Checks the last life to the end.
     pub(super) fn finish(&mut self) -> Result<(), Violation> {
+        self.run_until_open()?;
         self.rest()?;
         if self.rng.coin() {
             self.read_back()?;

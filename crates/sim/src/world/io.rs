@@ -112,7 +112,7 @@ impl World {
             });
             self.life.errors.push(Delivered { stamp, target, first, end });
             if let (Target::Cache(device), IoKind::Read) = (target, finished.kind) {
-                self.harm(usize::from(device.0), finished.sectors.clone());
+                self.harm_unreadable(usize::from(device.0), finished.sectors.clone());
             }
         }
         self.feed(Event::Done(op, finished.completion))

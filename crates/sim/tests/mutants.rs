@@ -1,0 +1,56 @@
+//! Mutation proof: each bug that `forebay_engine::Mutant` names is put back, alone, and must be
+//! caught.
+//!
+//! `cargo test --release -p forebay-sim --features mutants --test mutants -- --nocapture` prints
+//! the table.
+#![cfg(feature = "mutants")]
+
+use forebay_engine::Mutant;
+use forebay_sim::{Options, run_seed};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A bug must be caught within so many seeds.
+const SEEDS_MAX: u64 = 20_000;
+
+/// The least seed that catches `mutant`, with the rule that it breaks.
+fn hunt(mutant: Mutant) -> Option<(u64, &'static str)> {
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let next = AtomicU64::new(0);
+    let found = AtomicU64::new(u64::MAX);
+    let hunt_some = || {
+        let mut least = None;
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= SEEDS_MAX || seed >= found.load(Ordering::Relaxed) {
+                return least;
+            }
+            let options = Options { mutant: Some(mutant), ..Options::default() };
+            if let Some(failure) = run_seed(seed, options).failure {
+                found.fetch_min(seed, Ordering::Relaxed);
+                least = Some((seed, failure.rule));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let hunters: Vec<_> = (0..threads).map(|_| scope.spawn(hunt_some)).collect();
+        hunters.into_iter().filter_map(|hunter| hunter.join().expect("no panic")).min()
+    })
+}
+
+#[test]
+fn every_planted_bug_is_caught() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut missed = Vec::new();
+    println!("{:<28} {:>10}  rule", "bug", "first seed");
+    for &mutant in Mutant::ALL {
+        match hunt(mutant) {
+            Some((seed, rule)) => println!("{:<28} {seed:>10}  {rule}", format!("{mutant:?}")),
+            None => {
+                println!("{:<28} {:>10}  not caught", format!("{mutant:?}"), "-");
+                missed.push(mutant);
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+    assert!(missed.is_empty(), "not caught within {SEEDS_MAX} seeds: {missed:?}");
+}
