@@ -292,13 +292,13 @@ fn place(one: Found, pool: &Superblock, devices: &mut [PoolDevice], findings: &m
     slot.device = Err(refused);
 }
 
-/// A crash between the superblock writes of one generation leaves a device one behind. More than that, in
-/// an earlier life of the log, and the pool was in use without it.
+/// A generation is written to all devices that work before the next one begins, so a crash leaves a device at
+/// most one behind. Further behind, and the pool went on without it.
 fn is_stale(
     own: &forebay_format::superblock::Header,
     newest: &forebay_format::superblock::Header,
 ) -> bool {
-    own.epoch.get() < newest.epoch.get() && own.generation.get() + 1 < newest.generation.get()
+    own.generation.get() + 1 < newest.generation.get()
 }
 
 fn read_device(

@@ -172,10 +172,7 @@ fn a_device_of_another_pool_and_one_without_a_pool_are_named() {
 #[test]
 fn a_device_that_was_away_is_not_used() {
     let rig = rig(2);
-    rewrite(&rig.paths[0], 0, |sb| {
-        sb.header.generation = U64::new(5);
-        sb.header.epoch = U64::new(2);
-    });
+    rewrite(&rig.paths[0], 0, |sb| sb.header.generation = U64::new(5));
     let pool = read(&rig);
     assert!(pool.findings[0].contains("was away while the pool was in use (generation 1 of 5)"));
     assert!(pool.devices[1].device.is_err());
