@@ -241,6 +241,7 @@ impl Engine {
 
     fn background(&mut self) {
         if self.dead {
+            self.writeback_end_dead();
             return self.tasks_more();
         }
         self.sync_more();
@@ -637,7 +638,10 @@ impl Engine {
     pub(crate) fn may_open(&self, point: Point, reserved: usize) -> bool {
         let free = match point {
             Point::Dirty => self.segments.free_pairs(),
-            Point::Fill | Point::Reinsert => self.segments.free_count(),
+            // Fills must not use up the room of one device: dirty data wants pairs.
+            Point::Fill | Point::Reinsert => {
+                self.segments.free_pairs().min(self.segments.free_count())
+            }
         };
         free > reserved
     }

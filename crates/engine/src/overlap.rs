@@ -2,8 +2,8 @@
 //!
 //! A read never waits for a cache write: it took its places from the index when it began, and either value
 //! is legal for it. A write that begins while a read is under way tells the read not to fill the cache with
-//! what it brings (I7). Only a write to the origin excludes reads, because the origin may show the new data
-//! to one read and the old data to the next.
+//! what it brings (I7). Only a write to the origin excludes reads, before it and behind it: the origin may
+//! show the new data to one read and the old data to the next, most of all if the write fails.
 
 use crate::index::Key;
 
@@ -38,7 +38,7 @@ fn conflict(new: Access, old: Access) -> bool {
     match (new, old) {
         (Read, OriginWrite) => true,
         (Read, _) => false,
-        (CacheWrite | OriginWrite, Read) => false,
+        (CacheWrite, Read) => false,
         (CacheWrite | OriginWrite, _) => true,
     }
 }

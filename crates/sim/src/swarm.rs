@@ -194,7 +194,7 @@ impl Params {
     pub fn draw(rng: &mut Rng, swarm: bool) -> Params {
         let volumes = draw_volumes(rng);
         let modes = draw_modes(rng, volumes.len());
-        let segment_blocks = rng.log_range(8, 64) as u32;
+        let segment_blocks = rng.log_range(32, 128) as u32;
         let least = volumes.iter().copied().min().expect("at least one volume");
         Params {
             lives: rng.range(1, 6),
@@ -205,7 +205,7 @@ impl Params {
             modes,
             devices: if rng.one_in(4) { 2 } else { 1 },
             segment_blocks,
-            segments: rng.log_range(8, 40),
+            segments: rng.log_range(12, 40),
             cache_volatile: !rng.one_in(8),
             origin_volatile: !rng.one_in(8),
             origin_unmap: rng.coin(),

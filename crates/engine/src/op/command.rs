@@ -266,7 +266,7 @@ impl Engine {
     pub(crate) fn shutdown_more(&mut self) {
         let Some(id) = self.shutdown else { return };
         if self.dead {
-            if self.reqs.is_empty() {
+            if self.reqs.is_empty() && self.origins_flushed() {
                 self.shutdown = None;
                 self.answer(id, CommandReply::Changed);
             }
@@ -278,6 +278,9 @@ impl Engine {
                     self.send(point);
                 }
             }
+            return;
+        }
+        if !self.origins_flushed() {
             return;
         }
         let counted = self.checkpoint.counted;
@@ -295,6 +298,23 @@ impl Engine {
             Some(_) if !self.checkpoint.running() => self.checkpoint.wanted = true,
             _ => {}
         }
+    }
+
+    /// Asks for the FLUSHes that the origins still need. Whether there are none; a FLUSH that fails is asked
+    /// for again at the next sync interval only.
+    fn origins_flushed(&mut self) -> bool {
+        let behind: Vec<(VolumeId, u64)> = self
+            .volumes
+            .iter()
+            .flatten()
+            .filter(|v| v.offline.is_none() && !v.flush.poisoned)
+            .filter(|v| v.flush.flushed < v.flush.written)
+            .map(|v| (v.id, v.flush.written))
+            .collect();
+        for &(id, written) in &behind {
+            self.want_origin(id, written);
+        }
+        behind.is_empty()
     }
 
     pub(crate) fn closed(&mut self) {

@@ -414,6 +414,10 @@ impl Engine {
             Err(FormatError::Damaged { .. } | FormatError::Invalid { .. }) => {
                 self.open_mut().suspects.insert(segment);
             }
+            // A new pool has zeros here: anything else may have been a record.
+            Err(FormatError::NotOurs { .. }) if buf.bytes().iter().any(|&byte| byte != 0) => {
+                self.open_mut().suspects.insert(segment);
+            }
             _ => {}
         }
         self.pool.give(buf);

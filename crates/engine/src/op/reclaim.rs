@@ -34,8 +34,6 @@ pub(crate) struct Reclaim {
     moving: usize,
     /// Dirty blocks that cannot be read.
     lost: Vec<SegmentId>,
-    /// A move found no room when the log stood here and so many segments were free.
-    paused_at: Option<(u64, usize)>,
     /// Nothing can be emptied because of dirty blocks.
     pub(crate) starves: bool,
 }
@@ -95,7 +93,12 @@ impl Engine {
         self.admission.full_once = true;
         let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
         // Moving dirty blocks costs room before it gives any.
-        let dirty_max = if critical { self.segments.blocks / 4 } else { self.segments.blocks / 8 };
+        let room = self.may_open(Point::Dirty, SEGMENTS_RESERVED);
+        let dirty_max = match (room, critical) {
+            (false, _) => 0,
+            (true, true) => self.segments.blocks / 4,
+            (true, false) => self.segments.blocks / 8,
+        };
         for _ in 0..VICTIMS_MAX {
             let Some((segment, choice)) = choose(self.candidates(), dirty_max) else { break };
             self.segments.table[segment as usize].usage = Use::Victim;
@@ -181,9 +184,6 @@ impl Engine {
     }
 
     fn victims_move(&mut self) {
-        if self.reclaim.paused_at == Some((self.log.dseq, self.segments.free_count())) {
-            return;
-        }
         while self.reclaim.moving < MOVES_IN_FLIGHT_MAX {
             let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
             if self.index.get(key) != Some(located) {
@@ -238,11 +238,22 @@ impl Engine {
         self.pool.give(buf);
         self.reclaim.moving -= 1;
         if room.is_none() && dirty {
-            // No room now: again when there is, or when writeback has made the block clean.
-            self.reclaim.moves.push_back((key, located));
-            self.reclaim.starves = true;
-            self.reclaim.paused_at = Some((self.log.dseq, self.segments.free_count()));
+            self.victims_give_up();
         }
+    }
+
+    /// There is no room to move dirty blocks: their segments wait for writeback, the others go on.
+    fn victims_give_up(&mut self) {
+        self.reclaim.starves = true;
+        self.reclaim.moves.clear();
+        let table = &mut self.segments.table;
+        self.reclaim.victims.retain(|victim| {
+            let segment = &mut table[victim.segment as usize];
+            if segment.dirty > 0 {
+                segment.usage = Use::Sealed;
+            }
+            segment.dirty == 0
+        });
     }
 
     /// Nothing is left to move: the segments are empty.

@@ -46,7 +46,7 @@ impl Engine {
             .is_some_and(|seq| self.volumes.iter().flatten().any(|v| !v.trusts(seq)));
         // A FLUSH that failed is not asked for again at once.
         let rested = self.now - self.synced_at >= self.tuning.sync_interval_ns.min(1_000_000);
-        if (wanted && (due || full)) || (needed && rested) {
+        if (wanted && (due || full) && self.room_for_entries()) || (needed && rested) {
             self.sync_begin();
         }
     }

@@ -464,6 +464,14 @@ impl Engine {
         volume.stats.writeback_blocks += 1;
     }
 
+    /// Without a cache device the slice under way ends as soon as its I/O has.
+    pub(crate) fn writeback_end_dead(&mut self) {
+        if self.writeback.slice.as_ref().is_some_and(|slice| slice.active == 0) {
+            self.writeback.slice = None;
+            self.writeback.abandoned = false;
+        }
+    }
+
     /// Requests that wait for writeback go on when there is none, too.
     pub(crate) fn resume_behind_writeback(&mut self) {
         if self.writeback.slice.is_some() {
