@@ -430,7 +430,9 @@ impl Engine {
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {
-            if let Some(volume) = self.volumes.get_mut(usize::from(request.volume.0)).and_then(|v| v.as_mut()) {
+            if let Some(volume) =
+                self.volumes.get_mut(usize::from(request.volume.0)).and_then(|v| v.as_mut())
+            {
                 volume.stats.errors += 1;
             }
             self.out.push(Effect::Reply { id, result: Err(error), buf: request.buf });
@@ -576,7 +578,8 @@ impl Engine {
             live[segment].1 += u32::from(dirty);
             dirty_count += u64::from(dirty);
             let volume = self.volume_of(key).expect("checked");
-            let listed = volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
+            let listed =
+                volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
             assert_eq!(listed, dirty, "the dirty set and the index agree");
         });
         for (segment, &(live, dirty)) in self.segments.table.iter().zip(&live) {
@@ -612,7 +615,9 @@ impl Engine {
             .volumes
             .iter()
             .flatten()
-            .map(|v| (v.id, v.filled_seq, v.synced_seq, v.synced_dseq, &v.flush, &v.offline, v.task))
+            .map(|v| {
+                (v.id, v.filled_seq, v.synced_seq, v.synced_dseq, &v.flush, &v.offline, v.task)
+            })
             .collect();
         let uses: Vec<_> =
             self.segments.table.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
@@ -636,14 +641,18 @@ impl Engine {
 
     /// Whether a write point may open a segment now, if it leaves `reserved` free ones.
     pub(crate) fn may_open(&self, point: Point, reserved: usize) -> bool {
-        let free = match point {
+        self.free_for(point) > reserved
+    }
+
+    /// Segments that a write point could still open.
+    pub(crate) fn free_for(&self, point: Point) -> usize {
+        match point {
             Point::Dirty => self.segments.free_pairs(),
             // Fills must not use up the room of one device: dirty data wants pairs.
             Point::Fill | Point::Reinsert => {
                 self.segments.free_pairs().min(self.segments.free_count())
             }
-        };
-        free > reserved
+        }
     }
 }
 

@@ -163,8 +163,7 @@ impl Index {
 
     fn find(&self, key: Key) -> Option<(usize, usize)> {
         let (first, tag) = self.home(key);
-        self.find_in(first, tag, false)
-            .or_else(|| self.find_in(self.other(first, tag), tag, true))
+        self.find_in(first, tag, false).or_else(|| self.find_in(self.other(first, tag), tag, true))
     }
 
     fn find_in(&self, bucket: usize, tag: u64, second: bool) -> Option<(usize, usize)> {

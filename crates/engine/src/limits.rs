@@ -20,8 +20,6 @@ pub const REGIONS_MARKED_MAX: usize = 4096;
 pub const SEGMENTS_RESERVED: usize = 2;
 /// Free segments that moves of dirty blocks leave to the engine's own entries.
 pub const SEGMENTS_FOR_ENTRIES: usize = 1;
-/// Blocks that must be left in the open segment for an origin write to add entries when no segment is free.
-pub const ENTRY_BLOCKS_MIN: u32 = 4;
 /// Rounds of background work in one `settle`.
 pub const SETTLE_ROUNDS_MAX: usize = 64;
 /// Free segments below which nothing but dirty data is admitted.

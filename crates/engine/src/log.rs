@@ -116,7 +116,8 @@ pub struct Log {
 impl Log {
     /// The dirty-class number that the entries gathered now will have, or the last one given.
     pub fn dseq_gathered(&self) -> u64 {
-        let gathered = self.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty());
+        let gathered =
+            self.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty());
         self.dseq + u64::from(gathered) + self.backlog.len().div_ceil(RECORD_ENTRIES) as u64
     }
 

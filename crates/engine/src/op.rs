@@ -89,6 +89,8 @@ pub struct Req {
     pub issued: bool,
     /// It is a write into the cache.
     pub cached: bool,
+    /// What it did at the origin is done; only its durability is waited for.
+    pub ending: bool,
 }
 
 impl Req {
@@ -118,6 +120,7 @@ impl Req {
             misses: 0,
             issued: false,
             cached: false,
+            ending: false,
         }
     }
 
@@ -282,7 +285,11 @@ impl Engine {
         if matches!(kind, RequestKind::Read | RequestKind::Write) && len > 0 {
             let count = volume.requests;
             req.sequential = crate::policy::admission::sequential(
-                &mut volume.streams, count, offset, len, bytes_min,
+                &mut volume.streams,
+                count,
+                offset,
+                len,
+                bytes_min,
             );
         }
         if len == 0 {
@@ -348,7 +355,9 @@ impl Engine {
     pub(crate) fn op_done(&mut self, op: Op, completion: Completion) {
         let Completion { result, buf } = completion;
         match op {
-            Op::Record { seq, segment, tries } => self.record_done(seq, segment, tries, result, buf),
+            Op::Record { seq, segment, tries } => {
+                self.record_done(seq, segment, tries, result, buf)
+            }
             Op::CacheFlush { device, tries } => self.cache_flush_done(device, tries, result),
             Op::OriginFlush { volume } => self.origin_flush_done(volume, result),
             Op::ReadCache(run) => self.read_cache_done(run, result, buf),

@@ -1,15 +1,15 @@
 //! What the engine keeps of a volume.
 
+use crate::event::{CommandId, Time, VolumeId, VolumeSpec};
 use crate::index::Key;
 use crate::mode::Mode;
-use crate::event::{CommandId, Time, VolumeId, VolumeSpec};
 use crate::settings::OriginSettings;
 use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// A set of blocks in order, for writeback sweeps: 64 blocks a node.
 #[derive(Debug, Default)]
@@ -52,9 +52,12 @@ impl BlockSet {
 
     /// The blocks from `from` on, in order.
     pub fn iter_from(&self, from: u64) -> impl Iterator<Item = u64> + '_ {
-        self.groups.range(from / 64..).flat_map(move |(&group, &bits)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| group * 64 + bit)
-        }).skip_while(move |&block| block < from)
+        self.groups
+            .range(from / 64..)
+            .flat_map(move |(&group, &bits)| {
+                (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| group * 64 + bit)
+            })
+            .skip_while(move |&block| block < from)
     }
 }
 

@@ -82,7 +82,10 @@ impl Checkpoint {
     pub(crate) fn describe(&self) -> String {
         match &self.run {
             None => format!("none, wanted {}", self.wanted),
-            Some(run) => format!("{:?} writes {} failed {} end {} {}", run.phase, run.writes, run.failed, run.end_seq, run.end_dseq),
+            Some(run) => format!(
+                "{:?} writes {} failed {} end {} {}",
+                run.phase, run.writes, run.failed, run.end_seq, run.end_dseq
+            ),
         }
     }
 }
@@ -187,7 +190,9 @@ impl Engine {
 
     fn checkpoint_item(&mut self, key: Key, located: Located) {
         // An entry that moved earlier may be out of date by now; what is true now is as good.
-        let Some(located) = self.index.get(key).filter(|now| now.slot == located.slot) else { return };
+        let Some(located) = self.index.get(key).filter(|now| now.slot == located.slot) else {
+            return;
+        };
         let Some(volume) = self.volume_of(key) else { return };
         let mut item = BlockItem::new_zeroed();
         item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
@@ -204,7 +209,9 @@ impl Engine {
         let blocks = bytes.div_ceil(BLOCK_SIZE) as u64;
         let (pool, generation, position, area) =
             (self.sb.pool(), self.run().generation, self.run().position, self.run().area);
-        if (position + blocks) * BLOCK_SIZE as u64 > self.sb.block.header.checkpoint_area_bytes.get() {
+        if (position + blocks) * BLOCK_SIZE as u64
+            > self.sb.block.header.checkpoint_area_bytes.get()
+        {
             self.run().failed = true;
             return;
         }

@@ -66,16 +66,22 @@ impl Engine {
             return self.refuse(id, "the cache device failed; replace it first");
         }
         if self.volumes.iter().flatten().count() >= VOLUMES_MAX {
-            return self.refuse(id, "the pool has as many volumes as it can hold; use another pool");
+            return self
+                .refuse(id, "the pool has as many volumes as it can hold; use another pool");
         }
         if self.volumes.iter().flatten().any(|v| v.name == spec.name) {
             return self.refuse(id, "a volume of this name exists; choose another name");
         }
-        if spec.bytes == 0 || spec.bytes % 512 != 0 || spec.name.len() > 64 || spec.origin.len() > 128 {
+        if spec.bytes == 0
+            || spec.bytes % 512 != 0
+            || spec.name.len() > 64
+            || spec.origin.len() > 128
+        {
             return self.refuse(id, "the volume's size, name or origin is not valid");
         }
         let number = self.sb.block.header.volume_id_next.get();
-        let Some(base) = self.base_for(spec.bytes.div_ceil(4096)).filter(|_| number < u16::MAX) else {
+        let Some(base) = self.base_for(spec.bytes.div_ceil(4096)).filter(|_| number < u16::MAX)
+        else {
             return self.refuse(id, "the pool's volumes together are too large for its index");
         };
         self.sb.block.header.volume_id_next = U16::new(number + 1);
@@ -100,7 +106,9 @@ impl Engine {
     fn set_mode(&mut self, id: CommandId, volume: VolumeId, mode: Mode) {
         match self.volume(volume) {
             None => self.refuse(id, "there is no such volume"),
-            Some(v) if v.mode == mode && v.task.is_none() => self.answer(id, CommandReply::Unchanged),
+            Some(v) if v.mode == mode && v.task.is_none() => {
+                self.answer(id, CommandReply::Unchanged)
+            }
             Some(_) => self.task(id, volume, Task::Switch(id, mode)),
         }
     }
@@ -108,7 +116,9 @@ impl Engine {
     fn task(&mut self, id: CommandId, volume: VolumeId, task: Task) {
         let why = match self.volume(volume) {
             None => Some("there is no such volume".to_owned()),
-            Some(v) if v.adding || v.removing => Some("the volume is being added or removed".to_owned()),
+            Some(v) if v.adding || v.removing => {
+                Some("the volume is being added or removed".to_owned())
+            }
             Some(v) if v.task.is_some() => {
                 Some("a drain or mode switch runs on the volume; cancel it first".to_owned())
             }
@@ -130,7 +140,9 @@ impl Engine {
     }
 
     fn cancel(&mut self, id: CommandId, volume: VolumeId) {
-        let Some(v) = self.volume(volume) else { return self.refuse(id, "there is no such volume") };
+        let Some(v) = self.volume(volume) else {
+            return self.refuse(id, "there is no such volume");
+        };
         if v.removing {
             return self.refuse(id, "the volume is drained and being removed; too late to cancel");
         }
@@ -145,7 +157,9 @@ impl Engine {
 
     /// What the origin holds counts: dirty blocks on a lost device are given up.
     fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
-        let Some(v) = self.volume(volume) else { return self.refuse(id, "there is no such volume") };
+        let Some(v) = self.volume(volume) else {
+            return self.refuse(id, "there is no such volume");
+        };
         let lost = |block: &u64| self.dead || v.unreadable.contains(block);
         let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
         let base = v.base;

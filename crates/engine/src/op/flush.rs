@@ -46,7 +46,8 @@ impl Engine {
             let req = self.reqs.get(name).expect("under way");
             let volume = self.vol(req.volume);
             let poisoned = volume.flush.poisoned && req.durable_origin > 0;
-            let lost = self.dead && req.durable_dseq > self.log.durable_dseq && !volume.dirty.is_empty();
+            let lost =
+                self.dead && req.durable_dseq > self.log.durable_dseq && !volume.dirty.is_empty();
             let log = self.dead || req.durable_dseq <= self.log.durable_dseq;
             let origin = req.durable_origin <= volume.flush.flushed;
             if !(poisoned || lost || (log && origin)) {
@@ -59,7 +60,7 @@ impl Engine {
             }
             let req = self.reqs.get(name).expect("under way");
             let zero = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-            if zero && req.durable_dseq == 0 && !req.cached {
+            if zero && !req.ending && !req.cached {
                 self.zero_flushed(name);
             } else {
                 self.reply(name);

@@ -33,6 +33,8 @@ pub enum RecoverRead {
     Head(SegmentId),
     /// Blocks of a segment, from this one on.
     Segment(SegmentId, u32),
+    /// One block of a segment, after a read of several has failed.
+    Block(SegmentId, u32),
 }
 
 /// A checkpoint that may be used.
@@ -72,6 +74,8 @@ pub(crate) struct Opening {
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
     suspects: BTreeSet<SegmentId>,
     pieces: BTreeMap<SegmentId, BTreeMap<u32, Buf>>,
+    /// Pieces being read block by block, and the blocks that are missing.
+    split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
     pub(crate) records: Vec<Found>,
     pub(crate) seq_max: u64,
     pub(crate) dseq_max: u64,
@@ -97,7 +101,8 @@ impl Engine {
                 self.volumes.resize_with(at + 1, || None);
             }
             let Some(volume) = Volume::of_entry(&entry, base, origin) else {
-                return self.open_failed(format!("volume {id} has an unknown mode; use a newer Forebay"));
+                return self
+                    .open_failed(format!("volume {id} has an unknown mode; use a newer Forebay"));
             };
             self.volumes[at] = Some(Box::new(volume));
         }
@@ -143,6 +148,7 @@ impl Engine {
             heads: BTreeMap::new(),
             suspects: BTreeSet::new(),
             pieces: BTreeMap::new(),
+            split: BTreeMap::new(),
             records: Vec::new(),
             seq_max: 0,
             dseq_max: 0,
@@ -191,8 +197,9 @@ impl Engine {
             return self.recover_without_checkpoint();
         };
         let step = RECOVERY_READ_BLOCKS as u64;
-        opening.reads =
-            (0..source.blocks.div_ceil(step)).map(|n| (RecoverRead::Checkpoint(n * step), 0)).collect();
+        opening.reads = (0..source.blocks.div_ceil(step))
+            .map(|n| (RecoverRead::Checkpoint(n * step), 0))
+            .collect();
         self.recover_reads();
     }
 
@@ -237,6 +244,10 @@ impl Engine {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
                 (device, offset, step.min(u64::from(self.segments.blocks - from)))
             }
+            RecoverRead::Block(segment, at) => {
+                let (device, offset) = self.segments.locate(self.segments.slot(segment, at));
+                (device, offset, 1)
+            }
         };
         let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
         let op = self.op(Op::Recover(read));
@@ -268,9 +279,13 @@ impl Engine {
             }
             RecoverRead::Head(segment) => self.head_seen(segment, result, buf),
             RecoverRead::Segment(segment, from) => {
-                let buf = if result.is_ok() { buf } else { Buf::empty() };
-                self.segment_piece(segment, from, buf);
+                if result.is_ok() {
+                    self.segment_piece(segment, from, buf);
+                } else {
+                    self.segment_split(segment, from, buf);
+                }
             }
+            RecoverRead::Block(segment, at) => self.segment_block(segment, at, result, buf),
         }
         self.recover_reads();
     }
@@ -281,6 +296,7 @@ impl Engine {
             RecoverRead::Checkpoint(from) => (0, from),
             RecoverRead::Head(segment) => (1, u64::from(segment)),
             RecoverRead::Segment(segment, from) => (2, u64::from(segment) << 32 | u64::from(from)),
+            RecoverRead::Block(segment, at) => (3, u64::from(segment) << 32 | u64::from(at)),
         };
         let tries = self.recover_tries.entry(key).or_insert(0);
         *tries += 1;
@@ -301,7 +317,8 @@ impl Engine {
                     return self.recover_heads();
                 }
                 let source = opening.source.expect("a checkpoint was being read");
-                let what = format!("checkpoint {} on device {}", source.generation, source.device.0);
+                let what =
+                    format!("checkpoint {} on device {}", source.generation, source.device.0);
                 self.out.push(Effect::Notice(Notice::Repaired(format!(
                     "{what} is damaged; trying the next copy"
                 ))));
@@ -343,8 +360,9 @@ impl Engine {
                         good &= self.checkpoint_load(chunk);
                     }
                     // The rest of the chunk may be in the next read.
-                    Err(_) if have < source.blocks
-                        && carry.len() - used < checkpoint::CHUNK_BLOCKS_MAX * BLOCK_SIZE =>
+                    Err(_)
+                        if have < source.blocks
+                            && carry.len() - used < checkpoint::CHUNK_BLOCKS_MAX * BLOCK_SIZE =>
                     {
                         break;
                     }
@@ -371,7 +389,9 @@ impl Engine {
                     let volume = item.volume.get();
                     match item.kind {
                         0 => self.open_mut().synced.insert(volume, item.value.get()),
-                        _ => self.open_mut().marks.insert((volume, item.value.get()), item.aux.get()),
+                        _ => {
+                            self.open_mut().marks.insert((volume, item.value.get()), item.aux.get())
+                        }
                     };
                 }
             }
@@ -382,7 +402,9 @@ impl Engine {
                     if item.slot.get() >= self.segments.slots() {
                         return false;
                     }
-                    let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else { continue };
+                    let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else {
+                        continue;
+                    };
                     let key = volume.base + block;
                     let located = Located { slot: item.slot.get(), crc: item.crc.get() };
                     self.replay_insert(key, located, item.flags & FLAG_DIRTY != 0, item.mask);
@@ -398,7 +420,8 @@ impl Engine {
             .collect();
         let opening = self.open_mut();
         opening.step = Step::Heads;
-        opening.reads = healthy.into_iter().map(|segment| (RecoverRead::Head(segment), 0)).collect();
+        opening.reads =
+            healthy.into_iter().map(|segment| (RecoverRead::Head(segment), 0)).collect();
         self.recover_reads();
     }
 
@@ -438,7 +461,8 @@ impl Engine {
         let mut wanted = BTreeSet::new();
         for (&segment, head) in &opening.heads {
             let item = opening.segments.get(&segment);
-            let newer = head.seq.get() > from || item.is_some_and(|item| item.last_seq.get() > from);
+            let newer =
+                head.seq.get() > from || item.is_some_and(|item| item.last_seq.get() > from);
             let twin = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_TWIN != 0);
             let open = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_OPEN != 0);
             if newer || open || twin {
@@ -450,7 +474,8 @@ impl Engine {
         opening.reads = wanted
             .into_iter()
             .flat_map(|segment| {
-                (0..blocks.div_ceil(step)).map(move |n| (RecoverRead::Segment(segment, n * step), 0))
+                (0..blocks.div_ceil(step))
+                    .map(move |n| (RecoverRead::Segment(segment, n * step), 0))
             })
             .collect();
         self.recover_reads();
@@ -466,6 +491,40 @@ impl Engine {
         let pieces = self.open_mut().pieces.remove(&segment).expect("just there");
         self.segment_parse(segment, &pieces);
         pieces.into_values().for_each(|buf| self.pool.give(buf));
+    }
+
+    /// A read of several blocks failed: one bad sector must not hide the records beside it.
+    fn segment_split(&mut self, segment: SegmentId, from: u32, mut buf: Buf) {
+        buf.bytes_mut().fill(0);
+        let blocks = (buf.len() / BLOCK_SIZE) as u32;
+        let opening = self.open_mut();
+        opening.split.insert((segment, from), (buf, blocks));
+        let reads = (from..from + blocks).map(|at| (RecoverRead::Block(segment, at), 0));
+        opening.reads.extend(reads);
+    }
+
+    /// One block of a piece is here; one that cannot be read stays zero, which no checksum matches.
+    fn segment_block(
+        &mut self,
+        segment: SegmentId,
+        at: u32,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        let step = RECOVERY_READ_BLOCKS as u32;
+        let from = at / step * step;
+        let entry = self.open_mut().split.get_mut(&(segment, from)).expect("it was split");
+        if result.is_ok() {
+            let place = (at - from) as usize * BLOCK_SIZE;
+            entry.0.bytes_mut()[place..place + BLOCK_SIZE].copy_from_slice(buf.bytes());
+        }
+        entry.1 -= 1;
+        let whole = entry.1 == 0;
+        self.pool.give(buf);
+        if whole {
+            let (piece, _) = self.open_mut().split.remove(&(segment, from)).expect("just there");
+            self.segment_piece(segment, from, piece);
+        }
     }
 
     /// Finds the records of a segment. A block that is no record is stepped over: it may be a damaged header

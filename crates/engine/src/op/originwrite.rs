@@ -44,11 +44,8 @@ impl Engine {
 
     /// Whether clients may add entries to the log: the last of its room belongs to what makes room.
     pub(crate) fn room_for_entries(&self) -> bool {
-        let left = self.log.open[Point::Dirty as usize].map_or(0, |open| {
-            self.segments.blocks - self.segments.table[open as usize].end
-        });
-        let open = self.may_open(Point::Dirty, SEGMENTS_RESERVED);
-        self.dead || (self.log.backlog.is_empty() && (open || left > ENTRY_BLOCKS_MIN))
+        let free = self.free_for(Point::Dirty) >= SEGMENTS_RESERVED;
+        self.dead || (self.log.backlog.is_empty() && free)
     }
 
     /// Lets those begin that waited for room in the log.
@@ -152,7 +149,8 @@ impl Engine {
         req.buf = buf;
         let id = req.volume;
         if let Err(error) = result {
-            let error = if error == IoError::Io || error == IoError::NoSpace { error } else { IoError::Io };
+            let error =
+                if error == IoError::Io || error == IoError::NoSpace { error } else { IoError::Io };
             req.fail(error);
         }
         self.origin_written(id, true);
@@ -181,7 +179,8 @@ impl Engine {
         let req = self.reqs.get(name).expect("under way");
         if req.fua && req.error.is_none() && !self.is(Mutant::FuaIgnored) {
             let written = self.vol(req.volume).flush.client_written;
-            let dseq = self.log.dseq_gathered();
+            let dseq = if self.dead { 0 } else { self.log.dseq_gathered() };
+            self.req(name).ending = true;
             return self.flush_wait(name, dseq, written);
         }
         self.reply(name);
@@ -211,7 +210,8 @@ impl Engine {
             let req = self.reqs.get(name).expect("under way");
             block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
             let kind = EntryKind::Clean;
-            let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, SEGMENTS_FOR_FILLS);
+            let room =
+                self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, SEGMENTS_FOR_FILLS);
             if room.is_some() {
                 self.ram.insert(key, block.bytes());
             } else {

@@ -133,7 +133,10 @@ impl Engine {
             }
             self.read_cache(run);
         }
-        if self.log.sent_with_in(self.segments.table[self.segments.of(located.slot) as usize].inflight, located.slot) {
+        if self.log.sent_with_in(
+            self.segments.table[self.segments.of(located.slot) as usize].inflight,
+            located.slot,
+        ) {
             self.req(name).pending += 1;
             self.req(name).hits += 1;
             self.read_sent(CacheRun::one(name, key, located, mask));
@@ -277,7 +280,10 @@ impl Engine {
             .zip(0..)
             .map(|(crc, n)| {
                 let located = Located { slot: run.slot + n, crc };
-                CacheRun { tries: 1, ..CacheRun::one(run.req, run.key + u64::from(n), located, MASK_FULL) }
+                CacheRun {
+                    tries: 1,
+                    ..CacheRun::one(run.req, run.key + u64::from(n), located, MASK_FULL)
+                }
             })
             .collect();
         let req = self.req(run.req);
@@ -466,13 +472,26 @@ impl Engine {
                 Some(Reason::Sequential)
             } else if self.index.get(key).is_some() {
                 None
-            } else if self.tuning.admit_second_miss && !prefetch && !self.admission.admit_miss(key) {
+            } else if self.tuning.admit_second_miss && !prefetch && !self.admission.admit_miss(key)
+            {
                 Some(Reason::FirstMiss)
             } else {
-                let room = self.append(Point::Fill, key, block, EntryKind::Clean, MASK_FULL, SEGMENTS_FOR_FILLS);
+                let room = self.append(
+                    Point::Fill,
+                    key,
+                    block,
+                    EntryKind::Clean,
+                    MASK_FULL,
+                    SEGMENTS_FOR_FILLS,
+                );
                 room.is_none().then_some(Reason::NoSpace)
             };
-            if !overtaken && plan.read_fill && self.index.get(key).is_none_or(|l| self.mask(l.slot) == MASK_FULL && !self.dirty.get(l.slot as usize)) {
+            if !overtaken
+                && plan.read_fill
+                && self.index.get(key).is_none_or(|l| {
+                    self.mask(l.slot) == MASK_FULL && !self.dirty.get(l.slot as usize)
+                })
+            {
                 self.ram.insert(key, block);
             }
             if let Some(reason) = reason {

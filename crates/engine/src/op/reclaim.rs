@@ -130,7 +130,12 @@ impl Engine {
             let ready = segment.usage == Use::Sealed && segment.inflight == 0;
             ready.then_some((
                 id,
-                Candidate { live: segment.live, dirty: segment.dirty, blocks, order: segment.order },
+                Candidate {
+                    live: segment.live,
+                    dirty: segment.dirty,
+                    blocks,
+                    order: segment.order,
+                },
             ))
         })
     }
@@ -177,7 +182,8 @@ impl Engine {
             let dirty = self.dirty.get(located.slot as usize);
             let hot = choice == Some(Choice::Clean) || self.referenced.get(located.slot as usize);
             let drop_dirty = self.is(Mutant::ReclaimDropsDirty);
-            if (dirty && !drop_dirty) || (hot && self.may_open(Point::Reinsert, SEGMENTS_FOR_FILLS)) {
+            if (dirty && !drop_dirty) || (hot && self.may_open(Point::Reinsert, SEGMENTS_FOR_FILLS))
+            {
                 self.reclaim.moves.push_back((key, located));
             }
         }
@@ -287,9 +293,8 @@ impl Engine {
         let first = self.segments.slot(id, 0);
         let blocks = self.segments.blocks;
         let from = found.partition_point(|&(_, located)| located.slot < first);
-        let inside = found[from..]
-            .iter()
-            .take_while(|&&(_, located)| located.slot < first + blocks);
+        let inside =
+            found[from..].iter().take_while(|&&(_, located)| located.slot < first + blocks);
         let mut dropped = true;
         for &(key, located) in inside {
             if self.index.get(key) == Some(located) {

@@ -4,6 +4,7 @@
 //! the next one. Writes are acknowledged in the order of the log, so that what recovery finds up to the
 //! first gap contains everything acknowledged.
 
+use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
@@ -12,7 +13,6 @@ use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
 use crate::op::{Op, read};
 use crate::segment::{SegmentId, Use};
-use crate::Mutant;
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
 use forebay_format::{BLOCK_SIZE, SEGMENT_NONE, checksum};
 use zerocopy::FromZeros;
@@ -70,7 +70,8 @@ impl Engine {
             return None;
         }
         let now = self.now;
-        let (volume, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let (volume, base) =
+            self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let gather = self.log.gather[point as usize].as_mut().expect("there is room");
         if gather.entries.is_empty() {
             gather.since = now;
@@ -95,7 +96,8 @@ impl Engine {
 
     /// Makes sure that the record gathered at `point` has room for one more entry (and block).
     pub(crate) fn room(&mut self, point: Point, reserved: usize, payload: bool) -> bool {
-        if self.dead {
+        if self.dead || (payload && self.free_for(point) < reserved) {
+            // What is left of the open segment belongs to the reserve too.
             return false;
         }
         if let Some(gather) = &self.log.gather[point as usize] {
@@ -382,7 +384,9 @@ impl Engine {
     pub(crate) fn send_gathered(&mut self) {
         self.note_backlog();
         while self.log.sent_dirty.len() < self.tuning.records_in_flight_max
-            && self.log.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty())
+            && self.log.gather[Point::Dirty as usize]
+                .as_ref()
+                .is_some_and(|g| !g.entries.is_empty())
         {
             self.send(Point::Dirty);
             self.note_backlog();
@@ -403,7 +407,8 @@ impl Engine {
         let segment = self.segments.of(slot);
         self.log.gather.iter().flatten().find_map(|gather| {
             let first = self.segments.slot(gather.segment, gather.offset) + 1;
-            let inside = gather.segment == segment && (first..first + gather.payload).contains(&slot);
+            let inside =
+                gather.segment == segment && (first..first + gather.payload).contains(&slot);
             inside.then(|| {
                 let at = (1 + slot - first) as usize * BLOCK_SIZE;
                 &gather.buf.bytes()[at..at + BLOCK_SIZE]

@@ -64,8 +64,10 @@ impl Engine {
         opening.seq_max =
             records.iter().map(Found::seq).max().unwrap_or(0).max(heads_max).max(from.0);
         let (valid, end) = self.valid_dirty(&records, from)?;
-        let clean: Vec<&Found> =
-            records.iter().filter(|found| !found.is_dirty_class() && found.seq() > from.0).collect();
+        let clean: Vec<&Found> = records
+            .iter()
+            .filter(|found| !found.is_dirty_class() && found.seq() > from.0)
+            .collect();
         let mut all: Vec<&Found> = valid.iter().chain(clean.iter()).copied().collect();
         all.sort_by_key(|found| found.seq());
         let trust = Trust::new(&self.opening.as_ref().expect("recovery").synced, &valid);
@@ -324,9 +326,10 @@ impl Trust {
     }
 
     fn counts(&self, id: VolumeId, seq: u64) -> bool {
-        let cut = self.cuts.get(&id.0).is_some_and(|cuts| {
-            cuts.iter().any(|&(after, before)| after < seq && seq < before)
-        });
+        let cut = self
+            .cuts
+            .get(&id.0)
+            .is_some_and(|cuts| cuts.iter().any(|&(after, before)| after < seq && seq < before));
         !cut && self.synced.get(&id.0).is_some_and(|&synced| seq <= synced)
     }
 }

@@ -3,11 +3,11 @@
 
 use crate::Mutant;
 use crate::engine::Engine;
+use crate::event::RequestKind;
 use crate::event::VolumeId;
 use crate::limits::REGIONS_MARKED_MAX;
 use crate::log::Point;
 use crate::op::Stage;
-use crate::event::RequestKind;
 use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 
@@ -34,11 +34,8 @@ impl Engine {
             return self.sync_end();
         }
         let wanted = self.volumes.iter().flatten().any(|v| self.sync_wanted(v));
-        let full = self
-            .volumes
-            .iter()
-            .flatten()
-            .any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
+        let full =
+            self.volumes.iter().flatten().any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
         let due = self.now - self.synced_at >= self.tuning.sync_interval_ns;
         let needed = self
             .checkpoint
@@ -62,11 +59,8 @@ impl Engine {
         if !self.log.backlog.is_empty() {
             return;
         }
-        self.sync = Some(Sync {
-            covers_seq: self.log.seq,
-            mark_dseq: self.log.dseq,
-            volumes: Vec::new(),
-        });
+        self.sync =
+            Some(Sync { covers_seq: self.log.seq, mark_dseq: self.log.dseq, volumes: Vec::new() });
         let open: Vec<_> = self
             .reqs
             .iter()
@@ -98,9 +92,9 @@ impl Engine {
         let sync = self.sync.as_ref().expect("there is one");
         let skip = self.is(Mutant::SyncWithoutFlush);
         let over = sync.volumes.iter().all(|&(id, written, failures)| {
-            skip || self.volume(id).is_none_or(|v| {
-                v.flush.flushed >= written || v.flush.failures != failures
-            })
+            skip || self
+                .volume(id)
+                .is_none_or(|v| v.flush.flushed >= written || v.flush.failures != failures)
         });
         if !over {
             return;

@@ -212,7 +212,9 @@ impl Engine {
         while let Some(&name) = self.stalled.front() {
             let req = self.reqs.get(name).expect("stalled requests stay");
             let give_up = req.error.is_some() || self.dead;
-            if !give_up && (self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max) {
+            if !give_up
+                && (self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max)
+            {
                 self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
                 return;
             }

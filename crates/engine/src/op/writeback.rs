@@ -79,7 +79,9 @@ impl Writeback {
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> u64 {
         self.slice.as_ref().map_or(0, |slice| {
-            2 + ((slice.next as u64) << 8) + ((slice.active as u64) << 32) + u64::from(slice.flush.is_some()) * 4
+            2 + ((slice.next as u64) << 8)
+                + ((slice.active as u64) << 32)
+                + u64::from(slice.flush.is_some()) * 4
         })
     }
 
@@ -90,7 +92,10 @@ impl Writeback {
     pub(crate) fn describe(&self) -> String {
         match &self.slice {
             None => "idle".to_owned(),
-            Some(slice) => format!("{:?} next {} active {} flush {:?}", slice.volume, slice.next, slice.active, slice.flush),
+            Some(slice) => format!(
+                "{:?} next {} active {} flush {:?}",
+                slice.volume, slice.next, slice.active, slice.flush
+            ),
         }
     }
 }
@@ -130,7 +135,8 @@ impl Engine {
             }
             self.writeback.turn = (at + 1) % count;
             let runs = self.group(items);
-            self.writeback.slice = Some(Slice { volume: id, runs, next: 0, active: 0, flush: None });
+            self.writeback.slice =
+                Some(Slice { volume: id, runs, next: 0, active: 0, flush: None });
             return;
         }
     }
@@ -143,7 +149,11 @@ impl Engine {
         let (base, sweep) = (volume.base, volume.sweep);
         let mut items = Vec::new();
         let mut undurable = false;
-        for block in volume.dirty.iter_from(sweep).chain(volume.dirty.iter_from(0).take_while(|&b| b < sweep)) {
+        for block in volume
+            .dirty
+            .iter_from(sweep)
+            .chain(volume.dirty.iter_from(0).take_while(|&b| b < sweep))
+        {
             if items.len() >= self.tuning.writeback_slice_blocks {
                 break;
             }
@@ -180,7 +190,9 @@ impl Engine {
                 let last = *run.items.last().expect("runs have items");
                 let gap = item.key - last.key - 1;
                 let fits = run.items.len() as u64 + gap < WRITEBACK_RUN_BLOCKS as u64;
-                if last.mask == MASK_FULL && fits && gap <= self.tuning.bridge_blocks_max
+                if last.mask == MASK_FULL
+                    && fits
+                    && gap <= self.tuning.bridge_blocks_max
                     && let Some(bridge) = self.bridge(last.key + 1, item.key)
                 {
                     run.items.extend(bridge);
@@ -201,8 +213,12 @@ impl Engine {
                 let clean = !self.dirty.get(located.slot as usize);
                 let there = segment.inflight == 0 && self.gathered(located.slot).is_none();
                 let whole = self.mask(located.slot) == MASK_FULL;
-                (clean && there && whole && !self.overlap.origin_write(key, key))
-                    .then_some(Item { key, located, mask: MASK_FULL, bridge: true })
+                (clean && there && whole && !self.overlap.origin_write(key, key)).then_some(Item {
+                    key,
+                    located,
+                    mask: MASK_FULL,
+                    bridge: true,
+                })
             })
             .collect()
     }
@@ -225,10 +241,17 @@ impl Engine {
             for n in 1..=items.len() {
                 let next = items.get(n).is_some_and(|item| {
                     item.located.slot == items[n - 1].located.slot + 1
-                        && self.segments.of(item.located.slot) == self.segments.of(items[from].located.slot)
+                        && self.segments.of(item.located.slot)
+                            == self.segments.of(items[from].located.slot)
                 });
                 if !next {
-                    self.home_read(at, items[from].key, (n - from) as u32, items[from].located.slot, 0);
+                    self.home_read(
+                        at,
+                        items[from].key,
+                        (n - from) as u32,
+                        items[from].located.slot,
+                        0,
+                    );
                     from = n;
                 }
             }
@@ -351,12 +374,7 @@ impl Engine {
         self.pool.give(buf);
     }
 
-    pub(crate) fn home_write_done(
-        &mut self,
-        at: usize,
-        result: Result<(), IoError>,
-        buf: Buf,
-    ) {
+    pub(crate) fn home_write_done(&mut self, at: usize, result: Result<(), IoError>, buf: Buf) {
         self.pool.give(buf);
         let id = self.slice().volume;
         self.origin_written(id, false);

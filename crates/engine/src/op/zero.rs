@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::index::Key;
 use crate::op::{Op, Stage};
-use forebay_format::record::EntryKind;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::record::EntryKind;
 
 impl Engine {
     pub(crate) fn zero_begin(&mut self, name: u64) {
@@ -18,7 +18,9 @@ impl Engine {
             return self.write_begin(name);
         }
         let base = self.vol(self.reqs.get(name).expect("under way").volume).base;
-        if self.reqs.get(name).expect("under way").kind == RequestKind::Discard && !self.shrink(name, base) {
+        if self.reqs.get(name).expect("under way").kind == RequestKind::Discard
+            && !self.shrink(name, base)
+        {
             return self.reply(name); // Less than one block: nothing to give back.
         }
         let req = self.reqs.get(name).expect("under way");

@@ -48,7 +48,13 @@ impl Admission {
 }
 
 /// Whether a request belongs to a sequential stream of at least `bytes_min` bytes; remembers it.
-pub fn sequential(streams: &mut [Stream], count: u64, offset: u64, len: u64, bytes_min: u64) -> bool {
+pub fn sequential(
+    streams: &mut [Stream],
+    count: u64,
+    offset: u64,
+    len: u64,
+    bytes_min: u64,
+) -> bool {
     // Requests of a deep queue arrive slightly out of order.
     const TOLERANCE: u64 = 256 << 10;
     let follows = |stream: &Stream| {
@@ -95,7 +101,9 @@ mod tests {
     fn streams_are_told_from_random_requests() {
         let mut streams = [Stream::default(); 8];
         let big = 64 << 10;
-        let found = (0..100).map(|n| sequential(&mut streams, n, n * big, big, 1 << 20)).collect::<Vec<_>>();
+        let found = (0..100)
+            .map(|n| sequential(&mut streams, n, n * big, big, 1 << 20))
+            .collect::<Vec<_>>();
         assert_eq!(found.iter().position(|&f| f), Some(15));
         let mut streams = [Stream::default(); 8];
         for n in 0..1000_u64 {

@@ -35,7 +35,10 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
             continue;
         }
         let half = candidate.live * 2 <= candidate.blocks;
-        if half && emptiest.is_none_or(|(_, best)| (candidate.live, candidate.order) < (best.live, best.order)) {
+        if half
+            && emptiest
+                .is_none_or(|(_, best)| (candidate.live, candidate.order) < (best.live, best.order))
+        {
             emptiest = Some((id, candidate));
         }
         if oldest.is_none_or(|(_, best)| candidate.order < best.order) {
