@@ -106,6 +106,8 @@ pub struct Engine {
     /// The shutdown waits for a checkpoint after this many.
     pub(crate) closing: Option<u64>,
     pub(crate) closing_command: Option<CommandId>,
+    /// FLUSHes of origins that had failed when the shutdown began.
+    pub(crate) shutdown_failures: u64,
     /// Reads of recovery that failed, by what they read.
     pub(crate) recover_tries: BTreeMap<(u8, u64), u8>,
     /// Ranges being zeroed at the origin: first and last block, and the request.
@@ -181,6 +183,7 @@ impl Engine {
             shutdown: None,
             closing: None,
             closing_command: None,
+            shutdown_failures: 0,
             recover_tries: BTreeMap::new(),
             zeroing: Vec::new(),
             dead: false,
@@ -401,8 +404,8 @@ impl Engine {
 
     /// The volume of a key.
     pub(crate) fn volume_of(&self, key: Key) -> Option<&Volume> {
-        let holds = |v: &&Box<Volume>| (v.base..v.base + v.blocks()).contains(&key);
-        self.volumes.iter().flatten().find(holds).map(|v| &**v)
+        let mut volumes = self.volumes.iter().flatten().map(|v| &**v);
+        volumes.find(|v| (v.base..v.base + v.blocks()).contains(&key))
     }
 
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
@@ -659,7 +662,7 @@ impl Engine {
 fn refuse(volume: &Volume, request: &Request) -> Option<IoError> {
     let sector = SECTOR_SIZE as u64;
     let end = request.offset.checked_add(request.len);
-    if request.offset % sector != 0 || request.len % sector != 0 {
+    if !request.offset.is_multiple_of(sector) || !request.len.is_multiple_of(sector) {
         return Some(IoError::Invalid);
     }
     if end.is_none_or(|end| end > volume.bytes) {

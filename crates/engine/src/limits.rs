@@ -12,6 +12,8 @@ pub const FILL_AGE_MAX_NS: u64 = 20_000_000;
 pub const CACHE_WRITE_TRIES: u8 = 4;
 /// Times that a read from a cache device is tried before the block counts as unreadable.
 pub const CACHE_READ_TRIES: u8 = 3;
+/// FLUSHes of origins that may fail before a shutdown gives up.
+pub const SHUTDOWN_FLUSHES_MAX: u64 = 8;
 /// Times that a FLUSH is tried.
 pub const FLUSH_TRIES: u8 = 3;
 /// Marked regions of a volume after which a sync point is made early.

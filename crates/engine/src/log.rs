@@ -60,8 +60,6 @@ pub struct Sent {
     pub seq: u64,
     /// Position among dirty-class records, or the last one before it.
     pub dseq: u64,
-    /// Where it came from.
-    pub point: Point,
     /// Where it goes.
     pub segment: SegmentId,
     /// First payload slot.

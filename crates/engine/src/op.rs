@@ -18,7 +18,7 @@ pub mod zero;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::index::{Key, Located};
 use crate::overlap::Access;
 use crate::segment::SegmentId;
 use forebay_format::BLOCK_SIZE;
@@ -210,10 +210,6 @@ pub enum Op {
         run: usize,
         /// First block of those read.
         key: Key,
-        /// Blocks.
-        blocks: u32,
-        /// First slot.
-        slot: Slot,
         /// Segment pinned for it.
         pinned: SegmentId,
         /// Tries that failed.
@@ -367,7 +363,7 @@ impl Engine {
             Op::OriginWrite { req } => self.origin_write_done(req, result, buf),
             Op::Zero { req } => self.zero_done(req, result),
             Op::Move { key, located, tries } => self.move_done(key, located, tries, result, buf),
-            Op::HomeRead { run, key, blocks: _, slot: _, pinned, tries } => {
+            Op::HomeRead { run, key, pinned, tries } => {
                 self.home_read_done(run, key, pinned, tries, result, buf)
             }
             Op::HomeWrite { run } => self.home_write_done(run, result, buf),

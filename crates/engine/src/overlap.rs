@@ -91,14 +91,4 @@ impl Overlap {
             held.access == Access::OriginWrite && held.first <= last && first <= held.last
         })
     }
-
-    /// Requests that wait.
-    pub fn waiting_count(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Requests that hold blocks.
-    pub fn held_count(&self) -> usize {
-        self.held.len()
-    }
 }

@@ -3,7 +3,7 @@
 use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::limits::WRITEBACK_RUN_BLOCKS;
+use crate::limits::{SHUTDOWN_FLUSHES_MAX, WRITEBACK_RUN_BLOCKS};
 use crate::mode::Mode;
 use crate::op::superblock::Then;
 use crate::volume::{Task, Volume};
@@ -33,6 +33,7 @@ impl Engine {
             Command::Shutdown => {
                 self.state = State::Stopping;
                 self.shutdown = Some(id);
+                self.shutdown_failures = self.flush_failures();
             }
         }
     }
@@ -73,7 +74,7 @@ impl Engine {
             return self.refuse(id, "a volume of this name exists; choose another name");
         }
         if spec.bytes == 0
-            || spec.bytes % 512 != 0
+            || !spec.bytes.is_multiple_of(512)
             || spec.name.len() > 64
             || spec.origin.len() > 128
         {
@@ -279,6 +280,14 @@ impl Engine {
     /// Closing: requests end, everything gathered is written, a checkpoint, then the clean mark.
     pub(crate) fn shutdown_more(&mut self) {
         let Some(id) = self.shutdown else { return };
+        if self.flush_failures() - self.shutdown_failures > SHUTDOWN_FLUSHES_MAX {
+            self.shutdown = None;
+            self.closing = None;
+            self.state = State::Serving;
+            let why = "an origin cannot be flushed, so what was written to it last may be lost; repair \
+                       it and stop again, or end the process: the log is safe";
+            return self.refuse(id, why);
+        }
         if self.dead {
             if self.reqs.is_empty() && self.origins_flushed() {
                 self.shutdown = None;
@@ -314,8 +323,11 @@ impl Engine {
         }
     }
 
-    /// Asks for the FLUSHes that the origins still need. Whether there are none; a FLUSH that fails is asked
-    /// for again at the next sync interval only.
+    fn flush_failures(&self) -> u64 {
+        self.volumes.iter().flatten().map(|v| v.flush.failures).sum()
+    }
+
+    /// Asks for the FLUSHes that the origins still need. Whether there are none.
     fn origins_flushed(&mut self) -> bool {
         let behind: Vec<(VolumeId, u64)> = self
             .volumes

@@ -184,7 +184,7 @@ impl Engine {
         let req = self.req(run.req);
         req.pending += 1;
         req.hits += run.blocks() as u32;
-        let aligned = req.offset % BLOCK_SIZE as u64 == 0 && req.buf.len() == len;
+        let aligned = req.offset.is_multiple_of(BLOCK_SIZE as u64) && req.buf.len() == len;
         run.direct = aligned && run.mask == MASK_FULL;
         let buf = match run.direct {
             true => std::mem::take(&mut req.buf),
@@ -398,7 +398,7 @@ impl Engine {
             && run.overlay.is_none()
             && req.offset == offset
             && req.buf.len() == len
-            && len % BLOCK_SIZE == 0;
+            && len.is_multiple_of(BLOCK_SIZE);
         let buf = match run.direct {
             true => std::mem::take(&mut req.buf),
             false => self.pool.take(len),

@@ -69,10 +69,10 @@ impl Engine {
         if self.segments.release(durable, forgotten) > 0 {
             self.reclaim.starves = false;
         }
-        if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq) {
-            if self.segments.free_count() < self.free_wanted() {
-                self.want_durable(dseq);
-            }
+        if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq)
+            && self.segments.free_count() < self.free_wanted()
+        {
+            self.want_durable(dseq);
         }
         if self.reclaim.victims.is_empty() {
             self.victims_choose();

@@ -203,7 +203,6 @@ impl Engine {
         let sent = Sent {
             seq,
             dseq,
-            point,
             segment: gather.segment,
             payload_slot: slot + 1,
             payload: gather.payload,

@@ -6,7 +6,7 @@
 
 use crate::Mutant;
 use crate::engine::Engine;
-use crate::event::{IoError, VolumeId};
+use crate::event::VolumeId;
 use crate::index::Located;
 use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
@@ -288,11 +288,7 @@ impl Engine {
         }
         for volume in self.volumes.iter_mut().flatten() {
             volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);
-            if volume.offline.is_some() && volume.dirty.is_empty() {
-                continue;
-            }
         }
-        let _: Option<IoError> = None;
     }
 }
 

@@ -190,7 +190,10 @@ impl Engine {
         }
         if req.error.is_some() {
             // Some blocks may be in the log already: they may hold the new data, as after any failed write.
-            return if req.stage == Stage::Stalled { () } else { self.reply(name) };
+            if req.stage != Stage::Stalled {
+                self.reply(name);
+            }
+            return;
         }
         let total = req.last - req.first + 1;
         if req.written < total {

@@ -270,7 +270,7 @@ impl Engine {
         let at = self.segments.slot(pinned, slot % self.segments.blocks);
         let (device, offset) = self.segments.locate(at);
         let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
-        let op = self.op(Op::HomeRead { run, key, blocks, slot, pinned, tries });
+        let op = self.op(Op::HomeRead { run, key, pinned, tries });
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
     }
 

@@ -80,9 +80,9 @@ impl Engine {
     fn cut_blocks(&self, name: u64) -> [Option<Key>; 2] {
         let req = self.reqs.get(name).expect("under way");
         let volume = self.vol(req.volume);
-        let head = req.offset % BLOCK_SIZE as u64 != 0;
+        let head = !req.offset.is_multiple_of(BLOCK_SIZE as u64);
         let end = req.offset + req.len;
-        let tail = end % BLOCK_SIZE as u64 != 0 && end != volume.bytes;
+        let tail = !end.is_multiple_of(BLOCK_SIZE as u64) && end != volume.bytes;
         [head.then_some(req.first), tail.then_some(req.last)]
     }
 
