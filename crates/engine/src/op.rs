@@ -220,8 +220,13 @@ pub enum Op {
         /// Index of the run in the slice.
         run: usize,
     },
-    /// Part of a checkpoint is being written.
-    Checkpoint,
+    /// Part of a checkpoint is being written, or flushed.
+    Checkpoint {
+        /// The device.
+        device: DeviceId,
+        /// It is the FLUSH.
+        flush: bool,
+    },
     /// A superblock copy is being written.
     Superblock {
         /// The device.
@@ -367,7 +372,7 @@ impl Engine {
                 self.home_read_done(run, key, pinned, tries, result, buf)
             }
             Op::HomeWrite { run } => self.home_write_done(run, result, buf),
-            Op::Checkpoint => self.checkpoint_write_done(result, buf),
+            Op::Checkpoint { device, flush } => self.checkpoint_done(device, flush, result, buf),
             Op::Superblock { device } => self.superblock_written(device, result, buf),
             Op::SuperblockFlush { device } => self.superblock_flushed(device, result),
             Op::Recover(read) => self.recover_read_done(read, result, buf),

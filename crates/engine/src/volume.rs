@@ -157,6 +157,8 @@ pub struct Volume {
     pub cache_writes_active: u32,
     /// A request waits for dirty blocks to go home.
     pub urgent: bool,
+    /// Nothing can vouch for clean blocks: the origin cannot be flushed.
+    pub fills_off: bool,
     /// The volume is being added to the superblock.
     pub adding: bool,
     /// Greatest sequence number of a clean entry.
@@ -206,6 +208,7 @@ impl Volume {
             synced_dseq: 0,
             cache_writes_active: 0,
             urgent: false,
+            fills_off: false,
             adding: false,
             filled_seq: 0,
             task: None,

@@ -54,6 +54,8 @@ pub(crate) struct Checkpoint {
     pub(crate) wanted: bool,
     /// When the last one failed or ended.
     pub(crate) tried_at: Time,
+    /// Writes that have failed since the last that counted.
+    failures: u32,
     /// How many have counted since the start.
     pub(crate) counted: u64,
 }
@@ -227,7 +229,7 @@ impl Engine {
             encode(&header, items, buf.bytes_mut());
             self.stats.checkpoint_bytes += buf.len() as u64;
             self.run().writes += 1;
-            let op = self.op(Op::Checkpoint);
+            let op = self.op(Op::Checkpoint { device, flush: false });
             self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
         }
     }
@@ -295,7 +297,24 @@ impl Engine {
         }
     }
 
-    pub(crate) fn checkpoint_write_done(&mut self, result: Result<(), IoError>, buf: Buf) {
+    /// A write or FLUSH of a checkpoint has ended. A device that cannot keep checkpoints cannot keep a log.
+    pub(crate) fn checkpoint_done(
+        &mut self,
+        device: DeviceId,
+        flush: bool,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        if result.is_err() {
+            self.checkpoint.failures += 1;
+            if flush || self.checkpoint.failures >= u32::from(CACHE_WRITE_TRIES) {
+                self.device_failed(device, "a checkpoint could not be written");
+            }
+        }
+        self.checkpoint_write_done(result, buf);
+    }
+
+    fn checkpoint_write_done(&mut self, result: Result<(), IoError>, buf: Buf) {
         self.pool.give(buf);
         let Some(run) = &mut self.checkpoint.run else { return };
         run.writes -= 1;
@@ -342,7 +361,7 @@ impl Engine {
             if self.segments.devices[index].healthy && !unflushed {
                 let device = DeviceId(index as u8);
                 self.run().writes += 1;
-                let op = self.op(Op::Checkpoint);
+                let op = self.op(Op::Checkpoint { device, flush: true });
                 self.out.push(Effect::Flush { op, target: Target::Cache(device) });
             }
         }
@@ -352,6 +371,7 @@ impl Engine {
     /// The superblock that names it is durable.
     pub(crate) fn checkpoint_counts(&mut self) {
         self.stats.checkpoints += 1;
+        self.checkpoint.failures = 0;
         self.checkpoint.counted += 1;
         self.checkpoint_over();
     }

@@ -34,6 +34,7 @@ impl Engine {
                 self.state = State::Stopping;
                 self.shutdown = Some(id);
                 self.shutdown_failures = self.flush_failures();
+                self.tasks_fail("the pool is being closed");
             }
         }
     }
@@ -291,7 +292,8 @@ impl Engine {
         if self.dead {
             if self.reqs.is_empty() && self.origins_flushed() {
                 self.shutdown = None;
-                self.answer(id, CommandReply::Changed);
+                self.closing_command = Some(id);
+                self.closed();
             }
             return;
         }
@@ -333,7 +335,7 @@ impl Engine {
             .volumes
             .iter()
             .flatten()
-            .filter(|v| v.offline.is_none() && !v.flush.poisoned)
+            .filter(|v| v.offline.is_none())
             .filter(|v| v.flush.flushed < v.flush.written)
             .map(|v| (v.id, v.flush.written))
             .collect();
@@ -344,8 +346,16 @@ impl Engine {
     }
 
     pub(crate) fn closed(&mut self) {
-        if let Some(id) = self.closing_command.take() {
-            self.answer(id, CommandReply::Changed);
+        let Some(id) = self.closing_command.take() else { return };
+        if self.dead && self.volumes.iter().flatten().any(|v| !v.dirty.is_empty()) {
+            let why = "the cache device failed while it held dirty blocks, which are nowhere else";
+            return self.refuse(id, why);
         }
+        if self.volumes.iter().flatten().any(|v| v.flush.poisoned) {
+            let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: what \
+                       was written there before may be lost";
+            return self.refuse(id, why);
+        }
+        self.answer(id, CommandReply::Changed);
     }
 }

@@ -160,7 +160,9 @@ impl Engine {
     }
 
     pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
-        let flush = &mut self.vol_mut(id).flush;
+        let volume = self.vol_mut(id);
+        volume.fills_off &= result.is_err();
+        let flush = &mut volume.flush;
         let covers = flush.inflight.take().expect("a FLUSH of this origin was under way");
         match result {
             Ok(()) => {

@@ -193,7 +193,7 @@ impl Engine {
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
         let volume = self.vol(id);
         let base = volume.base;
-        if !volume.mode.plan().write_fill || self.dead {
+        if !volume.mode.plan().write_fill || volume.fills_off || self.dead {
             return;
         }
         for key in first..=last {

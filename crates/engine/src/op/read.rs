@@ -460,12 +460,14 @@ impl Engine {
             (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
         let overtaken = req.overtaken && !self.is(Mutant::StaleFill);
         let plan = self.vol(id).mode.plan();
-        let removing = self.vol(id).removing;
+        let not_now = self.vol(id).removing || self.vol(id).fills_off;
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             let reason = if overtaken {
                 Some(Reason::Overtaken)
-            } else if !plan.read_fill || removing {
+            } else if !plan.read_fill {
                 Some(Reason::Mode)
+            } else if not_now {
+                Some(Reason::NotReady)
             } else if self.dead {
                 Some(Reason::DeviceFailed)
             } else if sequential && !prefetch {

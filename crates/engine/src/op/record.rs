@@ -243,7 +243,7 @@ impl Engine {
     }
 
     fn note_filled(&mut self, entries: &[Entry], seq: u64) {
-        for entry in entries {
+        for entry in entries.iter().filter(|entry| entry.kind != EntryKind::Void as u8) {
             let volume = usize::from(entry.volume.get());
             if let Some(volume) = self.volumes.get_mut(volume).and_then(|v| v.as_mut()) {
                 volume.filled_seq = seq;

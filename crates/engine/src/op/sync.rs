@@ -103,11 +103,26 @@ impl Engine {
         for (id, written, _) in sync.volumes {
             let Some(volume) = self.volume(id) else { continue };
             if volume.flush.flushed < written && !skip {
+                self.give_up_clean(id);
                 continue;
             }
             self.note_sync(id, sync.mark_dseq, sync.covers_seq);
         }
         self.send(Point::Dirty);
+    }
+
+    /// The origin cannot be flushed, so nothing can vouch for the volume's clean blocks: the checkpoints,
+    /// and with them the other volumes, must not wait for it. No new ones before a FLUSH succeeds.
+    fn give_up_clean(&mut self, id: VolumeId) {
+        let volume = self.vol(id);
+        let (base, blocks) = (volume.base, volume.blocks());
+        if volume.filled_seq > volume.synced_seq {
+            self.ram.remove_range(base, base + blocks - 1);
+            self.drop_clean_range(id, base, base + blocks - 1);
+        }
+        let volume = self.vol_mut(id);
+        volume.filled_seq = volume.synced_seq;
+        volume.fills_off = true;
     }
 
     fn note_sync(&mut self, id: VolumeId, mark_dseq: u64, covers_seq: u64) {

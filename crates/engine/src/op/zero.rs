@@ -87,7 +87,7 @@ impl Engine {
     }
 
     /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty blocks.
-    fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
+    pub(crate) fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
         let base = self.vol(id).base;
         let mut keys = Vec::new();
         if last - first < self.index.len() as u64 {
