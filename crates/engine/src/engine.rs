@@ -243,6 +243,7 @@ impl Engine {
     }
 
     fn background(&mut self) {
+        self.online_more();
         if self.dead {
             self.writeback_end_dead();
             return self.tasks_more();
@@ -306,6 +307,9 @@ impl Engine {
         }
         if !self.stalled.is_empty() && self.throttle_until > self.now {
             at(self.throttle_until);
+        }
+        for volume in self.volumes.iter().flatten() {
+            volume.online_at.into_iter().for_each(&mut at);
         }
         if self.dead {
             return due;

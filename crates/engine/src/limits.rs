@@ -14,6 +14,8 @@ pub const CACHE_WRITE_TRIES: u8 = 4;
 pub const CACHE_READ_TRIES: u8 = 3;
 /// FLUSHes of origins that may fail before a shutdown gives up.
 pub const SHUTDOWN_FLUSHES_MAX: u64 = 8;
+/// Time after which an origin that could not be flushed at the start is tried again.
+pub const OFFLINE_RETRY_NS: u64 = 1_000_000_000;
 /// Times that a FLUSH is tried.
 pub const FLUSH_TRIES: u8 = 3;
 /// Marked regions of a volume after which a sync point is made early.

@@ -157,6 +157,8 @@ pub struct Volume {
     pub cache_writes_active: u32,
     /// A request waits for dirty blocks to go home.
     pub urgent: bool,
+    /// When to try again to bring the volume online.
+    pub online_at: Option<Time>,
     /// Nothing can vouch for clean blocks: the origin cannot be flushed.
     pub fills_off: bool,
     /// The volume is being added to the superblock.
@@ -165,6 +167,8 @@ pub struct Volume {
     pub filled_seq: u64,
     /// The long command under way.
     pub task: Option<Task>,
+    /// FLUSHes of the origin that had failed when it began.
+    pub task_failures: u64,
     /// The volume is being removed from the superblock.
     pub removing: bool,
     /// Where the writeback sweep stands, as a block number.
@@ -208,10 +212,12 @@ impl Volume {
             synced_dseq: 0,
             cache_writes_active: 0,
             urgent: false,
+            online_at: None,
             fills_off: false,
             adding: false,
             filled_seq: 0,
             task: None,
+            task_failures: 0,
             removing: false,
             sweep: 0,
             quarantine: BTreeMap::new(),

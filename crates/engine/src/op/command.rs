@@ -3,7 +3,7 @@
 use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::limits::{SHUTDOWN_FLUSHES_MAX, WRITEBACK_RUN_BLOCKS};
+use crate::limits::{FLUSH_TRIES, SHUTDOWN_FLUSHES_MAX, WRITEBACK_RUN_BLOCKS};
 use crate::mode::Mode;
 use crate::op::superblock::Then;
 use crate::volume::{Task, Volume};
@@ -137,7 +137,11 @@ impl Engine {
         };
         match why {
             Some(why) => self.answer(id, CommandReply::Failed(why)),
-            None => self.vol_mut(volume).task = Some(task),
+            None => {
+                let volume = self.vol_mut(volume);
+                volume.task = Some(task);
+                volume.task_failures = volume.flush.failures;
+            }
         }
     }
 
@@ -201,6 +205,12 @@ impl Engine {
             let Some(task) = volume.task else { continue };
             let (id, mode) = (volume.id, volume.mode);
             let drained = volume.dirty.is_empty();
+            let failures = volume.flush.failures - volume.task_failures;
+            if drained && failures > u64::from(FLUSH_TRIES) {
+                self.vol_mut(id).task = None;
+                self.refuse(task.command(), "the origin cannot be flushed; repair it and try again");
+                continue;
+            }
             let lost = volume.unreadable.len() as u64;
             if !drained && lost >= volume.dirty.len() {
                 // All that is left cannot be read: waiting does not help.

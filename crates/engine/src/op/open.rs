@@ -677,11 +677,28 @@ impl Engine {
         if result.is_err() && tries + 1 < FLUSH_TRIES {
             return self.recover_flush(target, tries + 1);
         }
-        if let (Err(_), Target::Origin(id)) = (result, target) {
-            self.vol_mut(id).offline = Some("the origin could not be flushed".to_owned());
+        if let Target::Origin(id) = target {
+            let retry_at = self.now + OFFLINE_RETRY_NS;
+            let volume = self.vol_mut(id);
+            volume.online_at = result.is_err().then_some(retry_at);
+            volume.offline = result.is_err().then(|| {
+                "the origin could not be flushed; it is tried again every second".to_owned()
+            });
         }
         if self.opening.is_some() {
             self.open_mut().flushes -= 1;
+        }
+    }
+
+    /// Volumes whose origin could not be flushed come back when it can.
+    pub(crate) fn online_more(&mut self) {
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+            if volume.online_at.is_some_and(|due| due <= self.now) {
+                volume.online_at = None;
+                let target = Target::Origin(volume.id);
+                self.recover_flush(target, 0);
+            }
         }
     }
 
