@@ -208,7 +208,10 @@ impl Engine {
             let failures = volume.flush.failures - volume.task_failures;
             if drained && failures > u64::from(FLUSH_TRIES) {
                 self.vol_mut(id).task = None;
-                self.refuse(task.command(), "the origin cannot be flushed; repair it and try again");
+                self.refuse(
+                    task.command(),
+                    "the origin cannot be flushed; repair it and try again",
+                );
                 continue;
             }
             let lost = volume.unreadable.len() as u64;

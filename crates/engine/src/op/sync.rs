@@ -77,7 +77,7 @@ impl Engine {
             .volumes
             .iter()
             .flatten()
-            .filter(|v| v.offline.is_none())
+            .filter(|v| self.sync_wanted(v))
             .map(|v| (v.id, v.flush.written, v.flush.failures))
             .collect();
         if !self.is(Mutant::SyncWithoutFlush) {
