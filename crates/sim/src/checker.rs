@@ -137,6 +137,11 @@ impl Checker {
         self.histories[disk].sectors[sector as usize].describe()
     }
 
+    /// What a read of the sector that is submitted now could return.
+    pub fn possible(&self, disk: usize, sector: u64, now: Stamp) -> Vec<Value> {
+        self.histories[disk].sectors[sector as usize].possible(now)
+    }
+
     /// Whether a read of the sector can only return what `bytes`, read from the origin, hold.
     pub fn origin_suffices(&self, disk: usize, sector: u64, bytes: &[u8], now: Stamp) -> bool {
         let Ok(value) = value_of(disk, sector, bytes) else { return false };

@@ -152,8 +152,11 @@ impl World {
             Command::ForceDropDirty(_) => self.coverage.mark("lost blocks given up"),
             Command::Shutdown => {
                 self.life.stopped = true;
+                // As a flush of every volume; where a device took data along, flushes fail.
                 for disk in 0..self.origins.len() {
-                    self.checker.flushed(disk, asked.invoke);
+                    if !self.checker.has_lost(disk) && !self.origin_has_failed(disk) {
+                        self.checker.flushed(disk, asked.invoke);
+                    }
                 }
             }
         }
@@ -161,7 +164,9 @@ impl World {
     }
 
     fn command_failed(&mut self, asked: &Asked, text: &str) -> Result<(), Violation> {
-        self.origins[asked.disk].resting = false;
+        if matches!(asked.command, Command::RemoveVolume(_)) {
+            self.origins[asked.disk].resting = false;
+        }
         self.coverage.mark("commands failed");
         let faulty = !self.life.errors.is_empty()
             || self.life.devices_failed > 0

@@ -237,7 +237,7 @@ impl World {
     }
 
     /// Whether the origin returned an error in this life.
-    fn origin_has_failed(&self, disk: usize) -> bool {
+    pub(super) fn origin_has_failed(&self, disk: usize) -> bool {
         let Some(volume) = self.origins[disk].volume else { return false };
         self.life.errors.iter().any(|error| error.target == Target::Origin(volume))
     }
@@ -254,10 +254,10 @@ impl World {
         let first = asked.range.start / PER_BLOCK * PER_BLOCK;
         let end = asked.range.end.next_multiple_of(PER_BLOCK);
         let met = self.life.errors.iter().any(|error| {
-            error.target == target
-                && error.stamp > asked.invoke
-                && error.first < end
-                && first < error.end
+            // An error of a flush is one of the whole disk.
+            let flush = error.end == 0 && asked.writes();
+            let here = error.first < end && first < error.end;
+            error.target == target && error.stamp > asked.invoke && (flush || here)
         });
         met || self.checker.any_lost(asked.disk, asked.range.clone())
     }

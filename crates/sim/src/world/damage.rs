@@ -4,9 +4,10 @@
 use super::{Due, Flow, Place, Step, World};
 use crate::content::{self, Content};
 use crate::disk::{Astray, Disk, Fault, FlushLoss, Io, IoKind};
-use crate::model::Violation;
+use crate::model::{Value, Violation};
 use forebay_engine::VolumeId;
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
@@ -49,11 +50,12 @@ impl World {
             let size = self.caches[index].sectors();
             let first = self.layout.segments_offset / SECTOR_SIZE as u64;
             self.caches[index].flush_loss = faults.cache_flush_loss.unwrap_or(FlushLoss::Nothing);
-            for _ in 0..faults.cache_read_errors {
-                let fault = self.plan_fault(first..size, span, 1);
-                self.caches[index].faults.push(fault);
-            }
+            // Of two devices only the first fails: the other holds the mirror.
             if index == 0 {
+                for _ in 0..faults.cache_read_errors {
+                    let fault = self.plan_fault(first..size, span, 1);
+                    self.caches[index].faults.push(fault);
+                }
                 for _ in 0..faults.cache_write_errors {
                     let fault = self.plan_fault(0..size, span, 2);
                     self.caches[index].faults.push(fault);
@@ -140,11 +142,24 @@ impl World {
             .any(|(_, disk)| copies(disk, first..disk.sectors()).contains(&copy))
     }
 
-    /// All dirty data on a device is out of reach.
-    fn lose_dirty(&mut self) {
+    /// All dirty data on devices that are gone is out of reach, unless another device holds it too: with one
+    /// of two devices missing for a while, some of it has one copy only.
+    fn lose_dirty(&mut self, gone: usize) {
+        let first = self.layout.segments_offset / SECTOR_SIZE as u64;
+        let mut elsewhere = BTreeSet::new();
+        for (index, disk) in self.caches.iter().enumerate() {
+            if index != gone && disk.dead_from > self.now {
+                elsewhere.extend(copies(disk, first..disk.sectors()));
+            }
+        }
         for disk in 0..self.origins.len() {
             for sector in self.checker.touched(disk).to_vec() {
-                if !self.origin_has(disk, sector) {
+                let held = |value: Value| match value {
+                    Value::Data(version) => elsewhere.contains(&(disk, sector, version)),
+                    Value::Zero => false,
+                };
+                let safe = self.checker.possible(disk, sector, self.stamp).into_iter().all(held);
+                if !safe && !self.origin_has(disk, sector) {
                     self.checker.lose_block(disk, sector, self.stamp);
                 }
             }
@@ -235,9 +250,7 @@ impl World {
         self.say(|_| format!("cache {device} vanishes"));
         self.coverage.mark("devices vanished");
         self.caches[device].dead_from = self.now;
-        if self.caches.len() == 1 {
-            self.lose_dirty();
-        }
+        self.lose_dirty(device);
         Ok(Flow::Go)
     }
 
@@ -249,9 +262,7 @@ impl World {
             let text = format!("cache device {device} is given up without an error: {text}");
             return Err(Violation::new("E", text));
         }
-        if self.caches.len() == 1 {
-            self.lose_dirty();
-        }
+        self.lose_dirty(device);
         Ok(())
     }
 
