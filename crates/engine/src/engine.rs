@@ -309,7 +309,7 @@ impl Engine {
             at(self.throttle_until);
         }
         for volume in self.volumes.iter().flatten() {
-            volume.online_at.into_iter().for_each(&mut at);
+            volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);
         }
         if self.dead {
             return due;

@@ -277,6 +277,11 @@ impl Volume {
         self.offline.is_some() || self.synced_seq >= seq.min(self.filled_seq)
     }
 
+    /// Whether it is offline for a moment only: its origin is tried again.
+    pub fn retries(&self) -> bool {
+        self.online_at.is_some()
+    }
+
     /// Whether a drain is under way.
     pub fn draining(&self) -> bool {
         self.task.is_some()

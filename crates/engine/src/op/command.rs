@@ -124,7 +124,7 @@ impl Engine {
             Some(v) if v.task.is_some() => {
                 Some("a drain or mode switch runs on the volume; cancel it first".to_owned())
             }
-            Some(v) if v.offline.is_some() && !v.dirty.is_empty() => {
+            Some(v) if v.offline.is_some() && !v.retries() && !v.dirty.is_empty() => {
                 Some("the volume's origin is missing and it has dirty blocks".to_owned())
             }
             Some(v) if self.dead && !v.dirty.is_empty() => {

@@ -695,7 +695,8 @@ impl Engine {
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
             if volume.online_at.is_some_and(|due| due <= self.now) {
-                volume.online_at = None;
+                // Until the answer is here it counts as being tried.
+                volume.online_at = Some(Time::MAX);
                 let target = Target::Origin(volume.id);
                 self.recover_flush(target, 0);
             }
