@@ -7,7 +7,7 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located};
+use crate::index::{Key, Located, Slot};
 use crate::limits::{CACHE_READ_TRIES, SEGMENTS_RESERVED};
 use crate::log::Point;
 use crate::op::read::CacheRun;
@@ -256,10 +256,7 @@ impl Engine {
                 break;
             }
             let id = req.volume;
-            let (block, mask) = self.compose(name, key, id);
-            let kind = EntryKind::Dirty;
-            let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, SEGMENTS_RESERVED);
-            self.pool.give(block);
+            let slot = self.append_block(name, key, id);
             if slot.is_none() {
                 return false;
             }
@@ -279,6 +276,26 @@ impl Engine {
             self.leave_records(name);
         }
         true
+    }
+
+    /// Appends one block of a write. A whole one goes from the request's buffer straight into the record.
+    fn append_block(&mut self, name: u64, key: Key, id: VolumeId) -> Option<Slot> {
+        let base = self.vol(id).base;
+        let req = self.reqs.get_mut(name).expect("under way");
+        let kind = EntryKind::Dirty;
+        if req.kind == RequestKind::Write && req.mask_of(key, base) == MASK_FULL {
+            let (part, at) = req.part_of(key, base);
+            let buf = std::mem::take(&mut req.buf);
+            let block = &buf.bytes()[at..at + part.len()];
+            let slot = self.append(Point::Dirty, key, block, kind, MASK_FULL, SEGMENTS_RESERVED);
+            self.req(name).buf = buf;
+            return slot;
+        }
+        let (block, mask) = self.compose(name, key, id);
+        let slot =
+            self.append(Point::Dirty, key, block.bytes(), kind, mask, SEGMENTS_RESERVED);
+        self.pool.give(block);
+        slot
     }
 
     /// A planted bug answers a write without waiting for its records.
