@@ -10,6 +10,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait for what a dead process left to be cleared away.
+const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(10);
+/// How often to look.
+const DEAD_HOLDER_POLL: Duration = Duration::from_millis(20);
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +105,22 @@ impl Device {
     /// # Errors
     /// [`DeviceError::InUse`] says who has it.
     pub fn open(path: &Path, access: Access) -> Result<Device, DeviceError> {
+        // A process that was killed is gone before the kernel has ended the I/O of its rings and let go
+        // of its files. Who starts a daemon again at once must not be told that the dead one has them.
+        let start = Instant::now();
+        loop {
+            match Device::open_now(path, access) {
+                Err(DeviceError::InUse { .. })
+                    if start.elapsed() < DEAD_HOLDER_WAIT && !sysfs::has_living_user(path) =>
+                {
+                    std::thread::sleep(DEAD_HOLDER_POLL);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn open_now(path: &Path, access: Access) -> Result<Device, DeviceError> {
         let system = |action| move |e| DeviceError::system(path, action, e);
         let metadata = std::fs::metadata(path).map_err(system("find"))?;
         let kind = metadata.file_type();

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What `/sys` tells of a block device.
 #[derive(Debug, Default)]
@@ -70,15 +70,32 @@ pub(super) fn block_user(metadata: &Metadata) -> String {
 
 /// Says who holds the lock of a file, as `/proc/locks` has it.
 pub(super) fn lock_user(metadata: &Metadata) -> String {
+    by_process(lock_holder(metadata))
+}
+
+/// Whether somebody who lives has the file or block device: a mount, a block device on it, or a process
+/// that we can see. Not so where a process has ended and the kernel still clears up behind it.
+pub(super) fn has_living_user(path: &Path) -> bool {
+    let Ok(metadata) = fs::metadata(path) else { return true };
+    if metadata.file_type().is_block_device() {
+        return block_user(&metadata) != by_process(None);
+    }
+    lock_holder(&metadata).is_some_and(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+        !matches!(state, None | Some('Z' | 'X'))
+    })
+}
+
+fn lock_holder(metadata: &Metadata) -> Option<u32> {
     let (major, minor) = number(metadata.dev());
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let wanted = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
-    let pid = locks.lines().find_map(|line| {
+    locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let at = fields.iter().position(|field| *field == wanted)?;
         fields.get(at.checked_sub(1)?)?.parse().ok()
-    });
-    by_process(pid)
+    })
 }
 
 fn by_process(pid: Option<u32>) -> String {

@@ -40,6 +40,29 @@ fn the_process_that_holds_a_file_is_named() {
     assert!(error.contains(&expected), "{error}");
 }
 
+/// A daemon that was killed and started again at once found its own files in use: the kernel lets go of a
+/// dead process's rings, and of the files in them, a little later.
+#[test]
+fn what_a_dead_process_left_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 1 << 20);
+    // The lock belongs to the open file, which outlives the process that took it.
+    let open = std::fs::File::open(&path).unwrap();
+    let status = Command::new("flock")
+        .arg("0")
+        .stdin(open.try_clone().unwrap())
+        .status()
+        .expect("flock of util-linux");
+    assert!(status.success());
+    let cleared = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(open);
+        Instant::now()
+    });
+    Device::open(&path, Access::Exclusive).unwrap();
+    assert!(cleared.join().unwrap() <= Instant::now());
+}
+
 #[test]
 fn what_is_not_a_device_is_refused_by_name() {
     let dir = TempDir::new().unwrap();
