@@ -38,16 +38,16 @@ fn main() {
     }
 }
 
-/// Seconds that this thread has spent on a processor: on a machine with other work, what "one core" can do
-/// is told by this and not by the wall clock.
+/// Seconds that this thread has spent on a processor: on a machine with other work, what "one core"
+/// can do is told by this and not by the wall clock.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse::<f64>().ok());
     nanoseconds.expect("the kernel counts the time of threads") / 1e9
 }
 
-/// Runs `work` and reports how often a second of processor time it did one of `count` things, with the rate
-/// by the wall clock and the heap allocations beside it.
+/// Runs `work` and reports how often a second of processor time it did one of `count` things, with
+/// the rate by the wall clock and the heap allocations beside it.
 fn report_rate(bench: &str, round: usize, count: u64, work: impl FnOnce()) {
     let (wall, cpu) = (Instant::now(), cpu_seconds());
     let info = allocation_counter::measure(work);
