@@ -781,14 +781,19 @@ impl Engine {
             order.push((head.map_or(0, |head| head.seq.get()), id));
         }
         for found in &opening.records {
-            let id = found.header.segment.get() as usize;
-            let segment = &mut self.segments.table[id];
-            segment.last_seq = segment.last_seq.max(found.header.seq.get());
-            segment.twin = if found.header.segment_generation.get() >= segment.generation {
-                found.header.twin.get()
-            } else {
-                segment.twin
-            };
+            // One copy of a pair may be all that is left: it speaks for both.
+            let header = &found.header;
+            let (id, generation) = (header.segment.get(), header.segment_generation.get());
+            let segment = &mut self.segments.table[id as usize];
+            segment.last_seq = segment.last_seq.max(header.seq.get());
+            if generation >= segment.generation {
+                segment.generation = generation;
+                segment.twin = header.twin.get();
+                segment.dirty_class = header.class == record::RecordClass::Dirty as u8;
+            }
+            if let Some(twin) = self.segments.table.get_mut(header.twin.get() as usize) {
+                twin.generation = twin.generation.max(header.twin_generation.get());
+            }
         }
         order.sort_unstable();
         for (_, id) in order {
