@@ -128,7 +128,7 @@ impl Executor {
 
     fn start_job(&mut self, driver: &mut Driver, mut job: Job) {
         match (&job.work, &job.device) {
-            (Work::Read | Work::Write, Some(device))
+            (Work::Read | Work::Write | Work::Flush, Some(device))
                 if device.info().in_memory && job.len() <= IN_PLACE_MAX =>
             {
                 let result = job.perform();

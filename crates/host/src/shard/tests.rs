@@ -359,6 +359,94 @@ fn too_many_clients_are_turned_away() {
 }
 
 #[test]
+fn a_client_that_does_not_read_its_answers_holds_up_only_itself() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        rig.add("disk");
+        let path = rig.listen();
+        let mut slow = Client::connect(&path, "disk");
+        const READS: u64 = 400;
+        const BYTES: u32 = 1 << 20;
+        // Far more than it may have under way: the rest waits in its socket.
+        for n in 0..READS {
+            slow.send(0, n, 0, BYTES, &[]);
+        }
+        let mut other = Client::connect(&path, "disk");
+        for n in 0..20 {
+            other.send(1, n, n * 4096, 4096, &[7; 4096]);
+            assert_eq!(other.reply(), (0, n));
+        }
+        let mut cookies = std::collections::BTreeSet::new();
+        for _ in 0..READS {
+            let (error, cookie) = slow.reply();
+            assert_eq!(error, 0);
+            slow.read(BYTES as usize);
+            cookies.insert(cookie);
+        }
+        assert_eq!(cookies.len() as u64, READS);
+    });
+}
+
+#[test]
+fn tcp_clients_are_served_and_a_listener_can_be_closed() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        rig.add("disk");
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = rig.shard.listen(ListenerSocket::Tcp(socket), Tls::Off).unwrap();
+        let greet = || {
+            let mut client = std::net::TcpStream::connect(address)?;
+            client.set_read_timeout(Some(SECONDS))?;
+            let mut greeting = [0; 18];
+            client.read_exact(&mut greeting).map(|()| (client, greeting))
+        };
+        let (mut kept, greeting) = greet().unwrap();
+        assert_eq!(greeting[..8], *b"NBDMAGIC");
+        rig.shard.unlisten(listener);
+        let refused = || {
+            std::thread::sleep(Duration::from_millis(5));
+            greet().is_err()
+        };
+        assert!(std::iter::repeat_with(refused).take(1000).any(|refused| refused));
+        // The one who is in stays in: fixed newstyle, then abort, which is acknowledged.
+        kept.write_all(
+            &[&3_u32.to_be_bytes()[..], b"IHAVEOPT", &[0, 0, 0, 2, 0, 0, 0, 0]].concat(),
+        )
+        .unwrap();
+        let mut reply = [0; 20];
+        kept.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[12..16], 1_u32.to_be_bytes());
+    });
+}
+
+#[test]
+fn a_pool_without_its_device_says_why_and_can_be_stopped() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("cache");
+    create_file(&path, 32 << 20).unwrap();
+    let device = Device::open(&path, Access::Exclusive).unwrap();
+    format_pool(&[device], &FormatOptions::default()).unwrap();
+    let mut pool = read_pool(&[path], Access::Exclusive).unwrap();
+    pool.devices[0].device = Err("pulled out".to_owned());
+    let shard = ShardHandle::start(ShardSettings {
+        pool,
+        origins: Vec::new(),
+        state_dir: dir.path().to_owned(),
+        ram_bytes: 1 << 20,
+        tuning: Tuning::default(),
+        backend: Backend::Auto,
+        number: 1,
+        server: NbdServer::new(ServerLimits::default()),
+        notices: Box::new(|_| {}),
+    })
+    .unwrap();
+    let error = shard.wait_open(SECONDS).unwrap_err();
+    assert!(matches!(error, ShardError::OpenFailed(_)), "{error}");
+    shard.stop(SECONDS).unwrap();
+}
+
+#[test]
 fn stopping_closes_clients_and_listeners() {
     on_both(|backend| {
         let rig = rig(backend);
