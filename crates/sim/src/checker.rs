@@ -1,7 +1,7 @@
 //! The oracle: holds what clients were told against what they read, sector by sector.
 
 use crate::content::{self, Content};
-use crate::model::{NEVER, Sector, Stamp, Value, Violation, WriteSpec};
+use crate::model::{Crash, NEVER, Sector, Stamp, Value, Violation, WriteSpec};
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,6 +25,8 @@ pub struct Checker {
     waiting: BTreeSet<Stamp>,
     /// Sectors checked by reads.
     pub sectors_read: u64,
+    /// Forgets nothing: what is durable may be destroyed in this world.
+    pub keeps_all: bool,
 }
 
 impl Checker {
@@ -41,6 +43,7 @@ impl Checker {
             histories: sectors.iter().map(history).collect(),
             waiting: BTreeSet::new(),
             sectors_read: 0,
+            keeps_all: false,
         }
     }
 
@@ -57,6 +60,7 @@ impl Checker {
     /// A write was submitted; call [`Checker::submitted`] too.
     pub fn begin_write(&mut self, disk: usize, range: Range<u64>, write: WriteSpec, invoke: Stamp) {
         let oldest = self.waiting.first().copied().unwrap_or(NEVER);
+        let oldest = if self.keeps_all { 0 } else { oldest };
         let history = &mut self.histories[disk];
         for sector in range {
             let index = sector as usize;
@@ -107,11 +111,11 @@ impl Checker {
     }
 
     /// The world crashed: a killed process or a power cut.
-    pub fn crash(&mut self, kill: bool) {
+    pub fn crash(&mut self, crash: Crash) {
         self.waiting.clear();
         for history in &mut self.histories {
             for &sector in &history.touched {
-                history.sectors[sector as usize].crash(kill, history.flushed, history.reflushed);
+                history.sectors[sector as usize].crash(crash, history.flushed, history.reflushed);
             }
             history.reflushed = false;
         }
@@ -123,7 +127,7 @@ impl Checker {
         let history = &mut self.histories[disk];
         for sector in sectors {
             let entry = &mut history.sectors[sector as usize];
-            entry.crash(false, history.flushed, history.reflushed);
+            entry.crash(Crash::Cut, history.flushed, history.reflushed);
         }
     }
 

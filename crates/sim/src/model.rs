@@ -39,6 +39,19 @@ impl Violation {
     }
 }
 
+/// How a world crashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// The process was killed: nothing that was acknowledged is lost.
+    Kill,
+    /// The power was cut: what was flushed stays.
+    Cut,
+    /// The power was cut or the process killed after parts of the log were destroyed in this life. The
+    /// last record of a log that is damaged cannot be told from one that was never whole, so what the
+    /// life before left is all that must stay.
+    Damaged,
+}
+
 #[derive(Debug, Clone)]
 struct Version {
     id: u64,
@@ -57,12 +70,13 @@ struct Version {
 
 impl Version {
     /// Whether a crash must keep it, or something newer. Of a discard only what was seen counts.
-    fn durable(&self, kill: bool, flushed_before: Stamp) -> bool {
-        if self.ack == NEVER || (self.optional && self.fmin == NEVER) {
+    fn durable(&self, crash: Crash, flushed_before: Stamp) -> bool {
+        let unseen = self.optional && self.fmin == NEVER;
+        if self.ack == NEVER || unseen || crash == Crash::Damaged {
             return false;
         }
         let done = if self.optional { self.ack.max(self.fmin) } else { self.ack };
-        kill || self.fua || done < flushed_before
+        crash == Crash::Kill || self.fua || done < flushed_before
     }
 
     /// If it took effect at all, then before this.
@@ -88,7 +102,8 @@ pub struct Sector {
     base_smax: Stamp,
     versions: Vec<Version>,
     /// When the scheduler destroyed its last good copy: since then an error is as good as the right
-    /// value, until a later write is acknowledged. 0 for never.
+    /// value, until a later write is acknowledged, and again when a crash takes that write back. 0
+    /// for never.
     lost: Stamp,
 }
 
@@ -144,9 +159,6 @@ impl Sector {
             version.ack = now;
             if !version.optional {
                 version.fmin = version.fmin.min(now);
-                if version.invoke > self.lost {
-                    self.lost = 0;
-                }
             }
         }
     }
@@ -157,7 +169,7 @@ impl Sector {
         let firm: Vec<(u64, Stamp)> = self
             .versions
             .iter()
-            .filter(|version| version.durable(false, flushed) && version.fmin < oldest)
+            .filter(|version| version.durable(Crash::Cut, flushed) && version.fmin < oldest)
             .map(|version| (version.id, version.smax))
             .collect();
         self.base_gone |= !firm.is_empty();
@@ -266,7 +278,8 @@ impl Sector {
 
     /// Whether an error is allowed.
     pub fn is_lost(&self) -> bool {
-        self.lost > 0
+        let renewed = |v: &Version| v.ack != NEVER && !v.optional && v.invoke > self.lost;
+        self.lost > 0 && !self.versions.iter().any(renewed)
     }
 
     /// Whether the sector's history is more than one settled value.
@@ -274,34 +287,40 @@ impl Sector {
         !self.versions.is_empty() || self.base.len() > 1
     }
 
-    /// A crash: what may be there afterwards. `kill` is a killed process, otherwise the power was
-    /// cut. `flushed` is the submission of the last flush that was acknowledged, `reflushed`
-    /// whether that was in this life.
-    pub fn crash(&mut self, kill: bool, flushed: Stamp, reflushed: bool) {
+    /// A crash: what may be there afterwards. `flushed` is the submission of the last flush that
+    /// was acknowledged, `reflushed` whether that was in this life.
+    pub fn crash(&mut self, crash: Crash, flushed: Stamp, reflushed: bool) {
+        let renewed = |v: &Version| v.invoke > self.lost && v.durable(crash, flushed);
+        if self.versions.iter().any(renewed) {
+            self.lost = 0;
+        }
         if !self.is_open() {
             self.base_smax = 0;
             return;
         }
         let mut after: Vec<Candidate> = Vec::new();
-        let mut add = |value: Value, live: bool| match after
-            .iter_mut()
-            .find(|candidate| candidate.value == value)
-        {
-            Some(candidate) => candidate.live |= live,
-            None => after.push(Candidate { value, live }),
+        let mut add = |value: Value, live: bool| {
+            let same = after.iter_mut().find(|candidate| candidate.value == value);
+            match same {
+                Some(candidate) => candidate.live |= live,
+                None => after.push(Candidate { value, live }),
+            }
         };
-        let cut_allows = self.allowed(false, flushed);
-        let kill_allows = self.allowed(true, flushed);
-        if cut_allows.base {
+        // What a power cut would leave is remembered also when the process is killed: until it is
+        // read or flushed, a later power cut may still bring it back.
+        let kill = crash == Crash::Kill;
+        let in_all = self.allowed(if kill { Crash::Cut } else { crash }, flushed);
+        let in_kill = self.allowed(Crash::Kill, flushed);
+        if in_all.base {
             for candidate in self.candidates() {
-                if candidate.live || !reflushed {
-                    add(candidate.value, !kill || (candidate.live && kill_allows.base));
+                if candidate.live || !reflushed || crash == Crash::Damaged {
+                    add(candidate.value, !kill || (candidate.live && in_kill.base));
                 }
             }
         }
         for (index, version) in self.versions.iter().enumerate() {
-            if cut_allows.versions[index] {
-                add(version.value, !kill || kill_allows.versions[index]);
+            if in_all.versions[index] {
+                add(version.value, !kill || in_kill.versions[index]);
             }
         }
         assert!(after.iter().any(|candidate| candidate.live), "a crash leaves something");
@@ -311,9 +330,9 @@ impl Sector {
         self.versions.clear();
     }
 
-    fn allowed(&self, kill: bool, flushed: Stamp) -> Allowed {
+    fn allowed(&self, crash: Crash, flushed: Stamp) -> Allowed {
         let firm: Vec<&Version> =
-            self.versions.iter().filter(|version| version.durable(kill, flushed)).collect();
+            self.versions.iter().filter(|version| version.durable(crash, flushed)).collect();
         let versions = self
             .versions
             .iter()

@@ -99,6 +99,8 @@ struct Life {
     /// Devices that the engine said have failed.
     devices_failed: u64,
     cancelled: bool,
+    /// Parts of the log were destroyed.
+    damaged: bool,
 }
 
 /// A world.
@@ -182,6 +184,7 @@ impl World {
     /// The first broken rule.
     pub fn run(&mut self) -> Result<(), Violation> {
         self.say(|world| format!("{:#?}", world.params));
+        self.checker.keeps_all = self.params.faults.any_cache_fault();
         self.format_pool();
         for number in 1..=self.params.lives {
             let last = number == self.params.lives;

@@ -88,7 +88,8 @@ fn play(steps: &[Did]) -> Result<(), Violation> {
                 Ok(())
             }
             Cut | Kill => {
-                sector.crash(matches!(step, Kill), flushed, reflushed);
+                let crash = if matches!(step, Kill) { Crash::Kill } else { Crash::Cut };
+                sector.crash(crash, flushed, reflushed);
                 reflushed = false;
                 Ok(())
             }
@@ -192,7 +193,7 @@ fn pruning_changes_nothing() {
             assert!(sector.clone().read(Value::Data(id), now + 5, now + 6).is_err());
         }
         assert_eq!(sector.clone().read(Value::Data(100), now + 5, now + 6), Ok(()));
-        sector.crash(false, 0, false);
+        sector.crash(Crash::Cut, 0, false);
         assert_eq!(sector.clone().read(Value::Data(50), now + 7, now + 8).is_err(), flushed);
     }
 }
@@ -208,4 +209,24 @@ fn errors_are_allowed_only_until_the_next_write() {
     sector.begin(write(2), 4, 0, 0);
     sector.end(2, 5, true);
     assert!(!sector.is_lost());
+    sector.crash(Crash::Cut, 0, false);
+    assert!(sector.is_lost(), "the write that healed it may be gone");
+    assert_eq!(sector.clone().read(Value::Data(1), 7, 8), Ok(()));
+}
+
+#[test]
+fn damage_in_a_life_voids_its_flushes_but_not_those_before() {
+    let mut sector = Sector::default();
+    for (id, at) in [(1, 1), (2, 5)] {
+        let write = WriteSpec { id, zero: false, optional: false, fua: true };
+        sector.begin(write, at, 0, 0);
+        sector.end(id, at + 1, true);
+        if id == 1 {
+            sector.crash(Crash::Cut, 0, false);
+        }
+    }
+    sector.crash(Crash::Damaged, 0, false);
+    assert!(sector.clone().read(Value::Data(0), 9, 9).is_err());
+    assert_eq!(sector.clone().read(Value::Data(1), 9, 9), Ok(()));
+    assert_eq!(sector.clone().read(Value::Data(2), 9, 9), Ok(()));
 }

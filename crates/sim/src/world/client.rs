@@ -31,6 +31,8 @@ pub struct Waiting {
     pub kind: RequestKind,
     /// The sectors.
     pub range: Range<u64>,
+    /// Durable when answered.
+    pub fua: bool,
     /// When.
     pub invoke: Stamp,
     /// Number of the write.
@@ -138,7 +140,7 @@ impl World {
                 content::fill(bytes, disk, sector, version);
             }
         }
-        let waiting = Waiting { client, disk, kind, range: range.clone(), invoke, version };
+        let waiting = Waiting { client, disk, kind, range: range.clone(), fua, invoke, version };
         self.checker.submitted(invoke);
         if waiting.writes() {
             let zero = kind != RequestKind::Write;
@@ -246,7 +248,8 @@ impl World {
         let origin = &self.origins[asked.disk];
         let Some(volume) = origin.volume else { return true };
         let target = Target::Origin(volume);
-        if asked.kind == RequestKind::Flush {
+        // FUA is as hard to promise as a FLUSH.
+        if asked.kind == RequestKind::Flush || asked.fua {
             return self.origin_has_failed(asked.disk)
                 || self.checker.has_lost(asked.disk)
                 || !origin.present;

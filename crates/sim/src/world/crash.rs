@@ -2,7 +2,7 @@
 
 use super::{Due, Flow, Step, World};
 use crate::disk::CutReport;
-use crate::model::Violation;
+use crate::model::{Crash, Violation};
 use forebay_engine::Command;
 use std::ops::Range;
 
@@ -165,7 +165,8 @@ impl World {
             self.coverage.mark("power cuts");
             self.cut_power();
         }
-        self.checker.crash(kill);
+        let crash = if kill { Crash::Kill } else { Crash::Cut };
+        self.checker.crash(if self.life.damaged { Crash::Damaged } else { crash });
         self.requests.clear();
         self.commands.clear();
         self.ops.clear();

@@ -5,7 +5,7 @@ use super::{Due, Flow, Place, Step, World};
 use crate::content::{self, Content};
 use crate::disk::{Astray, Disk, Fault, FlushLoss, Io, IoKind};
 use crate::model::{Value, Violation};
-use forebay_engine::VolumeId;
+use forebay_engine::{BlockStatus, Engine, VolumeId};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -159,16 +159,24 @@ impl World {
                     Value::Zero => false,
                 };
                 let safe = self.checker.possible(disk, sector, self.stamp).into_iter().all(held);
-                if !safe && !self.origin_has(disk, sector) {
+                // A block on its way home is dirty until a FLUSH of the origin and a record follow.
+                let dirty = self.is_dirty(disk, sector / PER_BLOCK);
+                if !safe && (dirty || !self.origin_has(disk, sector)) {
                     self.checker.lose_block(disk, sector, self.stamp);
                 }
             }
         }
     }
 
+    fn is_dirty(&self, disk: usize, block: u64) -> bool {
+        let volume = self.origins[disk].volume;
+        let status = |engine: &Engine| volume.map(|volume| engine.block_status(volume, block));
+        self.engine.as_ref().and_then(status) == Some(BlockStatus::Dirty)
+    }
+
     /// A sector with client data rots, on the first device only: another may hold its mirror.
     pub(super) fn rot(&mut self) -> Step {
-        if self.calm {
+        if self.calm || !self.life.serving {
             return Ok(Flow::Go);
         }
         if let Some(sector) = self.find_client_sector(0) {
@@ -185,6 +193,7 @@ impl World {
             if content::parse(&bytes) == Content::Foreign {
                 self.caches[0].poke(sector, &bytes);
                 self.coverage.mark("sectors rotten");
+                self.life.damaged = true;
             }
         }
         Ok(Flow::Go)
@@ -212,7 +221,8 @@ impl World {
     pub(super) fn plan_astray(&mut self, place: Place, offset: u64, io: &Io) -> Option<Astray> {
         let one_in = self.params.faults.astray_one_in;
         let (Place::Cache(device), Io::Write(buf)) = (place, io) else { return None };
-        if one_in == 0 || device != 0 || offset < self.layout.segments_offset {
+        if one_in == 0 || !self.life.serving || device != 0 || offset < self.layout.segments_offset
+        {
             return None;
         }
         let pages = (buf.len() / BLOCK_SIZE) as u64;
@@ -238,6 +248,7 @@ impl World {
         }
         let mark = if lands.is_some() { "pages misdirected" } else { "pages lost" };
         self.coverage.mark(mark);
+        self.life.damaged = true;
         self.say(|_| format!("page {page} of the write goes astray: {lands:?}"));
         Some(Astray { page, lands })
     }

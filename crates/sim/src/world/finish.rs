@@ -102,7 +102,9 @@ impl World {
         self.rest()?;
         for disk in 0..self.origins.len() {
             let Some(volume) = self.origins[disk].volume else { continue };
-            if !self.origins[disk].present || self.checker.has_lost(disk) {
+            let views = self.engine().volumes();
+            let offline = views.iter().any(|view| view.id == volume && view.offline.is_some());
+            if !self.origins[disk].present || self.checker.has_lost(disk) || offline {
                 continue;
             }
             let dirty = self.engine().volume_stats(volume).map_or(0, |stats| stats.dirty_blocks);
