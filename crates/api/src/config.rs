@@ -18,7 +18,15 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Every key, with its section (empty for the top), value and meaning. Help and checks come from here.
 pub const KEYS: &[(&str, &str, &str, &str)] = &[
     ("", "ram", "size", "most memory that all pools together may take; half of the machine's"),
-    ("", "nbd-listen", "address:port", "serve NBD over TCP too, without encryption; not set"),
+    ("", "nbd-listen", "address:port", "serve NBD over TCP too; not set"),
+    ("", "nbd-certificate", "path", "PEM file of the certificate: clients over TCP must use TLS"),
+    ("", "nbd-key", "path", "PEM file of its key, which nobody else may read"),
+    (
+        "",
+        "nbd-client-ca",
+        "path",
+        "PEM file: clients must show a certificate signed by one of these",
+    ),
     ("pool", "name", "name", "name of the pool; required"),
     ("pool", "devices", "list of paths", "its cache devices; required"),
     ("pool", "ram", "size", "most memory that it may take"),
@@ -36,6 +44,12 @@ pub struct Config {
     pub ram: Option<Size>,
     /// `address:port` for NBD over TCP.
     pub nbd_listen: Option<String>,
+    /// PEM file of the certificate for NBD over TCP. Its key is set too.
+    pub nbd_certificate: Option<String>,
+    /// PEM file of the key.
+    pub nbd_key: Option<String>,
+    /// PEM file of the authorities that sign clients' certificates.
+    pub nbd_client_ca: Option<String>,
     /// Pools to open. The daemon never makes one unasked.
     pub pools: Vec<PoolConfig>,
     /// Volumes that should be there. One that its pool does not know yet is made.
@@ -167,6 +181,9 @@ impl Reader {
             match key.get_ref().as_ref() {
                 "ram" => self.config.ram = self.size(value),
                 "nbd-listen" => self.config.nbd_listen = self.listen(value),
+                "nbd-certificate" => self.config.nbd_certificate = self.path(value),
+                "nbd-key" => self.config.nbd_key = self.path(value),
+                "nbd-client-ca" => self.config.nbd_client_ca = self.path(value),
                 "pool" => self.sections(value, "pool", Reader::pool),
                 "volume" => self.sections(value, "volume", Reader::volume),
                 other => self.unknown_key(key.span().start, "", other),
@@ -304,6 +321,16 @@ impl Reader {
         Some(text)
     }
 
+    fn path(&mut self, value: Section) -> Option<String> {
+        let text = self.string(value)?;
+        if !text.starts_with('/') {
+            let why = format!("write {text:?} as an absolute path");
+            self.problem(value.span().start, why);
+            return None;
+        }
+        Some(text)
+    }
+
     fn devices(&mut self, value: Section) -> Option<Vec<String>> {
         let items = value.get_ref().as_array().filter(|items| items.iter().count() > 0);
         let Some(items) = items else {
@@ -313,13 +340,7 @@ impl Reader {
         };
         let mut paths = Vec::new();
         for item in items.iter() {
-            let path = self.string(item)?;
-            if !path.starts_with('/') {
-                let why = format!("write the device {path:?} as an absolute path");
-                self.problem(item.span().start, why);
-                return None;
-            }
-            paths.push(path);
+            paths.push(self.path(item)?);
         }
         Some(paths)
     }
@@ -337,6 +358,12 @@ impl Reader {
     /// The checks across sections and files.
     fn finish(mut self) -> Result<Config, Vec<Problem>> {
         let mut more = Vec::new();
+        let Config { nbd_certificate, nbd_key, nbd_client_ca, .. } = &self.config;
+        let together = nbd_certificate.is_some() == nbd_key.is_some();
+        if !together || (nbd_client_ca.is_some() && nbd_key.is_none()) {
+            let message = "\"nbd-certificate\" and \"nbd-key\" are needed together".to_string();
+            more.push(Problem { file: self.file.clone(), line: 0, message });
+        }
         let mut say = |place: &(PathBuf, usize), message: String| {
             more.push(Problem { file: place.0.clone(), line: place.1, message });
         };

@@ -10,7 +10,7 @@ use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
     CacheRequest, Change, ChangedOrigin, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
 };
-use forebay_api::{ApiError, Body, Client, Outcome, Request};
+use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
@@ -63,12 +63,15 @@ fn confirm(flags: &ChangeFlags, what: &str) -> Result<(), ApiError> {
 fn plan_then(
     cli: &Cli,
     client: &Client,
-    flags: &ChangeFlags,
+    (flags, force): (&ChangeFlags, bool),
     request: impl Fn(bool) -> Request,
 ) -> Result<u8, ApiError> {
     let planned = ask(client, &request(true))?;
+    let devices = planned.plan.iter().flat_map(|plan| &plan.devices);
+    let refused = !force && devices.into_iter().any(|device| !device.holds.is_empty());
     if flags.dry_run {
-        return finish(cli.output, planned);
+        finish(cli.output, planned)?;
+        return Ok(if refused { ErrorKind::Refused.exit_code() } else { 0 });
     }
     if let Some(plan) = &planned.plan {
         if for_people(cli.output) {
@@ -80,7 +83,8 @@ fn plan_then(
             .filter(|device| !device.holds.is_empty())
             .map(|device| format!("{} on {}", device.holds.join(", "), device.path))
             .collect();
-        if !full.is_empty() {
+        // Without --force the daemon refuses, and nobody has to be asked.
+        if !full.is_empty() && force {
             confirm(flags, &format!("this destroys {}", full.join("; ")))?;
         }
     }
@@ -108,7 +112,7 @@ pub fn cache(cli: &Cli, args: &CacheArgs) -> Result<u8, ApiError> {
         (false, Err(error)) => return Err(error.action("or let this command start one: --run")),
     };
     let request = |dry_run| Request::Cache(CacheRequest { dry_run, ..wanted.clone() });
-    plan_then(cli, &client, &args.flags, request)
+    plan_then(cli, &client, (&args.flags, args.force), request)
 }
 
 /// `pool create`.
@@ -121,7 +125,7 @@ pub fn pool_create(cli: &Cli, args: &PoolCreateArgs) -> Result<u8, ApiError> {
         force: args.force,
     };
     let request = |dry_run| Request::PoolCreate(PoolCreate { dry_run, ..wanted.clone() });
-    plan_then(cli, &cli.client()?, &args.flags, request)
+    plan_then(cli, &cli.client()?, (&args.flags, args.force), request)
 }
 
 /// `pool destroy`.

@@ -1,2 +1,130 @@
-//! Entry point.
-fn main() {}
+//! forebayd: the process that serves Forebay's volumes.
+//!
+//! One thread for each pool does all its work (see `forebay_host::shard`). Beside them: this thread with
+//! the control socket, a thread that samples counters, and one thread for each job that waits for a drain.
+#![forbid(unsafe_code)]
+
+mod control;
+mod convert;
+mod place;
+mod sampler;
+mod state;
+mod supervisor;
+
+use anyhow::{Context, anyhow};
+use clap::{Parser, ValueEnum};
+use forebay_api::config::{CONFIG_PATH, Config, files_of};
+use place::Place;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use supervisor::Supervisor;
+
+/// Serves Forebay's volumes. Without root and without systemd: forebayd --state-dir DIR
+#[derive(Debug, Parser)]
+#[command(name = "forebayd", version)]
+struct Args {
+    /// Directory of the state; control.sock and nbd.sock go there too [default: as root
+    /// /var/lib/forebay with the sockets in /run/forebay, else ~/.local/state/forebay with the
+    /// sockets in $XDG_RUNTIME_DIR/forebay]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Configuration; conf.d/*.toml beside it belongs to it [default: DIR/forebay.toml with
+    /// --state-dir, else /etc/forebay/forebay.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Serve NBD over TCP too, at this address and port
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    nbd_listen: Option<SocketAddr>,
+    /// Do not announce the control socket at the place where `forebay` looks by itself
+    #[arg(long)]
+    private: bool,
+    /// How to write the log, which goes to standard error
+    #[arg(long, value_enum, default_value = "text")]
+    log: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    start_log(args.log);
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(format: LogFormat) {
+    let log = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    match format {
+        LogFormat::Text => log.compact().init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    let config = read_config(&args)?;
+    let place = Place::take(args.state_dir.as_deref())?;
+    let state = state::Store::open(place.state_dir())?;
+    let listen = match (args.nbd_listen, &config.nbd_listen) {
+        (Some(address), _) => Some(address),
+        (None, Some(text)) => Some(text.parse().context("nbd-listen in the configuration")?),
+        (None, None) => None,
+    };
+    let control = place.bind_control()?;
+    let announced = if args.private { None } else { place.announce() };
+    tracing::info!(
+        state_dir = %place.state_dir().display(),
+        control = %place.control_socket().display(),
+        "forebayd {} starts",
+        env!("CARGO_PKG_VERSION")
+    );
+    if !args.private && announced.is_none() && args.state_dir.is_some() {
+        let socket = place.control_socket();
+        tracing::info!("tell clients where it is: export FOREBAY_SOCKET={}", socket.display());
+    }
+    let supervisor = Supervisor::new(&place, config, state, listen)?;
+    let opener = Arc::clone(&supervisor);
+    std::thread::Builder::new()
+        .name("open".to_string())
+        .spawn(move || opener.open_all())
+        .context("start a thread")?;
+    let sampling = Arc::clone(&supervisor);
+    std::thread::Builder::new()
+        .name("sampler".to_string())
+        .spawn(move || sampler::run(&sampling))
+        .context("start a thread")?;
+    let result = control::serve(control, &supervisor);
+    drop(announced);
+    result
+}
+
+fn read_config(args: &Args) -> anyhow::Result<Config> {
+    let main = match (&args.config, &args.state_dir) {
+        (Some(path), _) => {
+            path.metadata().with_context(|| format!("read {}", path.display()))?;
+            path.clone()
+        }
+        (None, Some(dir)) => dir.join("forebay.toml"),
+        (None, None) => PathBuf::from(CONFIG_PATH),
+    };
+    Config::read(&files_of(&main)).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow!("the configuration has {} problem(s): {}", lines.len(), lines.join("; "))
+    })
+}

@@ -79,6 +79,8 @@ pub struct VolumeSnapshot {
     pub view: VolumeView,
     /// Its counts.
     pub stats: VolumeStats,
+    /// Clients connected to it.
+    pub clients: usize,
 }
 
 /// A pool at one moment.

@@ -40,7 +40,12 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
     assert!(found.contains(&wanted.to_string()), "{found:#?}");
     assert!(found.contains(&"forebay.toml:3: this [[pool]] has no \"devices\"".to_string()));
     let found = problems("colour = 1");
-    assert!(found[0].ends_with("known are ram, nbd-listen, pool, volume"), "{found:#?}");
+    assert!(
+        found[0].ends_with(
+            "known are ram, nbd-listen, nbd-certificate, nbd-key, nbd-client-ca, pool, volume"
+        ),
+        "{found:#?}"
+    );
 }
 
 #[test]
@@ -81,6 +86,9 @@ fn syntax_errors_have_lines_and_duplicates_are_found() {
     let found = problems(&format!("{pool}{pool}"));
     assert!(found.iter().any(|line| line == "forebay.toml:4: a second pool \"p\""), "{found:#?}");
     assert!(found.iter().any(|line| line.contains("/dev/sda is named more than once")));
+    let found = problems("nbd-certificate = \"/c.pem\"\nnbd-client-ca = \"ca.pem\"");
+    assert_eq!(found[0], "forebay.toml:2: write \"ca.pem\" as an absolute path");
+    assert!(found[1].contains("\"nbd-certificate\" and \"nbd-key\" are needed together"));
     assert!(problems("pool = 3")[0].ends_with("write [[pool]], once for each"));
 }
 

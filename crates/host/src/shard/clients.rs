@@ -106,6 +106,14 @@ impl Clients {
         self.clients.len()
     }
 
+    /// Clients that chose this volume.
+    pub fn count_on(&self, volume: VolumeId) -> usize {
+        let on_it = |client: &Client| {
+            client.session.export().is_some_and(|export| export.volume == volume)
+        };
+        self.clients.iter().filter(|(_, client)| on_it(client)).count()
+    }
+
     /// Starts to accept on a socket.
     pub fn listen(&mut self, driver: &mut Driver, socket: OwnedFd, tls: Tls) -> io::Result<u32> {
         // A ring waits on blocking sockets only, epoll on others only.

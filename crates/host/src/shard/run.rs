@@ -288,6 +288,7 @@ impl Shard {
     fn snapshot(&self) -> ShardSnapshot {
         let volumes = self.engine.volumes().into_iter().map(|view| VolumeSnapshot {
             stats: self.engine.volume_stats(view.id).cloned().unwrap_or_default(),
+            clients: self.clients.count_on(view.id),
             view,
         });
         ShardSnapshot {

@@ -1,0 +1,7 @@
+//! The whole product, as a user has it: `forebayd` in a directory of its own, `forebay`, and an NBD client.
+
+mod main_job;
+mod nbd;
+mod output;
+mod refused;
+mod world;

@@ -1,0 +1,179 @@
+//! From the engine's and host's words to those of the API.
+
+use forebay_api::stats::{Latency, PoolCounters, VolumeCounters};
+use forebay_api::{ApiError, Mode};
+use forebay_engine::stats::{Histogram, PoolStats, REASONS, VolumeStats};
+use forebay_format::BLOCK_SIZE;
+use forebay_host::device::DeviceError;
+use forebay_host::pool::PoolError;
+use std::collections::BTreeMap;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The engine's mode.
+pub fn engine_mode(mode: Mode) -> forebay_engine::Mode {
+    match mode {
+        Mode::WriteThrough => forebay_engine::Mode::WriteThrough,
+        Mode::WriteBack => forebay_engine::Mode::WriteBack,
+        Mode::WriteAround => forebay_engine::Mode::WriteAround,
+        Mode::WriteOnly => forebay_engine::Mode::WriteOnly,
+        Mode::PassThrough => forebay_engine::Mode::PassThrough,
+    }
+}
+
+/// The API's mode.
+pub fn api_mode(mode: forebay_engine::Mode) -> Mode {
+    match mode {
+        forebay_engine::Mode::WriteThrough => Mode::WriteThrough,
+        forebay_engine::Mode::WriteBack => Mode::WriteBack,
+        forebay_engine::Mode::WriteAround => Mode::WriteAround,
+        forebay_engine::Mode::WriteOnly => Mode::WriteOnly,
+        forebay_engine::Mode::PassThrough => Mode::PassThrough,
+    }
+}
+
+fn latency(histogram: &Histogram) -> Latency {
+    let used = histogram.counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+    Latency { counts: histogram.counts[..used].to_vec(), sum_ns: histogram.sum_ns }
+}
+
+/// Counters of a volume.
+pub fn volume_counters(name: &str, pool: &str, stats: &VolumeStats) -> VolumeCounters {
+    let reasons = REASONS.iter().zip(stats.not_cached);
+    VolumeCounters {
+        name: name.to_string(),
+        pool: pool.to_string(),
+        reads: stats.reads,
+        read_bytes: stats.read_bytes,
+        read_hits_full: stats.read_hits_full,
+        read_hits_partial: stats.read_hits_partial,
+        read_misses: stats.read_misses,
+        read_bytes_ram: stats.read_bytes_ram,
+        read_bytes_cache: stats.read_bytes_cache,
+        read_bytes_origin: stats.read_bytes_origin,
+        writes: stats.writes,
+        write_bytes: stats.write_bytes,
+        write_bytes_cache: stats.write_bytes_cache,
+        write_bytes_origin: stats.write_bytes_origin,
+        flushes: stats.flushes,
+        discards: stats.discards,
+        discard_bytes: stats.discard_bytes,
+        errors: stats.errors,
+        not_cached: reasons.map(|(name, count)| ((*name).to_string(), count)).collect(),
+        cached_bytes: stats.cached_blocks * BLOCK,
+        dirty_bytes: stats.dirty_blocks * BLOCK,
+        writeback_bytes: stats.writeback_blocks * BLOCK,
+        writeback_writes: stats.writeback_writes,
+        origin_flushes: stats.origin_flushes,
+        bad_blocks: stats.bad_blocks,
+        lost_blocks: stats.lost_blocks,
+        read_latency: latency(&stats.read_latency),
+        write_latency: latency(&stats.write_latency),
+        flush_latency: latency(&stats.flush_latency),
+    }
+}
+
+/// Counters of a pool.
+pub fn pool_counters(name: &str, stats: &PoolStats) -> PoolCounters {
+    let written = [
+        ("dirty", stats.dirty_bytes),
+        ("fill", stats.fill_bytes),
+        ("reinsert", stats.reinsert_bytes),
+        ("header", stats.header_bytes),
+        ("checkpoint", stats.checkpoint_bytes),
+        ("mirror", stats.mirror_bytes),
+    ];
+    let written: BTreeMap<String, u64> =
+        written.into_iter().map(|(cause, bytes)| (cause.to_string(), bytes)).collect();
+    PoolCounters {
+        name: name.to_string(),
+        written_bytes: written,
+        records: stats.records,
+        cache_flushes: stats.cache_flushes,
+        segments_dropped: stats.segments_dropped,
+        segments_cleaned: stats.segments_cleaned,
+        checkpoints: stats.checkpoints,
+        segments: stats.segments,
+        segments_free: stats.segments_free,
+        capacity_bytes: stats.slots * BLOCK,
+        cached_bytes: stats.cached_blocks * BLOCK,
+        ram_tier_bytes: stats.ram_blocks * BLOCK,
+        ram_tier_bytes_max: stats.ram_blocks_max * BLOCK,
+        index_bytes: stats.index_bytes,
+        write_stalls: stats.write_stalls,
+        degraded: stats.degraded,
+    }
+}
+
+/// What each reason of [`REASONS`] means, in words.
+pub fn reason_meaning(reason: &str) -> &'static str {
+    match reason {
+        "mode" => "the mode does not cache it",
+        "sequential" => "part of a long sequential stream, which the origin does well",
+        "first-miss" => "seen for the first time; the second miss caches it",
+        "overtaken" => "a write reached the block while it was being read",
+        "no-space" => "no free segment at that moment",
+        "device-failed" => "the cache device has failed",
+        "not-ready" => "the pool was being opened or stopped",
+        "too-large" => "the request was too large to be worth caching",
+        _ => "",
+    }
+}
+
+/// Identity as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A device that cannot be opened.
+pub fn device_error(error: &DeviceError) -> ApiError {
+    match error {
+        DeviceError::InUse { .. } => ApiError::refused(error.to_string()),
+        DeviceError::WrongType { .. } => ApiError::usage(error.to_string()),
+        DeviceError::System { .. } => ApiError::failed(error.to_string()),
+    }
+}
+
+/// A pool that cannot be made or read.
+pub fn pool_error(error: &PoolError) -> ApiError {
+    match error {
+        PoolError::Device(error) => device_error(error),
+        PoolError::NotEmpty { path, content } => {
+            let path = path.display();
+            ApiError::refused(format!("{path} holds {content}; it was not touched"))
+                .action(format!("look at what is there: lsblk -f {path}"))
+                .action("if it is to be overwritten and lost, give --force")
+        }
+        PoolError::TooMuchRam { .. } => ApiError::refused(error.to_string()),
+        PoolError::Format { .. } | PoolError::NoPool(_) => ApiError::failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_has_its_twin_with_the_same_name() {
+        for mode in Mode::ALL {
+            assert_eq!(engine_mode(mode).name(), mode.name());
+            assert_eq!(api_mode(engine_mode(mode)), mode);
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_meaning_and_every_count_arrives() {
+        let mut stats = VolumeStats::default();
+        for (index, reason) in REASONS.iter().enumerate() {
+            assert!(!reason_meaning(reason).is_empty(), "{reason}");
+            stats.not_cached[index] = index as u64 + 1;
+        }
+        stats.read_latency.record(100);
+        let counters = volume_counters("v", "p", &stats);
+        assert_eq!(counters.not_cached["mode"], 1);
+        assert_eq!(counters.not_cached["too-large"], 8);
+        assert_eq!(counters.read_latency.count(), 1);
+        assert_eq!(counters.read_latency.quantile_ns(1.0), Some(112));
+        assert_eq!(stats.read_latency.quantile_ns(1.0), 112);
+    }
+}

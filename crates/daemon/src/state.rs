@@ -1,0 +1,196 @@
+//! What the daemon remembers between two lives: which pools are where, and what the pools cannot know of
+//! their volumes. One JSON file, written beside and moved over, durable before a change is answered.
+
+use anyhow::{Context, bail};
+use forebay_api::Mode;
+use forebay_api::request::Export;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "state.json";
+const SCHEMA: u32 = 1;
+
+/// Everything that is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    schema: u32,
+    /// Pools to open.
+    pub pools: Vec<PoolState>,
+    /// Volumes, also the detached ones: those that their pool's superblock does not list.
+    pub volumes: Vec<VolumeState>,
+}
+
+/// A pool to open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolState {
+    /// Name.
+    pub name: String,
+    /// Absolute paths of its devices.
+    pub devices: Vec<String>,
+    /// Most memory that it may take, in bytes; `None` for what suits its size.
+    #[serde(default)]
+    pub ram_bytes: Option<u64>,
+}
+
+/// What a pool's superblock does not say about a volume, or would lose with its devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeState {
+    /// Name.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// URI of the origin.
+    pub origin: String,
+    /// The mode that it had last.
+    pub mode: Mode,
+    /// How it is made visible.
+    pub export: Export,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Whether the cache may hold dirty data for it. Set before the first dirty write is possible, cleared
+    /// after the last one is home.
+    pub may_be_dirty: bool,
+    /// Fingerprint, as hexadecimal digits, of an origin that an administrator accepted in place of the one
+    /// that the superblock remembers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_origin: Option<String>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { schema: SCHEMA, pools: Vec::new(), volumes: Vec::new() }
+    }
+}
+
+impl State {
+    /// The volume with this name.
+    pub fn volume(&self, name: &str) -> Option<&VolumeState> {
+        self.volumes.iter().find(|volume| volume.name == name)
+    }
+
+    /// The volume with this name, to change it.
+    pub fn volume_mut(&mut self, name: &str) -> Option<&mut VolumeState> {
+        self.volumes.iter_mut().find(|volume| volume.name == name)
+    }
+
+    /// Puts a volume in, in place of one of its name.
+    pub fn put_volume(&mut self, volume: VolumeState) {
+        self.volumes.retain(|other| other.name != volume.name);
+        self.volumes.push(volume);
+        self.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+}
+
+/// The file that holds a [`State`].
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    state: State,
+}
+
+impl Store {
+    /// Reads what was remembered in `dir`; nothing if there is no file yet.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn open(dir: &Path) -> anyhow::Result<Store> {
+        let path = dir.join(FILE);
+        let advice = || {
+            format!(
+                "read {}; no pool is harmed by moving it away and opening the pools again with \
+                 forebay pool create NAME DEVICE…",
+                path.display()
+            )
+        };
+        let state = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).with_context(advice)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => State::default(),
+            Err(error) => return Err(error).with_context(advice),
+        };
+        if state.schema != SCHEMA {
+            bail!("{} has schema {}; use a newer Forebay", path.display(), state.schema);
+        }
+        Ok(Store { dir: dir.to_path_buf(), state })
+    }
+
+    /// What is remembered.
+    pub fn get(&self) -> &State {
+        &self.state
+    }
+
+    /// Changes what is remembered. Durable when it returns; nothing has changed if it fails.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn change(&mut self, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
+        let mut state = self.state.clone();
+        change(&mut state);
+        if state == self.state {
+            return Ok(());
+        }
+        write(&self.dir, &state)?;
+        self.state = state;
+        Ok(())
+    }
+}
+
+fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
+    let path = dir.join(FILE);
+    let beside = dir.join(format!("{FILE}.new"));
+    let json = serde_json::to_vec_pretty(state).context("encode the state")?;
+    let written = (|| {
+        let mut file = File::create(&beside)?;
+        file.write_all(&json)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(dir)?.sync_all()
+    })();
+    written.with_context(|| format!("write {}; make room on that file system", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str) -> PoolState {
+        PoolState { name: name.to_string(), devices: vec!["/dev/a".to_string()], ram_bytes: None }
+    }
+
+    #[test]
+    fn what_was_changed_is_there_after_a_restart() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
+        assert_eq!(store.get(), &State::default());
+        store.change(|state| state.pools.push(pool("fast"))).unwrap();
+        let again = Store::open(dir.path()).unwrap();
+        assert_eq!(again.get().pools, [pool("fast")]);
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_written_did_not_happen() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("state.json.new")).unwrap();
+        let error = store.change(|state| state.pools.push(pool("fast"))).unwrap_err();
+        assert!(error.to_string().contains("make room"), "{error}");
+        assert!(store.get().pools.is_empty());
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused_with_advice_and_left_as_it_is() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join(FILE);
+        for text in ["", "{", "{\"schema\":1}", "{\"schema\":9,\"pools\":[],\"volumes\":[]}"] {
+            fs::write(&path, text).unwrap();
+            let error = format!("{:#}", Store::open(dir.path()).unwrap_err());
+            assert!(error.contains("moving it away") || error.contains("newer"), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each; a volume
+//! has at most one.
+
+use super::{FoundVolume, Supervisor, lock, shard_error};
+use crate::convert::engine_mode;
+use forebay_api::reply::{Done, Job, JobKind, JobState};
+use forebay_api::request::{Change, VolumeMode};
+use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
+use forebay_engine::{Command, CommandReply, VolumeId};
+use forebay_format::BLOCK_SIZE;
+use forebay_host::frontend::nbd::Export;
+use forebay_host::shard::ShardHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a request waits for its job before it answers "started".
+const QUICK: Duration = Duration::from_millis(500);
+/// How often a job looks how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A job and who waits for it.
+pub(super) struct JobCell {
+    kind: JobKind,
+    volume: String,
+    pool: String,
+    id: VolumeId,
+    handle: ShardHandle,
+    started: Instant,
+    dirty_bytes_start: u64,
+    progress: Mutex<Progress>,
+    ended: Condvar,
+}
+
+struct Progress {
+    state: JobState,
+    dirty_bytes: u64,
+    elapsed: Duration,
+    cancelled: bool,
+}
+
+impl JobCell {
+    /// Asks the engine to stop it. It goes on if it cannot be stopped any more.
+    pub fn cancel(&self) {
+        let mut progress = lock(&self.progress);
+        if progress.state == JobState::Running && !progress.cancelled {
+            progress.cancelled = true;
+            drop(progress);
+            if let Err(error) = self.handle.command_start(Command::Cancel(self.id)) {
+                tracing::warn!(volume = self.volume.as_str(), "cancel: {error}");
+            }
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        lock(&self.progress).state == JobState::Running
+    }
+
+    pub fn report(&self) -> Job {
+        let progress = lock(&self.progress);
+        let running = progress.state == JobState::Running;
+        let elapsed = if running { self.started.elapsed() } else { progress.elapsed };
+        Job {
+            job: self.kind,
+            volume: self.volume.clone(),
+            dirty_bytes_start: self.dirty_bytes_start,
+            dirty_bytes: progress.dirty_bytes,
+            elapsed_s: elapsed.as_secs_f64(),
+            progress: progress.state.clone(),
+        }
+    }
+
+    fn look(&self) {
+        let Ok(snapshot) = self.handle.snapshot() else { return };
+        let own = snapshot.volumes.iter().find(|volume| volume.view.id == self.id);
+        let blocks = own.map_or(0, |volume| volume.stats.dirty_blocks);
+        lock(&self.progress).dirty_bytes = blocks * BLOCK_SIZE as u64;
+    }
+
+    fn end(&self, state: JobState) {
+        let mut progress = lock(&self.progress);
+        progress.state = state;
+        progress.elapsed = self.started.elapsed();
+        drop(progress);
+        self.ended.notify_all();
+    }
+}
+
+/// What is left to do when the engine is done.
+enum After {
+    Nothing,
+    Mode(Mode),
+    Detach { export: Option<Arc<Export>> },
+    Remove { export: Option<Arc<Export>> },
+}
+
+impl Supervisor {
+    /// The newest job of a volume.
+    pub(super) fn job(&self, volume: &str) -> Option<Job> {
+        self.inner().jobs.get(volume).map(|job| job.report())
+    }
+
+    pub(super) fn job_cancel(&self, volume: &str) -> Result<Done, ApiError> {
+        let job = self.inner().jobs.get(volume).cloned();
+        match job.filter(|job| job.is_running()) {
+            Some(job) => {
+                job.cancel();
+                Ok(Done::new(Outcome::Changed, format!("asked the {} to stop", job.kind.name())))
+            }
+            None => Ok(Done::new(Outcome::Unchanged, format!("no job runs for volume {volume}"))),
+        }
+    }
+
+    /// Refuses a second job.
+    fn no_job(&self, volume: &str) -> Result<(), ApiError> {
+        match self.inner().jobs.get(volume).filter(|job| job.is_running()) {
+            Some(job) => {
+                let kind = job.kind.name();
+                Err(ApiError::conflict(format!("a {kind} of volume {volume} is under way"))
+                    .action(format!("wait for it: forebay volume show {volume}")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn volume_mode(self: &Arc<Self>, wanted: &VolumeMode) -> Result<Done, ApiError> {
+        let (name, mode) = (&wanted.name, wanted.mode);
+        let found = self.find_volume(name)?;
+        let now = Supervisor::mode_of(&found);
+        let draining = found.snapshot.view.draining;
+        if now == mode && !draining {
+            return Ok(Done::new(Outcome::Unchanged, format!("volume {name} is in mode {mode}")));
+        }
+        self.no_job(name)?;
+        if wanted.dry_run {
+            let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+            let first = match now.may_be_dirty() && !mode.may_be_dirty() {
+                true => format!("send {} home and ", forebay_api::size::human(dirty)),
+                false => String::new(),
+            };
+            let text = format!("would {first}switch volume {name} from {now} to {mode}");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        if mode.may_be_dirty() {
+            // Remembered before the first dirty write is possible.
+            self.remember(|all| {
+                if let Some(volume) = all.volume_mut(name) {
+                    volume.may_be_dirty = true;
+                }
+            })?;
+        }
+        let command = Command::SetMode(found.snapshot.view.id, engine_mode(mode));
+        self.start_job(JobKind::Mode, &found, command, After::Mode(mode))
+    }
+
+    pub(super) fn volume_drain(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
+        let found = self.find_volume(&wanted.name)?;
+        self.no_job(&wanted.name)?;
+        let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+        if wanted.dry_run {
+            let size = forebay_api::size::human(dirty);
+            let text = format!("would send {size} of volume {} home", wanted.name);
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        if dirty == 0 {
+            let text = format!("volume {} has no dirty data", wanted.name);
+            return Ok(Done::new(Outcome::Unchanged, text));
+        }
+        let command = Command::Drain(found.snapshot.view.id);
+        self.start_job(JobKind::Drain, &found, command, After::Nothing)
+    }
+
+    pub(super) fn volume_detach(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let found = match self.find_volume(name) {
+            Ok(found) => found,
+            Err(error) if error.kind == ErrorKind::Conflict => {
+                let text = format!("volume {name} is detached");
+                return Ok(Done::new(Outcome::Unchanged, text));
+            }
+            Err(error) => return Err(error),
+        };
+        self.no_job(name)?;
+        if wanted.dry_run {
+            return Ok(self.plan_leave(&found, "take it out of service"));
+        }
+        self.leave(JobKind::Detach, &found, wanted.force)
+    }
+
+    pub(super) fn volume_remove(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let known = self.inner().store.get().volume(name).cloned();
+        let found = match (self.find_volume(name), known) {
+            (Ok(found), _) => found,
+            (Err(error), Some(known)) => {
+                if error.kind != ErrorKind::Conflict && known.may_be_dirty {
+                    return Err(
+                        error.action("the pool may hold data of it that the origin does not have")
+                    );
+                }
+                if wanted.dry_run {
+                    let text = format!("would forget the volume {name}");
+                    return Ok(Done::new(Outcome::Planned, text));
+                }
+                self.remember(|all| all.volumes.retain(|volume| volume.name != *name))?;
+                return Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")));
+            }
+            (Err(error), None) => return Err(error),
+        };
+        self.no_job(name)?;
+        if wanted.dry_run {
+            return Ok(self.plan_leave(&found, "take it out of service and forget it"));
+        }
+        self.leave(JobKind::Remove, &found, wanted.force)
+    }
+
+    fn plan_leave(&self, found: &FoundVolume, what: &str) -> Done {
+        let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+        let (name, size) = (&found.snapshot.view.name, forebay_api::size::human(dirty));
+        let text = format!("would send {size} of volume {name} home and {what}");
+        Done::new(Outcome::Planned, text)
+    }
+
+    /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
+    fn leave(
+        self: &Arc<Self>,
+        kind: JobKind,
+        found: &FoundVolume,
+        force: bool,
+    ) -> Result<Done, ApiError> {
+        let name = &found.snapshot.view.name;
+        let clients = self.clients_of(found);
+        if clients > 0 && !force {
+            let text = format!("{clients} client(s) are connected to volume {name}");
+            return Err(ApiError::refused(text)
+                .action("unmount it and disconnect them first")
+                .action("or cut them off when it is drained: --force"));
+        }
+        if let Some(problem) = found.open.problems.get(name)
+            && found.snapshot.stats.dirty_blocks > 0
+        {
+            return Err(problem.clone());
+        }
+        let export = self.unexport(&found.pool, name);
+        let command = Command::RemoveVolume(found.snapshot.view.id);
+        let after = match kind {
+            JobKind::Detach => After::Detach { export },
+            _ => After::Remove { export },
+        };
+        self.start_job(kind, found, command, after)
+    }
+
+    /// Gives the engine the command, and waits a moment: most jobs have little to do.
+    fn start_job(
+        self: &Arc<Self>,
+        kind: JobKind,
+        found: &FoundVolume,
+        command: Command,
+        after: After,
+    ) -> Result<Done, ApiError> {
+        let name = found.snapshot.view.name.clone();
+        let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+        let handle = found.open.handle.clone();
+        let reply =
+            handle.command_start(command).map_err(|error| shard_error(&found.pool, &error))?;
+        let cell = Arc::new(JobCell {
+            kind,
+            volume: name.clone(),
+            pool: found.pool.clone(),
+            id: found.snapshot.view.id,
+            handle,
+            started: Instant::now(),
+            dirty_bytes_start: dirty,
+            progress: Mutex::new(Progress {
+                state: JobState::Running,
+                dirty_bytes: dirty,
+                elapsed: Duration::ZERO,
+                cancelled: false,
+            }),
+            ended: Condvar::new(),
+        });
+        self.inner().jobs.insert(name.clone(), Arc::clone(&cell));
+        let (own, job) = (Arc::clone(self), Arc::clone(&cell));
+        std::thread::Builder::new()
+            .name(format!("job-{name}"))
+            .spawn(move || own.run_job(&job, &reply, after))
+            .map_err(|error| ApiError::failed(format!("start a thread: {error}")))?;
+        let progress = lock(&cell.progress);
+        let waited = cell
+            .ended
+            .wait_timeout_while(progress, QUICK, |p| p.state == JobState::Running)
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        match waited.0.state.clone() {
+            JobState::Running => {
+                let text = format!("{} of volume {name} started", kind.name());
+                Ok(Done::new(Outcome::Started, text))
+            }
+            JobState::Failed { error } => Err(error),
+            JobState::Done { outcome } => {
+                let text = match kind {
+                    JobKind::Drain => format!("volume {name} has no dirty data"),
+                    JobKind::Mode => format!("volume {name} switched its mode"),
+                    JobKind::Detach => {
+                        format!("volume {name} is detached; its origin holds everything")
+                    }
+                    JobKind::Remove => {
+                        format!("volume {name} is removed; its origin holds everything")
+                    }
+                };
+                Ok(Done::new(outcome, text))
+            }
+        }
+    }
+
+    /// Waits for the engine, and finishes. Runs on the job's own thread.
+    fn run_job(&self, job: &JobCell, reply: &Receiver<CommandReply>, after: After) {
+        let name = job.volume.as_str();
+        let answer = loop {
+            match reply.recv_timeout(LOOK) {
+                Ok(answer) => break Some(answer),
+                Err(RecvTimeoutError::Timeout) => job.look(),
+                Err(RecvTimeoutError::Disconnected) => break None,
+            }
+        };
+        job.look();
+        let state = match answer {
+            Some(CommandReply::Failed(why)) => {
+                self.job_undo(&job.pool, &after);
+                let kind = match lock(&job.progress).cancelled {
+                    true => ErrorKind::Cancelled,
+                    false => ErrorKind::Failed,
+                };
+                JobState::Failed { error: ApiError::new(kind, why) }
+            }
+            None => {
+                let error = ApiError::failed("the pool stopped before it was done");
+                JobState::Failed { error }
+            }
+            Some(reply) => {
+                let outcome = match reply {
+                    CommandReply::Unchanged => Outcome::Unchanged,
+                    _ => Outcome::Changed,
+                };
+                match self.job_finish(job, &after) {
+                    Ok(()) => JobState::Done { outcome },
+                    Err(error) => JobState::Failed { error },
+                }
+            }
+        };
+        match &state {
+            JobState::Failed { error } => {
+                tracing::warn!(volume = name, "{}: {}", job.kind.name(), error.message);
+            }
+            _ => tracing::info!(volume = name, "{} done", job.kind.name()),
+        }
+        job.end(state);
+    }
+
+    fn job_undo(&self, pool: &str, after: &After) {
+        if let After::Detach { export: Some(export) } | After::Remove { export: Some(export) } =
+            after
+        {
+            self.export_again(pool, export);
+        }
+    }
+
+    /// Remembers what the engine has made durable.
+    fn job_finish(&self, job: &JobCell, after: &After) -> Result<(), ApiError> {
+        let name = &job.volume;
+        match after {
+            After::Nothing => Ok(()),
+            After::Mode(mode) => {
+                self.export_mode(&job.pool, name, *mode);
+                self.remember(|all| {
+                    if let Some(volume) = all.volume_mut(name) {
+                        volume.mode = *mode;
+                        volume.may_be_dirty = mode.may_be_dirty();
+                    }
+                })
+            }
+            After::Detach { .. } => {
+                self.forget_problem(&job.pool, name);
+                self.remember(|all| {
+                    if let Some(volume) = all.volume_mut(name) {
+                        volume.may_be_dirty = false;
+                        volume.accepted_origin = None;
+                    }
+                })
+            }
+            After::Remove { .. } => {
+                self.forget_problem(&job.pool, name);
+                self.remember(|all| all.volumes.retain(|volume| volume.name != *name))
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What NBD clients are offered, and where they are let in.
+
+use super::{Opened, Supervisor};
+use crate::place::bind;
+use forebay_api::request::Export as ExportKind;
+use forebay_api::{ApiError, Mode};
+use forebay_engine::VolumeId;
+use forebay_host::frontend::nbd::{Export, Tls};
+use forebay_host::shard::{ListenerSocket, ShardHandle};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const TCP_TRIES: u32 = 25;
+const TCP_PAUSE: Duration = Duration::from_millis(20);
+
+/// The pool whose thread lets clients in, and its listeners.
+pub(super) struct Listening {
+    pool: String,
+    handle: ShardHandle,
+    listeners: Vec<u32>,
+}
+
+impl Supervisor {
+    /// URI by which clients reach an exported volume.
+    pub(super) fn export_uri(&self, name: &str) -> String {
+        format!("nbd+unix:///{name}?socket={}", self.nbd_socket.display())
+    }
+
+    /// Offers a volume to clients, unless it shall not be.
+    pub(super) fn export(
+        &self,
+        open: &mut Opened,
+        name: &str,
+        volume: VolumeId,
+        bytes: u64,
+        mode: Mode,
+    ) {
+        let kind = self.inner().store.get().volume(name).map(|known| known.export);
+        if kind == Some(ExportKind::None) {
+            return;
+        }
+        let export = self.server.exports.insert(Export {
+            name: name.to_string(),
+            description: format!("Forebay volume {name}, {mode}"),
+            pool: open.handle.number(),
+            volume,
+            bytes: bytes / 512 * 512,
+            read_only: false,
+            fast_zero: AtomicBool::new(mode.may_be_dirty()),
+        });
+        open.exports.insert(name.to_string(), export);
+    }
+
+    /// Tells sessions what a new mode means for them.
+    pub(super) fn export_mode(&self, pool: &str, name: &str, mode: Mode) {
+        let inner = self.inner();
+        let open = inner.pools.get(pool).and_then(|pool| pool.open.as_ref().ok());
+        if let Some(export) = open.and_then(|open| open.exports.get(name)) {
+            export.fast_zero.store(mode.may_be_dirty(), Ordering::Relaxed);
+        }
+    }
+
+    /// Offers a volume no longer. Returns what was offered, to offer it again.
+    pub(super) fn unexport(&self, pool: &str, name: &str) -> Option<Arc<Export>> {
+        let mut inner = self.inner();
+        let open = inner.pools.get_mut(pool).and_then(|pool| pool.open.as_mut().ok())?;
+        let export = open.exports.remove(name)?;
+        self.server.exports.remove(name);
+        Some(export)
+    }
+
+    /// Offers again what [`Supervisor::unexport`] took away.
+    pub(super) fn export_again(&self, pool: &str, export: &Export) {
+        let mut inner = self.inner();
+        let open = inner.pools.get_mut(pool).and_then(|pool| pool.open.as_mut().ok());
+        let Some(open) = open else { return };
+        let again = self.server.exports.insert(Export {
+            name: export.name.clone(),
+            description: export.description.clone(),
+            pool: export.pool,
+            volume: export.volume,
+            bytes: export.bytes,
+            read_only: export.read_only,
+            fast_zero: AtomicBool::new(export.fast_zero.load(Ordering::Relaxed)),
+        });
+        open.exports.insert(export.name.clone(), again);
+    }
+
+    /// Lets clients in, on the thread of any open pool, if there is one and nobody does yet.
+    pub(super) fn ensure_listening(&self) -> Result<(), ApiError> {
+        if self.inner().listening.is_some() {
+            return Ok(());
+        }
+        let Some((pool, open)) = self.open_pools().into_iter().next() else { return Ok(()) };
+        let socket =
+            bind(&self.nbd_socket).map_err(|error| ApiError::failed(format!("{error:#}")))?;
+        let mut sockets = vec![(ListenerSocket::Unix(socket), Tls::Off)];
+        if let Some(address) = self.listen {
+            let socket = bind_tcp(address).map_err(|error| {
+                ApiError::failed(format!("listen on {address} for NBD: {error}"))
+                    .action("choose another nbd-listen, or stop who listens there")
+            })?;
+            sockets.push((ListenerSocket::Tcp(socket), self.tls.clone()));
+        }
+        let mut listeners = Vec::new();
+        for (socket, tls) in sockets {
+            let listener = open
+                .handle
+                .listen(socket, tls)
+                .map_err(|error| super::shard_error(&pool, &error))?;
+            listeners.push(listener);
+        }
+        let listening = Listening { pool, handle: open.handle, listeners };
+        self.inner().listening = Some(listening);
+        Ok(())
+    }
+
+    /// Lets clients in elsewhere than on this pool's thread, because it ends.
+    pub(super) fn move_listeners(&self, pool: &str) {
+        if self.inner().listening.as_ref().is_some_and(|listening| listening.pool == pool) {
+            self.stop_listening();
+            if let Err(error) = self.ensure_listening() {
+                tracing::error!("{}", error.message);
+            }
+        }
+    }
+
+    /// Lets no more clients in.
+    pub(super) fn stop_listening(&self) {
+        let Some(listening) = self.inner().listening.take() else { return };
+        for listener in listening.listeners {
+            listening.handle.unlisten(listener);
+        }
+        let _ = std::fs::remove_file(&self.nbd_socket);
+    }
+}
+
+/// Listens on an address. The pool that listened there before may need a moment to let go of it.
+fn bind_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let mut tries = TCP_TRIES;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && tries > 0 => {
+                tries -= 1;
+                std::thread::sleep(TCP_PAUSE);
+            }
+            bound => return bound,
+        }
+    }
+}

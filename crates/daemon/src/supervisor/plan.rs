@@ -1,0 +1,180 @@
+//! What a pool would be made of: checked and shown before anything is written.
+
+use super::{Supervisor, machine_ram_bytes};
+use crate::convert::{device_error, pool_error};
+use crate::state::PoolState;
+use forebay_api::reply::{DevicePlan, PoolPlan};
+use forebay_api::request::check_name;
+use forebay_api::size::human;
+use forebay_api::{ApiError, RamNeed, Size};
+use forebay_format::{BLOCK_SIZE, POOL_DEVICES_MAX};
+use forebay_host::device::{Access, Content, Device, identify};
+use forebay_host::pool::{FormatOptions, plan_pool};
+use std::path::Path;
+
+/// What is wanted, checked as far as it can be without the devices.
+pub(super) struct Wanted<'r> {
+    pub name: &'r str,
+    pub devices: &'r [String],
+    pub ram: Option<&'r str>,
+    pub force: bool,
+}
+
+impl Wanted<'_> {
+    /// Checks names and numbers.
+    pub fn check(&self) -> Result<(), ApiError> {
+        check_name(self.name).map_err(ApiError::usage)?;
+        let count = self.devices.len();
+        if count == 0 || count > POOL_DEVICES_MAX {
+            let text = format!("a pool has 1 to {POOL_DEVICES_MAX} devices, and here are {count}");
+            return Err(ApiError::usage(text));
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            if !device.starts_with('/') {
+                return Err(ApiError::usage(format!("the path {device:?} is not absolute")));
+            }
+            if self.devices[..index].iter().any(|other| same_file(other, device)) {
+                return Err(ApiError::usage(format!("the device {device} is named twice")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Most memory that was allowed for it, if something was said.
+    pub fn ram_bytes(&self) -> Result<Option<u64>, ApiError> {
+        let Some(text) = self.ram else { return Ok(None) };
+        let size: Size = text.parse().map_err(ApiError::usage)?;
+        Ok(Some(size.of(machine_ram_bytes())))
+    }
+
+    pub fn options(&self, force: bool) -> FormatOptions {
+        FormatOptions { name: self.name.to_string(), force, ..FormatOptions::default() }
+    }
+}
+
+/// Whether two paths lead to the same file or device.
+pub(super) fn same_file(a: &str, b: &str) -> bool {
+    let real = |path: &str| std::fs::canonicalize(path).ok();
+    a == b || matches!((real(a), real(b)), (Some(a), Some(b)) if a == b)
+}
+
+/// The pool that all of these devices hold, if they hold one and all of it.
+pub(super) fn whole_pool_on(devices: &[String]) -> Result<Option<String>, ApiError> {
+    let mut names = Vec::new();
+    let mut pools = Vec::new();
+    for device in devices {
+        let content = identify(Path::new(device)).map_err(|error| device_error(&error))?;
+        let Content::Pool { name, uuid, count, .. } = content else { return Ok(None) };
+        if usize::from(count) != devices.len() || name.is_empty() {
+            return Ok(None);
+        }
+        names.push(name);
+        pools.push(uuid);
+    }
+    let whole = pools.iter().all(|pool| *pool == pools[0]);
+    Ok(names.pop().filter(|_| whole))
+}
+
+impl Supervisor {
+    /// Memory that pools may still take, in bytes.
+    fn ram_left_bytes(&self) -> u64 {
+        let taken: u64 = self.open_pools().iter().map(|(_, open)| open.ram.total_bytes).sum();
+        self.ram_cap_bytes.saturating_sub(taken)
+    }
+
+    /// Memory of a pool with `slots` blocks.
+    ///
+    /// # Errors
+    /// It needs more than is allowed; says how much.
+    pub(super) fn ram_need(
+        &self,
+        name: &str,
+        slots: u64,
+        allowed_bytes: Option<u64>,
+    ) -> Result<RamNeed, ApiError> {
+        let size = human(slots * BLOCK_SIZE as u64);
+        let refuse = |least: u64, allowed: u64, who: &str| {
+            ApiError::refused(format!(
+                "pool {name} ({size}) needs at least {} of memory ({least} bytes), and {who} \
+                 allows {}",
+                human(least),
+                human(allowed)
+            ))
+        };
+        let left = self.ram_left_bytes();
+        if let Some(allowed) = allowed_bytes {
+            let need = RamNeed::within(slots, allowed).map_err(|least| {
+                let least_m = least.div_ceil(1 << 20);
+                refuse(least, allowed, "--ram")
+                    .action(format!("allow more: --ram {least_m}M"))
+                    .action("or use a smaller cache device")
+            })?;
+            if need.total_bytes > left {
+                return Err(self.too_much(refuse(need.total_bytes, left, "the daemon")));
+            }
+            return Ok(need);
+        }
+        let suggested = RamNeed::suggested(slots);
+        if suggested.total_bytes <= left {
+            return Ok(suggested);
+        }
+        RamNeed::within(slots, left)
+            .map_err(|least| self.too_much(refuse(least, left, "the daemon")))
+    }
+
+    fn too_much(&self, error: ApiError) -> ApiError {
+        let cap = human(self.ram_cap_bytes);
+        error
+            .action(format!("raise \"ram\" in the configuration (now {cap} for all pools)"))
+            .action("or use a smaller cache device")
+    }
+
+    /// Plans a pool on devices that are open: what they hold is shown, not refused.
+    pub(super) fn plan(&self, wanted: &Wanted, devices: &[Device]) -> Result<PoolPlan, ApiError> {
+        let plan = plan_pool(devices, &wanted.options(true)).map_err(|error| pool_error(&error))?;
+        let ram = self.ram_need(wanted.name, plan.slots, wanted.ram_bytes()?)?;
+        let rows = devices.iter().zip(&plan.superblocks).zip(&plan.contents);
+        let rows = rows.zip(wanted.devices).map(|(((device, superblock), content), path)| {
+            let layout = superblock.layout();
+            DevicePlan {
+                path: path.clone(),
+                bytes: device.info().bytes,
+                holds: if content.is_empty() { Vec::new() } else { vec![content.to_string()] },
+                checkpoint_area_bytes: layout.checkpoint_area_bytes,
+                segments_offset: layout.segments_offset,
+                segments: u64::from(layout.segment_count),
+            }
+        });
+        let rows: Vec<DevicePlan> = rows.collect();
+        let layout = plan.superblocks[0].layout();
+        Ok(PoolPlan {
+            name: wanted.name.to_string(),
+            segments: rows.iter().map(|device| device.segments).sum(),
+            devices: rows,
+            segment_bytes: u64::from(layout.segment_blocks) * BLOCK_SIZE as u64,
+            capacity_bytes: plan.slots * BLOCK_SIZE as u64,
+            ram,
+            ram_cap_bytes: wanted.ram_bytes()?.unwrap_or_else(|| self.ram_left_bytes()),
+        })
+    }
+
+    /// Opens the devices of a planned pool.
+    pub(super) fn open_devices(
+        &self,
+        paths: &[String],
+        access: Access,
+    ) -> Result<Vec<Device>, ApiError> {
+        let open = |path: &String| Device::open(Path::new(path), access);
+        paths.iter().map(open).collect::<Result<_, _>>().map_err(|error| device_error(&error))
+    }
+
+    /// The pool that is open on any of these devices.
+    pub(super) fn pool_using(&self, devices: &[String]) -> Option<PoolState> {
+        let inner = self.inner();
+        let uses = |paths: &[String]| {
+            paths.iter().any(|path| devices.iter().any(|device| same_file(path, device)))
+        };
+        let pool = inner.pools.values().find(|pool| uses(&pool.paths))?;
+        Some(PoolState { name: pool.name.clone(), devices: pool.paths.clone(), ram_bytes: None })
+    }
+}

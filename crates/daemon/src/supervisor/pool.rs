@@ -1,0 +1,217 @@
+//! Making and destroying pools.
+
+use super::plan::{Wanted, same_file, whole_pool_on};
+use super::{STOP_TIMEOUT, Supervisor, shard_error};
+use crate::convert::{device_error, pool_error};
+use crate::state::PoolState;
+use forebay_api::reply::Done;
+use forebay_api::request::{Change, PoolCreate};
+use forebay_api::size::human;
+use forebay_api::{ApiError, Outcome};
+use forebay_engine::Buf;
+use forebay_format::BLOCK_SIZE;
+use forebay_format::layout::CHECKPOINT_OFFSET;
+use forebay_host::device::{Access, Content, Device, identify};
+use forebay_host::pool::format_pool;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes at the start of a device that are zeroed when its pool is destroyed.
+const WIPE_BYTES: u64 = 64 << 20;
+
+/// How a pool came to be there.
+pub(super) enum Made {
+    /// It was open already.
+    WasOpen,
+    /// It was on the devices and is open now.
+    Opened,
+    /// It is new.
+    Created,
+}
+
+impl Supervisor {
+    pub(super) fn pool_create(self: &Arc<Self>, request: &PoolCreate) -> Result<Done, ApiError> {
+        let wanted = Wanted {
+            name: &request.name,
+            devices: &request.devices,
+            ram: request.ram.as_deref(),
+            force: request.force,
+        };
+        wanted.check()?;
+        if self.is_this_pool(&wanted)? {
+            let mut done = Done::new(Outcome::Unchanged, format!("pool {} is open", request.name));
+            done.pool = Some(self.pool(&request.name)?);
+            return Ok(done);
+        }
+        if request.dry_run {
+            return self.pool_dry_run(&wanted);
+        }
+        let made = self.pool_make(&wanted)?;
+        let info = self.pool(&request.name)?;
+        let (name, size) = (&request.name, human(info.capacity_bytes));
+        let text = match made {
+            Made::Opened => format!("pool {name} ({size}) was on the devices; it is open now"),
+            _ => format!("pool {name} made: {size} of cache"),
+        };
+        let mut done = Done::new(Outcome::Changed, text);
+        done.pool = Some(info);
+        Ok(done)
+    }
+
+    /// Whether exactly this pool is open. Another one of its name, or on its devices, is an error.
+    fn is_this_pool(&self, wanted: &Wanted) -> Result<bool, ApiError> {
+        let same = |pool: &PoolState| {
+            pool.devices.len() == wanted.devices.len()
+                && pool.devices.iter().all(|a| wanted.devices.iter().any(|b| same_file(a, b)))
+        };
+        if let Some(user) = self.pool_using(wanted.devices) {
+            if user.name == wanted.name && same(&user) {
+                return Ok(self.open_pool(wanted.name).is_ok());
+            }
+            let (name, devices) = (&user.name, user.devices.join(" "));
+            let text = format!("the pool {name} uses these devices or some of them ({devices})");
+            return Err(ApiError::refused(text)
+                .action(format!("if nobody needs it any more: forebay pool destroy {name}")));
+        }
+        if self.inner().pools.contains_key(wanted.name) {
+            let text = format!("there is a pool {:?} on other devices", wanted.name);
+            return Err(ApiError::conflict(text).action("choose another name"));
+        }
+        Ok(false)
+    }
+
+    pub(super) fn pool_dry_run(&self, wanted: &Wanted) -> Result<Done, ApiError> {
+        if whole_pool_on(wanted.devices)?.as_deref() == Some(wanted.name) && !wanted.force {
+            let text = format!("would open the pool {} that is on the devices", wanted.name);
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        let devices = self.open_devices(wanted.devices, Access::ReadOnly)?;
+        let plan = self.plan(wanted, &devices)?;
+        let full = plan.devices.iter().any(|device| !device.holds.is_empty());
+        let text = match (full, wanted.force) {
+            (false, _) => format!("would make the pool {}", wanted.name),
+            (true, true) => format!("would overwrite what is there with the pool {}", wanted.name),
+            (true, false) => {
+                "would be refused: what is there is overwritten only with --force".into()
+            }
+        };
+        let mut done = Done::new(Outcome::Planned, text);
+        done.plan = Some(plan);
+        Ok(done)
+    }
+
+    /// Makes or opens the pool, and remembers it.
+    pub(super) fn pool_make(self: &Arc<Self>, wanted: &Wanted) -> Result<Made, ApiError> {
+        let state = PoolState {
+            name: wanted.name.to_string(),
+            devices: wanted.devices.to_vec(),
+            ram_bytes: wanted.ram_bytes()?,
+        };
+        let on_devices = whole_pool_on(wanted.devices)?;
+        let is_there = on_devices.as_deref() == Some(wanted.name) && !wanted.force;
+        if !is_there {
+            let devices = self.open_devices(wanted.devices, Access::Exclusive)?;
+            // Before memory: what a device holds matters more to whoever mistyped its name.
+            for device in &devices {
+                self.check_content(device.path(), wanted.force)?;
+            }
+            let plan = self.plan(wanted, &devices)?;
+            format_pool(&devices, &wanted.options(wanted.force))
+                .map_err(|error| pool_error(&error))?;
+            tracing::info!(
+                pool = wanted.name,
+                capacity_bytes = plan.capacity_bytes,
+                ram_bytes = plan.ram.total_bytes,
+                "pool made"
+            );
+        }
+        self.start_pool(&state)?;
+        self.remember(|all| {
+            all.pools.retain(|pool| pool.name != state.name);
+            all.pools.push(state);
+        })?;
+        Ok(if is_there { Made::Opened } else { Made::Created })
+    }
+
+    fn check_content(&self, path: &Path, force: bool) -> Result<(), ApiError> {
+        let content = identify(path).map_err(|error| device_error(&error))?;
+        if force || content.is_empty() {
+            return Ok(());
+        }
+        let shown = path.display();
+        let error = ApiError::refused(format!("{shown} holds {content}; it was not touched"));
+        Err(match content {
+            Content::Pool { name, .. } if !name.is_empty() => error
+                .action(format!(
+                    "to use that pool: forebay pool create {name} with all its devices"
+                ))
+                .action("to overwrite it and lose what it holds: --force"),
+            _ => error
+                .action(format!("look at what is there: lsblk -f {shown}, or file -s {shown}"))
+                .action("to overwrite it and lose what it holds: --force"),
+        })
+    }
+
+    pub(super) fn pool_destroy(&self, request: &Change) -> Result<Done, ApiError> {
+        let name = &request.name;
+        let info = self.pool(name)?;
+        if !info.volumes.is_empty() {
+            let volumes = info.volumes.join(", ");
+            let error = ApiError::refused(format!("pool {name} serves the volumes {volumes}"));
+            return Err(info.volumes.iter().fold(error, |error, volume| {
+                error.action(format!("first: forebay volume remove {volume}"))
+            }));
+        }
+        let paths: Vec<String> = info.devices.iter().map(|device| device.path.clone()).collect();
+        if request.dry_run {
+            let text = format!("would take the pool {name} off {}", paths.join(" "));
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        let pool = self.inner().pools.remove(name);
+        let opened = pool.and_then(|pool| pool.open.ok());
+        self.move_listeners(name);
+        if let Some(open) = &opened {
+            open.handle.stop(STOP_TIMEOUT).map_err(|error| shard_error(name, &error))?;
+        }
+        self.remember(|all| all.pools.retain(|pool| pool.name != *name))?;
+        if opened.is_none() {
+            let text = format!("pool {name} is forgotten; its devices could not be reached");
+            return Ok(Done::new(Outcome::Changed, text));
+        }
+        for device in self.open_devices(&paths, Access::Exclusive)? {
+            wipe(&device)?;
+        }
+        tracing::info!(pool = name, "pool destroyed");
+        Ok(Done::new(Outcome::Changed, format!("pool {name} is no longer on {}", paths.join(" "))))
+    }
+
+    /// Undoes [`Supervisor::pool_make`] of a new pool when what it was made for failed.
+    pub(super) fn pool_undo(&self, name: &str) {
+        let undone = self.pool_destroy(&Change { name: name.to_string(), ..Change::default() });
+        if let Err(error) = undone {
+            tracing::warn!(pool = name, "take the new pool off its devices again: {error}");
+        }
+    }
+}
+
+/// Zeroes both superblock copies, so that nobody takes the device for a pool, and of a small pool the
+/// checkpoints too, so that an unused one leaves no trace.
+fn wipe(device: &Device) -> Result<(), ApiError> {
+    let bytes = device.info().bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+    let zeros = Buf::zeroed(CHECKPOINT_OFFSET as usize);
+    let mut offset = 0;
+    while offset < bytes.min(WIPE_BYTES) {
+        let len = (bytes - offset).min(zeros.len() as u64);
+        device
+            .file_for(offset, len)
+            .write_all_at(&zeros.bytes()[..len as usize], offset)
+            .map_err(|error| wipe_error(device, &error))?;
+        offset += len;
+    }
+    device.file().sync_all().map_err(|error| wipe_error(device, &error))
+}
+
+fn wipe_error(device: &Device, error: &std::io::Error) -> ApiError {
+    ApiError::failed(format!("wipe {}: {error}", device.path().display()))
+}

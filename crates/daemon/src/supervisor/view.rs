@@ -1,0 +1,351 @@
+//! Answers to questions, from snapshots of the pools and what is remembered.
+
+use super::{FoundVolume, Opened, Pool, Supervisor, shard_error};
+use crate::convert::{api_mode, hex, pool_counters, reason_meaning, volume_counters};
+use crate::state::VolumeState;
+use forebay_api::reply::{
+    Attention, JobState, PoolInfo, State, Status, VolumeInfo, Why, WhyReason,
+};
+use forebay_api::stats::{Counters, VolumeCounters};
+use forebay_api::{ApiError, RamNeed};
+use forebay_engine::stats::REASONS;
+use forebay_format::BLOCK_SIZE;
+use forebay_host::shard::{ShardSnapshot, VolumeSnapshot};
+use std::time::Duration;
+
+const FIVE_MINUTES: Duration = Duration::from_secs(5 * 60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// The pools with their snapshots; an error where the shard does not answer.
+type Looks = Vec<(Pool, Result<ShardSnapshot, ApiError>)>;
+
+impl Supervisor {
+    fn look(&self) -> Looks {
+        let pools: Vec<Pool> = self.inner().pools.values().cloned().collect();
+        let look = |pool: Pool| {
+            let snapshot = match &pool.open {
+                Ok(open) => open.handle.snapshot().map_err(|e| shard_error(&pool.name, &e)),
+                Err(error) => Err(error.clone()),
+            };
+            (pool, snapshot)
+        };
+        pools.into_iter().map(look).collect()
+    }
+
+    /// Everything at a glance.
+    pub fn status(&self) -> Status {
+        let looks = self.look();
+        let pools: Vec<PoolInfo> = looks.iter().map(|(pool, s)| self.pool_info(pool, s)).collect();
+        let volumes = self.volume_infos(&looks);
+        let states = pools.iter().map(|p| p.state).chain(volumes.iter().map(|v| v.state));
+        let mut attention = Attention::default();
+        let mut state = worst(states);
+        if !self.inner().opened {
+            attention.why.push("the daemon has not opened all pools yet".to_string());
+            if state == State::Ok {
+                state = State::Opening;
+            }
+        }
+        Status { state, volumes, pools, attention }
+    }
+
+    pub(super) fn pools(&self) -> Vec<PoolInfo> {
+        self.look().iter().map(|(pool, snapshot)| self.pool_info(pool, snapshot)).collect()
+    }
+
+    pub(super) fn pool(&self, name: &str) -> Result<PoolInfo, ApiError> {
+        let found = self.pools().into_iter().find(|pool| pool.name == name);
+        found.ok_or_else(|| self.no_such_pool(name))
+    }
+
+    pub(super) fn volumes(&self) -> Vec<VolumeInfo> {
+        self.volume_infos(&self.look())
+    }
+
+    pub(super) fn volume(&self, name: &str) -> Result<VolumeInfo, ApiError> {
+        let found = self.volumes().into_iter().find(|volume| volume.name == name);
+        match found {
+            Some(volume) => Ok(volume),
+            None => Err(self
+                .find_volume(name)
+                .err()
+                .unwrap_or_else(|| ApiError::not_found(format!("no volume {name:?}")))),
+        }
+    }
+
+    /// Clients that use a volume.
+    pub(super) fn clients_of(&self, found: &FoundVolume) -> u64 {
+        found.snapshot.clients as u64
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> Counters {
+        let mut counters =
+            Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
+        for (pool, snapshot) in self.look() {
+            let Ok(snapshot) = snapshot else { continue };
+            let volumes = snapshot.volumes.iter();
+            counters
+                .volumes
+                .extend(volumes.map(|v| volume_counters(&v.view.name, &pool.name, &v.stats)));
+            counters.pools.push(pool_counters(&pool.name, &snapshot.pool));
+        }
+        counters
+    }
+
+    /// Remembers the counters of this moment for the windows.
+    pub fn sample(&self) {
+        let counters = self.counters();
+        self.inner().samples.push(counters.volumes);
+    }
+
+    /// Whether the daemon stops.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(super) fn why(&self, name: &str) -> Result<Why, ApiError> {
+        let found = self.find_volume(name)?;
+        let now = volume_counters(name, &found.pool, &found.snapshot.stats);
+        let before = self.inner().samples.before(name, &found.pool, HOUR);
+        let count = |counters: &VolumeCounters, reason: &str| {
+            counters.not_cached.get(reason).copied().unwrap_or(0)
+        };
+        let lately = |reason: &str| count(&now, reason).saturating_sub(count(&before, reason));
+        let all: u64 = REASONS.iter().map(|reason| lately(reason)).sum();
+        let mut reasons: Vec<WhyReason> = REASONS
+            .iter()
+            .map(|reason| WhyReason {
+                reason: (*reason).to_string(),
+                meaning: reason_meaning(reason).to_string(),
+                bytes_1h: lately(reason) * BLOCK_SIZE as u64,
+                share_1h: if all == 0 { 0.0 } else { lately(reason) as f64 / all as f64 },
+                bytes: count(&now, reason) * BLOCK_SIZE as u64,
+            })
+            .collect();
+        reasons.sort_by_key(|reason| std::cmp::Reverse((reason.bytes_1h, reason.bytes)));
+        Ok(Why { volume: name.to_string(), reasons })
+    }
+
+    fn pool_info(&self, pool: &Pool, snapshot: &Result<ShardSnapshot, ApiError>) -> PoolInfo {
+        match (&pool.open, snapshot) {
+            (Ok(open), Ok(snapshot)) => self.open_pool_info(pool, open, snapshot),
+            (_, Err(error)) | (Err(error), _) => self.closed_pool_info(pool, error),
+        }
+    }
+
+    fn open_pool_info(&self, pool: &Pool, open: &Opened, snapshot: &ShardSnapshot) -> PoolInfo {
+        let mut attention = Attention::default();
+        let mut state = match &snapshot.state {
+            forebay_engine::State::Opening => State::Opening,
+            forebay_engine::State::Serving => State::Ok,
+            forebay_engine::State::Stopping => State::Draining,
+            forebay_engine::State::Failed(why) => {
+                attention.why.push(why.clone());
+                State::Offline
+            }
+        };
+        let missing = open.devices.iter().any(|device| !device.present);
+        if (snapshot.pool.degraded || missing) && state == State::Ok {
+            state = State::Degraded;
+        }
+        if state.needs_attention() {
+            attention.why.extend(open.findings.iter().cloned());
+            attention.why.extend(Supervisor::notices_of(open));
+        }
+        if state == State::Degraded {
+            attention.action.push("see the log of forebayd and the health of the device".into());
+            attention.action.push(
+                "clean data is read from the origins; no dirty data is accepted on it".into(),
+            );
+        }
+        let dirty: u64 = snapshot.volumes.iter().map(|volume| volume.stats.dirty_blocks).sum();
+        PoolInfo {
+            name: pool.name.clone(),
+            uuid: hex(&open.uuid),
+            state,
+            devices: open.devices.clone(),
+            capacity_bytes: open.capacity_bytes,
+            used_bytes: snapshot.pool.cached_blocks * BLOCK_SIZE as u64,
+            dirty_bytes: dirty * BLOCK_SIZE as u64,
+            segment_bytes: open.segment_bytes,
+            segments: open.devices.iter().map(|device| device.segments).sum(),
+            segments_free: snapshot.pool.segments_free,
+            ram: open.ram,
+            volumes: snapshot.volumes.iter().map(|volume| volume.view.name.clone()).collect(),
+            attention,
+        }
+    }
+
+    fn closed_pool_info(&self, pool: &Pool, error: &ApiError) -> PoolInfo {
+        let devices = pool.paths.iter().map(|path| forebay_api::reply::DeviceInfo {
+            path: path.clone(),
+            bytes: 0,
+            segments: 0,
+            present: false,
+        });
+        let inner = self.inner();
+        let known = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool.name);
+        PoolInfo {
+            name: pool.name.clone(),
+            uuid: String::new(),
+            state: State::Offline,
+            devices: devices.collect(),
+            capacity_bytes: 0,
+            used_bytes: 0,
+            dirty_bytes: 0,
+            segment_bytes: 0,
+            segments: 0,
+            segments_free: 0,
+            ram: RamNeed::new(0, 0),
+            volumes: known.map(|volume| volume.name.clone()).collect(),
+            attention: of_error(error),
+        }
+    }
+
+    fn volume_infos(&self, looks: &Looks) -> Vec<VolumeInfo> {
+        let mut infos = Vec::new();
+        for (pool, snapshot) in looks {
+            if let (Ok(open), Ok(snapshot)) = (&pool.open, snapshot) {
+                let volumes = snapshot.volumes.iter();
+                infos.extend(volumes.map(|v| self.volume_info(&pool.name, open, snapshot, v)));
+            }
+        }
+        let known: Vec<VolumeState> = self.inner().store.get().volumes.clone();
+        for volume in known {
+            if infos.iter().any(|info| info.name == volume.name) {
+                continue;
+            }
+            let pool = looks.iter().find(|(pool, _)| pool.name == volume.pool);
+            infos.push(absent_volume(&volume, pool.map(|(_, snapshot)| snapshot)));
+        }
+        infos.sort_by(|a, b| a.name.cmp(&b.name));
+        infos
+    }
+
+    fn volume_info(
+        &self,
+        pool: &str,
+        open: &Opened,
+        snapshot: &ShardSnapshot,
+        volume: &VolumeSnapshot,
+    ) -> VolumeInfo {
+        let (view, stats) = (&volume.view, &volume.stats);
+        let job = self.job(&view.name);
+        let running = job.as_ref().is_some_and(|job| job.progress == JobState::Running);
+        let mut attention = Attention::default();
+        let mut state = match &snapshot.state {
+            forebay_engine::State::Opening => State::Opening,
+            _ if view.draining || running => State::Draining,
+            _ => State::Ok,
+        };
+        if stats.lost_blocks > 0 {
+            state = State::Degraded;
+            let lost = stats.lost_blocks;
+            attention.why.push(format!(
+                "{lost} blocks are lost: both the cache's copy and its twin are unreadable"
+            ));
+            attention.action.push(
+                "reads of them fail until they are written again: restore these files".into(),
+            );
+        }
+        if snapshot.pool.degraded {
+            state = State::Degraded;
+            attention.why.push(format!("a cache device of pool {pool} has failed"));
+            attention.action.push(format!("see: forebay pool show {pool}"));
+        }
+        if let Some(error) = open.problems.get(&view.name) {
+            state = State::Offline;
+            attention = of_error(error);
+        } else if let Some(why) = &view.offline {
+            state = State::Offline;
+            attention.why.push(why.clone());
+            attention
+                .action
+                .push(format!("when that is mended: forebay volume attach {}", view.name));
+        }
+        let now = volume_counters(&view.name, pool, stats);
+        let inner = self.inner();
+        let ratio = |window| now.hit_ratio_since(&inner.samples.before(&view.name, pool, window));
+        VolumeInfo {
+            name: view.name.clone(),
+            pool: pool.to_string(),
+            state,
+            mode: api_mode(view.mode),
+            origin: view.origin.clone(),
+            bytes: view.bytes,
+            used_bytes: stats.cached_blocks * BLOCK_SIZE as u64,
+            dirty_bytes: stats.dirty_blocks * BLOCK_SIZE as u64,
+            hit_ratio_5m: ratio(FIVE_MINUTES),
+            hit_ratio_1h: ratio(HOUR),
+            export: open.exports.contains_key(&view.name).then(|| self.export_uri(&view.name)),
+            clients: volume.clients as u64,
+            job,
+            attention,
+        }
+    }
+}
+
+/// The state that needs most attention.
+fn worst(states: impl Iterator<Item = State>) -> State {
+    let rank = |state: &State| match state {
+        State::Ok | State::Detached => 0,
+        State::Draining => 1,
+        State::Opening => 2,
+        State::Degraded => 3,
+        State::Offline => 4,
+    };
+    let worst = states.max_by_key(rank).unwrap_or(State::Ok);
+    if worst == State::Detached { State::Ok } else { worst }
+}
+
+fn of_error(error: &ApiError) -> Attention {
+    Attention { why: vec![error.message.clone()], action: error.actions.clone() }
+}
+
+/// A volume that no open pool serves: detached, or its pool is not open.
+fn absent_volume(
+    volume: &VolumeState,
+    pool: Option<&Result<ShardSnapshot, ApiError>>,
+) -> VolumeInfo {
+    let (state, attention) = match pool {
+        Some(Ok(_)) => (State::Detached, Attention::default()),
+        Some(Err(error)) => (State::Offline, missing_pool(volume, error)),
+        None => {
+            let error = ApiError::failed(format!("its pool {} is not configured", volume.pool))
+                .action(format!("open it: forebay pool create {} DEVICE…", volume.pool));
+            (State::Offline, of_error(&error))
+        }
+    };
+    VolumeInfo {
+        name: volume.name.clone(),
+        pool: volume.pool.clone(),
+        state,
+        mode: volume.mode,
+        origin: volume.origin.clone(),
+        bytes: volume.bytes,
+        used_bytes: 0,
+        dirty_bytes: 0,
+        hit_ratio_5m: None,
+        hit_ratio_1h: None,
+        export: None,
+        clients: 0,
+        job: None,
+        attention,
+    }
+}
+
+fn missing_pool(volume: &VolumeState, error: &ApiError) -> Attention {
+    let mut attention = of_error(error);
+    if volume.may_be_dirty {
+        attention.why.push(
+            "the cache may hold data that the origin does not have: do not use the origin".into(),
+        );
+    } else {
+        attention.action.push(format!(
+            "nothing is dirty: the origin {} holds everything and can be used as it is",
+            volume.origin
+        ));
+    }
+    attention
+}

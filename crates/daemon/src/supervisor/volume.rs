@@ -1,0 +1,384 @@
+//! Making volumes and bringing them back.
+
+use super::plan::{Wanted, same_file};
+use super::pool::Made;
+use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, random_uuid, shard_error};
+use crate::convert::{api_mode, device_error, engine_mode};
+use crate::state::{PoolState, VolumeState};
+use forebay_api::reply::Done;
+use forebay_api::request::{
+    CacheRequest, ChangedOrigin, Export, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
+    name_from_origin,
+};
+use forebay_api::size::human;
+use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
+use forebay_engine::{Command, CommandReply, VolumeSpec};
+use forebay_host::device::{Content, identify};
+use forebay_host::origin::Origin;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens an origin for a new volume.
+///
+/// # Errors
+/// It cannot be used, or is a cache device: whoever swaps the two would lose the origin's data.
+fn open_origin(uri: &str) -> Result<Origin, ApiError> {
+    if uri.is_empty() || uri.len() > ORIGIN_BYTES_MAX {
+        let text = format!(
+            "the origin's URI has {} bytes, and a pool remembers {ORIGIN_BYTES_MAX}",
+            uri.len()
+        );
+        return Err(ApiError::usage(text).action("use a shorter path, such as a symbolic link"));
+    }
+    if Path::new(uri).is_absolute() {
+        let content = identify(Path::new(uri)).map_err(|error| device_error(&error))?;
+        if let Content::Pool { .. } = content {
+            let text = format!("the origin {uri} holds {content}: it is a cache device");
+            return Err(
+                ApiError::refused(text).action("were the origin and the cache device swapped?")
+            );
+        }
+    }
+    Origin::open(uri).map_err(|error| {
+        let kind = match &error {
+            forebay_host::origin::OriginError::Device(error) => device_error(error).kind,
+            forebay_host::origin::OriginError::Scheme { .. } => ErrorKind::Usage,
+            _ => ErrorKind::Failed,
+        };
+        ApiError::new(kind, format!("the origin {uri}: {error}"))
+    })
+}
+
+impl Supervisor {
+    pub(super) fn cache(self: &Arc<Self>, request: &CacheRequest) -> Result<Done, ApiError> {
+        let name = request.name.clone().unwrap_or_else(|| name_from_origin(&request.origin));
+        check_name(&name).map_err(ApiError::usage)?;
+        for device in &request.devices {
+            if same_file(device, &request.origin) {
+                let text = format!("{device} cannot be both the origin and its cache");
+                return Err(ApiError::usage(text));
+            }
+        }
+        let user = self.pool_using(&request.devices);
+        let pool_name = match (&user, super::plan::whole_pool_on(&request.devices)) {
+            (Some(user), _) => user.name.clone(),
+            (None, Ok(Some(found))) if !request.force => found,
+            _ => self.free_pool_name(&request.devices),
+        };
+        let wanted = Wanted {
+            name: &pool_name,
+            devices: &request.devices,
+            ram: request.ram.as_deref(),
+            force: request.force,
+        };
+        wanted.check()?;
+        let volume = VolumeCreate {
+            name: name.clone(),
+            origin: request.origin.clone(),
+            pool: Some(pool_name.clone()),
+            mode: request.mode,
+            export: Export::Auto,
+            dry_run: request.dry_run,
+        };
+        let mut planned = match &user {
+            Some(_) => Done::new(Outcome::Planned, format!("would use the pool {pool_name}")),
+            None => self.pool_dry_run(&wanted)?,
+        };
+        if user.is_none() {
+            // An origin that cannot be used is found before a device is written to.
+            drop(open_origin(&request.origin)?);
+        }
+        if request.dry_run {
+            let origin = &request.origin;
+            planned.messages.push(format!("would put it in front of {origin} as volume {name}"));
+            return Ok(planned);
+        }
+        let made = match user {
+            Some(_) => Made::WasOpen,
+            None => self.pool_make(&wanted)?,
+        };
+        let created = self.volume_create(&volume).inspect_err(|_| {
+            if let Made::Created = made {
+                self.pool_undo(&pool_name);
+            }
+        })?;
+        let mut done = self.how_to_use(&name)?;
+        if let (Made::WasOpen, Outcome::Unchanged) = (made, created.outcome) {
+            done.outcome = Outcome::Unchanged;
+        }
+        done.pool = Some(self.pool(&pool_name)?);
+        Ok(done)
+    }
+
+    /// A name for a new pool, after its first device.
+    fn free_pool_name(&self, devices: &[String]) -> String {
+        let base = name_from_origin(devices.first().map_or("pool", String::as_str));
+        let inner = self.inner();
+        let free = |name: &String| !inner.pools.contains_key(name);
+        let numbered = (2..).map(|number| format!("{base}-{number}"));
+        std::iter::once(base.clone()).chain(numbered).find(free).expect("numbers do not end")
+    }
+
+    fn how_to_use(&self, name: &str) -> Result<Done, ApiError> {
+        let volume = self.volume(name)?;
+        let pool = self.pool(&volume.pool)?;
+        let text = format!(
+            "volume {name}: {} of {} behind {} of cache, {}",
+            human(volume.bytes),
+            volume.origin,
+            human(pool.capacity_bytes),
+            volume.mode
+        );
+        let mut done = Done::new(Outcome::Changed, text);
+        if let Some(uri) = &volume.export {
+            let socket = self.nbd_socket.display();
+            done.messages.push(format!("reach it at  {uri}"));
+            done.messages.push(format!("try it       nbdinfo '{uri}'"));
+            done.messages
+                .push(format!("as a disk    sudo nbd-client -unix {socket} -N {name} /dev/nbd0"));
+            done.messages.push(format!(
+                "in a VM      -drive driver=nbd,server.type=unix,server.path={socket},export={name}"
+            ));
+        }
+        done.messages.push("watch it     forebay status; forebay iostat 1".to_string());
+        done.volume = Some(volume);
+        Ok(done)
+    }
+
+    /// The pool that a volume goes to.
+    fn pool_for(&self, wanted: Option<&str>) -> Result<String, ApiError> {
+        if let Some(name) = wanted {
+            return self.open_pool(name).map(|_| name.to_string());
+        }
+        let names: Vec<String> = self.inner().pools.keys().cloned().collect();
+        match &names[..] {
+            [] => Err(ApiError::usage("there is no pool yet")
+                .action("make one: forebay pool create NAME DEVICE…")),
+            [only] => Ok(only.clone()),
+            _ => Err(ApiError::usage("there are several pools")
+                .action(format!("choose one: --pool {}", names.join(" or --pool ")))),
+        }
+    }
+
+    pub(super) fn volume_create(
+        self: &Arc<Self>,
+        request: &VolumeCreate,
+    ) -> Result<Done, ApiError> {
+        check_name(&request.name).map_err(ApiError::usage)?;
+        if let Some(done) = self.is_this_volume(request)? {
+            return Ok(done);
+        }
+        let pool = self.pool_for(request.pool.as_deref())?;
+        let name = &request.name;
+        if request.dry_run {
+            let bytes = open_origin(&request.origin)?.bytes();
+            let mode = request.mode.unwrap_or_default();
+            let (origin, size) = (&request.origin, human(bytes));
+            let text = format!("would make volume {name}: {size} of {origin}, pool {pool}, {mode}");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.volume_add(request, &pool)?;
+        self.how_to_use(name)
+    }
+
+    /// Whether exactly this volume is there. Another one of its name or on its origin is an error.
+    fn is_this_volume(&self, request: &VolumeCreate) -> Result<Option<Done>, ApiError> {
+        let name = &request.name;
+        for other in self.volumes() {
+            let same_origin = same_file(&other.origin, &request.origin);
+            if other.name != *name {
+                if same_origin && other.state != forebay_api::reply::State::Detached {
+                    let text = format!("{} is the origin of volume {}", other.origin, other.name);
+                    return Err(ApiError::conflict(text));
+                }
+                continue;
+            }
+            let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == other.pool);
+            if !same_origin || !same_pool {
+                let text = format!(
+                    "there is a volume {name:?} on {} in pool {}",
+                    other.origin, other.pool
+                );
+                return Err(ApiError::conflict(text).action("choose another name: --name, or NAME"));
+            }
+            if other.state == forebay_api::reply::State::Detached {
+                return Err(ApiError::conflict(format!("volume {name} is there, and detached"))
+                    .action(format!("bring it back: forebay volume attach {name}")));
+            }
+            if let Some(mode) = request.mode.filter(|mode| *mode != other.mode) {
+                let text = format!("volume {name} is there, in mode {}", other.mode);
+                return Err(ApiError::conflict(text)
+                    .action(format!("switch it: forebay volume mode {name} {mode}")));
+            }
+            let mut done = self.how_to_use(name)?;
+            done.outcome = Outcome::Unchanged;
+            return Ok(Some(done));
+        }
+        Ok(None)
+    }
+
+    /// Adds a volume to an open pool, offers it and remembers it.
+    pub(super) fn volume_add(
+        self: &Arc<Self>,
+        request: &VolumeCreate,
+        pool: &str,
+    ) -> Result<(), ApiError> {
+        let open = self.open_pool(pool)?;
+        let origin = open_origin(&request.origin)?;
+        let mode = request.mode.unwrap_or_default();
+        if let Some(notice) = origin.notice() {
+            tracing::info!(volume = request.name.as_str(), "{notice}");
+        }
+        let bytes = origin.bytes();
+        let spec = VolumeSpec {
+            name: request.name.clone(),
+            origin: request.origin.clone(),
+            bytes,
+            uuid: random_uuid()?,
+            fingerprint: origin.fingerprint().encode(),
+            mode: engine_mode(mode),
+            volatile_cache: origin.volatile_cache(),
+        };
+        let before = self.inner().store.get().volume(&request.name).cloned();
+        self.remember(|all| {
+            all.put_volume(VolumeState {
+                name: request.name.clone(),
+                pool: pool.to_string(),
+                origin: request.origin.clone(),
+                mode,
+                export: request.export,
+                bytes,
+                may_be_dirty: mode.may_be_dirty(),
+                accepted_origin: None,
+            });
+        })?;
+        let reply = open.handle.add_volume(spec, origin, COMMAND_TIMEOUT);
+        let volume = match reply {
+            Ok(CommandReply::Added(volume)) => volume,
+            failed => {
+                self.remember(|all| {
+                    all.volumes.retain(|volume| volume.name != request.name);
+                    all.volumes.extend(before);
+                })?;
+                return Err(match failed {
+                    Ok(CommandReply::Failed(why)) => ApiError::failed(why),
+                    Ok(other) => ApiError::failed(format!("the pool answered {other:?}")),
+                    Err(error) => shard_error(pool, &error),
+                });
+            }
+        };
+        let mut open = self.open_pool(pool)?;
+        self.export(&mut open, &request.name, volume, bytes, mode);
+        let mut inner = self.inner();
+        if let Some(Ok(now)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
+            now.exports = open.exports;
+        }
+        drop(inner);
+        tracing::info!(pool, volume = request.name.as_str(), mode = mode.name(), "volume added");
+        Ok(())
+    }
+
+    /// The volume's origin is no longer a problem.
+    pub(super) fn forget_problem(&self, pool: &str, volume: &str) {
+        let mut inner = self.inner();
+        if let Some(Ok(open)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
+            open.problems.remove(volume);
+        }
+    }
+
+    pub(super) fn volume_attach(
+        self: &Arc<Self>,
+        request: &VolumeAttach,
+    ) -> Result<Done, ApiError> {
+        let name = &request.name;
+        let known = self.inner().store.get().volume(name).cloned();
+        let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
+        match (self.find_volume(name), known) {
+            (Ok(found), _) => {
+                let offline = found.snapshot.view.offline.is_some();
+                if !offline && !found.open.problems.contains_key(name) {
+                    let mut done = self.how_to_use(name)?;
+                    done.outcome = Outcome::Unchanged;
+                    return Ok(done);
+                }
+                if request.dry_run {
+                    return planned(format!("would bring {name} back into service"));
+                }
+                self.attach_offline(&found, request.changed)?;
+                self.how_to_use(name)
+            }
+            (Err(error), None) => Err(error),
+            (Err(_), Some(known)) => {
+                if request.dry_run {
+                    return planned(format!("would attach {name} to pool {}", known.pool));
+                }
+                self.reopen_if_closed(&known.pool)?;
+                if self.find_volume(name).is_err() {
+                    let create = VolumeCreate {
+                        name: name.clone(),
+                        origin: known.origin.clone(),
+                        pool: Some(known.pool.clone()),
+                        mode: Some(known.mode),
+                        export: known.export,
+                        dry_run: false,
+                    };
+                    self.volume_add(&create, &known.pool)?;
+                }
+                self.how_to_use(name)
+            }
+        }
+    }
+
+    /// Tries again to open a pool whose devices were missing.
+    fn reopen_if_closed(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
+        let closed = match self.inner().pools.get(name) {
+            Some(pool) if pool.open.is_err() => pool.paths.clone(),
+            Some(_) => return Ok(()),
+            None => return Err(self.no_such_pool(name)),
+        };
+        let stored = self.inner().store.get().pools.iter().find(|pool| pool.name == name).cloned();
+        let state = stored.unwrap_or_else(|| PoolState {
+            name: name.to_string(),
+            devices: closed,
+            ram_bytes: None,
+        });
+        self.start_pool(&state)
+    }
+
+    /// Brings a volume back whose origin was missing or is not as the pool remembers it.
+    fn attach_offline(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        changed: ChangedOrigin,
+    ) -> Result<(), ApiError> {
+        let name = &found.snapshot.view.name;
+        if changed == ChangedOrigin::DropDirty {
+            // The origin has to be usable before anything is given up.
+            drop(open_origin(&found.snapshot.view.origin)?);
+            let command = Command::ForceDropDirty(found.snapshot.view.id);
+            let reply = found.open.handle.command(command, COMMAND_TIMEOUT);
+            if let CommandReply::Failed(why) =
+                reply.map_err(|error| shard_error(&found.pool, &error))?
+            {
+                return Err(ApiError::failed(format!("drop the dirty data of {name}: {why}")));
+            }
+            return self.replace_origin(found);
+        }
+        self.reopen_pool(&found.pool, (name, changed))?;
+        let open = self.open_pool(&found.pool)?;
+        match open.problems.get(name) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The mode that a volume is in, from the engine's view.
+    pub(super) fn mode_of(found: &FoundVolume) -> Mode {
+        api_mode(found.snapshot.view.mode)
+    }
+
+    /// The notices that are kept for a pool.
+    pub(super) fn notices_of(open: &super::Opened) -> Vec<String> {
+        lock(&open.notices).iter().cloned().collect()
+    }
+}
