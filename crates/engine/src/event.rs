@@ -122,7 +122,8 @@ pub enum Command {
     Drain(VolumeId),
     /// Ends a drain, removal or mode switch that still runs; the volume stays as it was.
     Cancel(VolumeId),
-    /// Drops the dirty blocks of a volume that lie on a device that is lost. What the origin holds counts.
+    /// Drops the dirty blocks of a volume that lie on a device that is lost, or all of them when the volume is
+    /// not served because its origin was changed. What the origin holds counts.
     ForceDropDirty(VolumeId),
     /// Writes a checkpoint and marks the pool clean. Afterwards the engine refuses requests.
     Shutdown,

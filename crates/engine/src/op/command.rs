@@ -161,12 +161,14 @@ impl Engine {
         }
     }
 
-    /// What the origin holds counts: dirty blocks on a lost device are given up.
+    /// What the origin holds counts: dirty blocks on a lost device are given up, and all of a volume that is
+    /// not served, because its origin was changed.
     fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
         };
-        let lost = |block: &u64| self.dead || v.unreadable.contains(block);
+        let all = self.dead || v.offline.is_some();
+        let lost = |block: &u64| all || v.unreadable.contains(block);
         let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
         let base = v.base;
         let changed = !blocks.is_empty();
