@@ -10,8 +10,11 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
+const PATIENCE: Duration = Duration::from_secs(1);
+const DYING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The directories of this daemon, and the lock on them.
 #[derive(Debug)]
@@ -80,8 +83,11 @@ impl Place {
     }
 
     /// Leaves a link to the control socket where clients look by themselves, unless another daemon is
-    /// there. `None` when it was not possible or not necessary.
+    /// there or `$FOREBAY_SOCKET` tells them. `None` when it was not possible or not necessary.
     pub fn announce(&self) -> Option<Announced> {
+        if std::env::var_os("FOREBAY_SOCKET").is_some_and(|path| !path.is_empty()) {
+            return None;
+        }
         let link = public_dir()?.join(CONTROL_SOCKET);
         let socket = self.control_socket();
         if link == socket || UnixStream::connect(&link).is_ok() {
@@ -130,11 +136,9 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
         .truncate(false)
         .open(&path)
         .with_context(|| format!("open {}", path.display()))?;
-    match file.try_lock() {
+    match lock_patiently(&mut file) {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
+        Err((TryLockError::WouldBlock, pid)) => {
             bail!(
                 "another forebayd (process {}) uses the state directory {}; stop it first, or \
                  choose another --state-dir",
@@ -142,13 +146,36 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
                 dir.display()
             );
         }
-        Err(TryLockError::Error(error)) => {
+        Err((TryLockError::Error(error), _)) => {
             return Err(error).with_context(|| format!("lock {}", path.display()));
         }
     }
     file.set_len(0).and_then(|()| file.rewind()).context("write the lock file")?;
     writeln!(file, "{}", std::process::id()).context("write the lock file")?;
     Ok(file)
+}
+
+/// Tries for a moment, because a daemon that was killed holds its locks until the kernel has taken it
+/// apart: for a second, and longer while the process that holds it is dead but not gone. Says which that is.
+fn lock_patiently(file: &mut File) -> Result<(), (TryLockError, String)> {
+    let begin = Instant::now();
+    loop {
+        let Err(error) = file.try_lock() else { return Ok(()) };
+        let mut pid = String::new();
+        let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+        let patience = if is_dying(pid.trim()) { DYING_PATIENCE } else { PATIENCE };
+        if begin.elapsed() > patience || matches!(error, TryLockError::Error(_)) {
+            return Err((error, pid));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the process is dead, or there is none.
+fn is_dying(pid: &str) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
 
 /// Binds a unix socket that only this user may use. A stale socket is replaced: it is made beside and moved

@@ -7,6 +7,7 @@
 mod job;
 mod listen;
 mod open;
+mod origin;
 mod plan;
 mod pool;
 mod view;

@@ -1,22 +1,18 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
-use super::{
-    COMMAND_TIMEOUT, NOTICES_KEPT, Opened, Pool, Supervisor, fingerprint_text, lock, shard_error,
-};
+use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, pool_error};
-use crate::state::{PoolState, VolumeState};
+use crate::state::PoolState;
+use forebay_api::ApiError;
 use forebay_api::reply::DeviceInfo;
-use forebay_api::request::{ChangedOrigin, Export as ExportKind, VolumeCreate};
-use forebay_api::{ApiError, Mode};
-use forebay_engine::{Command, CommandReply, Notice, Tuning, VolumeId};
+use forebay_api::request::{ChangedOrigin, VolumeCreate};
+use forebay_engine::{Notice, Tuning, VolumeId};
 use forebay_format::BLOCK_SIZE;
-use forebay_format::superblock::{VolumeEntry, field_text};
+use forebay_format::superblock::field_text;
 use forebay_host::Backend;
-use forebay_host::device::Access;
-use forebay_host::fingerprint;
+use forebay_host::device::{Access, DeviceError};
 use forebay_host::notice::{HostNotice, NoticeSink};
-use forebay_host::origin::Origin;
-use forebay_host::pool::{PoolOnDisk, read_pool};
+use forebay_host::pool::{PoolError, PoolOnDisk, read_pool};
 use forebay_host::shard::{ShardHandle, ShardSettings};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -26,14 +22,8 @@ use std::time::Duration;
 
 /// How long recovery may take before a request stops waiting for it. It goes on.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(100);
-
-/// What is known of a volume's origin before the pool opens.
-struct Origins {
-    usable: Vec<(VolumeId, Origin)>,
-    problems: BTreeMap<String, ApiError>,
-    /// Volumes whose origin is there but not the one that the pool remembers.
-    changed: Vec<String>,
-}
+/// How long after the start of the daemon a device may still be in use by the one before.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Supervisor {
     /// Opens all pools that the configuration and the state name, and makes the configured volumes. What
@@ -139,6 +129,26 @@ impl Supervisor {
         self.settle_pool(name, &changed)
     }
 
+    /// At the start, tries again for a while when something is in use: a daemon that was killed holds its
+    /// devices until the kernel has ended its I/O.
+    pub(super) fn patiently<T, E>(
+        &self,
+        mut open: impl FnMut() -> Result<T, E>,
+        is_in_use: fn(&E) -> bool,
+    ) -> Result<T, E> {
+        loop {
+            match open() {
+                Err(error) if is_in_use(&error) => {
+                    if self.inner().opened || self.started.elapsed() > IN_USE_PATIENCE {
+                        return Err(error);
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// Starts the shard of a pool. Its volumes are exported at once: requests wait until it is open.
     /// Returns the volumes whose origin was changed.
     fn launch_pool(
@@ -147,7 +157,9 @@ impl Supervisor {
         accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Vec<String>, ApiError> {
         let paths: Vec<PathBuf> = pool.devices.iter().map(PathBuf::from).collect();
-        let on_disk = read_pool(&paths, Access::Exclusive).map_err(|error| pool_error(&error))?;
+        let on_disk = self
+            .patiently(|| read_pool(&paths, Access::Exclusive), is_pool_in_use)
+            .map_err(|error| pool_error(&error))?;
         let found = on_disk.name();
         if found != pool.name {
             let devices = pool.devices.join(" ");
@@ -230,113 +242,6 @@ impl Supervisor {
         Ok((opened, origins.changed))
     }
 
-    /// Opens the origins of a pool's volumes and checks that they are the right ones.
-    fn open_origins(
-        &self,
-        pool: &str,
-        entries: &[VolumeEntry],
-        accept: Option<(&str, ChangedOrigin)>,
-    ) -> Result<Origins, ApiError> {
-        let mut origins =
-            Origins { usable: Vec::new(), problems: BTreeMap::new(), changed: Vec::new() };
-        for entry in entries {
-            let (name, uri) = (field_text(&entry.name), field_text(&entry.origin));
-            self.know_volume(pool, entry, &name, &uri)?;
-            let origin = match Origin::open(&uri) {
-                Ok(origin) => origin,
-                Err(error) => {
-                    let text = format!("the origin {uri} cannot be used: {error}");
-                    let error = ApiError::failed(text)
-                        .action(format!("when it is back: forebay volume attach {name}"));
-                    tracing::error!(pool, volume = name.as_str(), "{}", error.message);
-                    origins.problems.insert(name, error);
-                    continue;
-                }
-            };
-            let keep = accept == Some((&name, ChangedOrigin::KeepDirty));
-            match self.check_origin(entry, &name, &origin, keep)? {
-                None => origins.usable.push((VolumeId(entry.id.get()), origin)),
-                Some(error) => {
-                    tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
-                    origins.problems.insert(name.clone(), error);
-                    origins.changed.push(name);
-                }
-            }
-        }
-        Ok(origins)
-    }
-
-    /// Whether the origin is the one that the pool remembers, or one that was accepted in its place.
-    fn check_origin(
-        &self,
-        entry: &VolumeEntry,
-        name: &str,
-        origin: &Origin,
-        keep: bool,
-    ) -> Result<Option<ApiError>, ApiError> {
-        let now = origin.fingerprint();
-        let mismatch = match fingerprint::check(&entry.fingerprint, entry.bytes.get(), &now) {
-            Ok(()) => return Ok(None),
-            Err(mismatch) => mismatch,
-        };
-        let shrank = matches!(mismatch, fingerprint::Mismatch::Shrunk { .. });
-        let text = fingerprint_text(&now.encode());
-        let known = self.inner().store.get().volume(name).cloned();
-        let accepted = known.and_then(|known| known.accepted_origin);
-        if !shrank && accepted.as_ref() == Some(&text) {
-            return Ok(None);
-        }
-        if keep && !shrank {
-            self.remember(|all| {
-                if let Some(volume) = all.volume_mut(name) {
-                    volume.accepted_origin = Some(text);
-                }
-            })?;
-            return Ok(None);
-        }
-        let uri = field_text(&entry.origin);
-        let error = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"));
-        let drop_it = format!(
-            "if the origin is right, and what the cache holds is to be lost: forebay volume attach \
-             {name} --drop-dirty"
-        );
-        Ok(Some(match shrank {
-            true => error
-                .action(format!("grow it back, then: forebay volume attach {name}"))
-                .action(drop_it),
-            false => error.action(drop_it).action(format!(
-                "if the cache is right, and is to be written to this origin: forebay volume attach \
-                 {name} --keep-dirty"
-            )),
-        }))
-    }
-
-    /// Remembers a volume that the superblock names, before it is served: with the devices gone, this is
-    /// all that is left to say whether anything is lost.
-    fn know_volume(
-        &self,
-        pool: &str,
-        entry: &VolumeEntry,
-        name: &str,
-        uri: &str,
-    ) -> Result<(), ApiError> {
-        let mode = forebay_engine::Mode::from_raw(entry.mode).map_or(Mode::default(), api_mode);
-        self.remember(|all| {
-            let known = all.volume(name).cloned();
-            let dirty = known.as_ref().is_none_or(|known| known.may_be_dirty);
-            all.put_volume(VolumeState {
-                name: name.to_string(),
-                pool: pool.to_string(),
-                origin: uri.to_string(),
-                mode,
-                export: known.as_ref().map_or(ExportKind::Auto, |known| known.export),
-                bytes: entry.bytes.get(),
-                may_be_dirty: mode.may_be_dirty() || dirty,
-                accepted_origin: known.and_then(|known| known.accepted_origin),
-            });
-        })
-    }
-
     /// Waits until a pool is open, and then puts right what only an open pool can: a changed origin under
     /// a volume without dirty data only costs the cached blocks.
     fn settle_pool(self: &Arc<Self>, name: &str, changed: &[String]) -> Result<(), ApiError> {
@@ -374,36 +279,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Puts the origin as it is now under a volume, and forgets what was cached of it.
-    pub(super) fn replace_origin(
-        self: &Arc<Self>,
-        found: &super::FoundVolume,
-    ) -> Result<(), ApiError> {
-        let view = &found.snapshot.view;
-        let reply = found
-            .open
-            .handle
-            .command(Command::RemoveVolume(view.id), COMMAND_TIMEOUT)
-            .map_err(|error| shard_error(&found.pool, &error))?;
-        if let CommandReply::Failed(why) = reply {
-            return Err(ApiError::failed(format!(
-                "forget what was cached of {}: {why}",
-                view.name
-            )));
-        }
-        let export = self.inner().store.get().volume(&view.name).map(|known| known.export);
-        let request = VolumeCreate {
-            name: view.name.clone(),
-            origin: view.origin.clone(),
-            pool: Some(found.pool.clone()),
-            mode: Some(api_mode(view.mode)),
-            export: export.unwrap_or_default(),
-            dry_run: false,
-        };
-        self.forget_problem(&found.pool, &view.name);
-        self.volume_add(&request, &found.pool)
-    }
-
     /// Notes which volumes of a pool cannot have dirty data any more.
     pub(super) fn note_clean(&self, pool: &str) {
         let Ok(open) = self.open_pool(pool) else { return };
@@ -426,6 +301,10 @@ impl Supervisor {
             tracing::warn!(pool, "note that nothing is dirty: {error}");
         }
     }
+}
+
+fn is_pool_in_use(error: &PoolError) -> bool {
+    matches!(error, PoolError::Device(DeviceError::InUse { .. }))
 }
 
 fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<DeviceInfo> {

@@ -1,0 +1,167 @@
+//! The origins of a pool's volumes: opened, and checked that they are the right ones.
+
+use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
+use crate::convert::api_mode;
+use crate::state::VolumeState;
+use forebay_api::request::{ChangedOrigin, Export as ExportKind, VolumeCreate};
+use forebay_api::{ApiError, Mode};
+use forebay_engine::{Command, CommandReply, VolumeId};
+use forebay_format::superblock::{VolumeEntry, field_text};
+use forebay_host::device::DeviceError;
+use forebay_host::fingerprint;
+use forebay_host::origin::{Origin, OriginError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is known of a volume's origin before the pool opens.
+pub(super) struct Origins {
+    pub usable: Vec<(VolumeId, Origin)>,
+    pub problems: BTreeMap<String, ApiError>,
+    /// Volumes whose origin is there but not the one that the pool remembers.
+    pub changed: Vec<String>,
+}
+
+impl Supervisor {
+    /// Opens the origins of a pool's volumes and checks that they are the right ones.
+    pub(super) fn open_origins(
+        &self,
+        pool: &str,
+        entries: &[VolumeEntry],
+        accept: Option<(&str, ChangedOrigin)>,
+    ) -> Result<Origins, ApiError> {
+        let mut origins =
+            Origins { usable: Vec::new(), problems: BTreeMap::new(), changed: Vec::new() };
+        for entry in entries {
+            let (name, uri) = (field_text(&entry.name), field_text(&entry.origin));
+            self.know_volume(pool, entry, &name, &uri)?;
+            let origin = match self.patiently(|| Origin::open(&uri), is_origin_in_use) {
+                Ok(origin) => origin,
+                Err(error) => {
+                    let text = format!("the origin {uri} cannot be used: {error}");
+                    let error = ApiError::failed(text)
+                        .action(format!("when it is back: forebay volume attach {name}"));
+                    tracing::error!(pool, volume = name.as_str(), "{}", error.message);
+                    origins.problems.insert(name, error);
+                    continue;
+                }
+            };
+            let keep = accept == Some((&name, ChangedOrigin::KeepDirty));
+            match self.check_origin(entry, &name, &origin, keep)? {
+                None => origins.usable.push((VolumeId(entry.id.get()), origin)),
+                Some(error) => {
+                    tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
+                    origins.problems.insert(name.clone(), error);
+                    origins.changed.push(name);
+                }
+            }
+        }
+        Ok(origins)
+    }
+
+    /// Whether the origin is the one that the pool remembers, or one that was accepted in its place.
+    fn check_origin(
+        &self,
+        entry: &VolumeEntry,
+        name: &str,
+        origin: &Origin,
+        keep: bool,
+    ) -> Result<Option<ApiError>, ApiError> {
+        let now = origin.fingerprint();
+        let mismatch = match fingerprint::check(&entry.fingerprint, entry.bytes.get(), &now) {
+            Ok(()) => return Ok(None),
+            Err(mismatch) => mismatch,
+        };
+        let shrank = matches!(mismatch, fingerprint::Mismatch::Shrunk { .. });
+        let text = fingerprint_text(&now.encode());
+        let known = self.inner().store.get().volume(name).cloned();
+        let accepted = known.and_then(|known| known.accepted_origin);
+        if !shrank && accepted.as_ref() == Some(&text) {
+            return Ok(None);
+        }
+        if keep && !shrank {
+            self.remember(|all| {
+                if let Some(volume) = all.volume_mut(name) {
+                    volume.accepted_origin = Some(text);
+                }
+            })?;
+            return Ok(None);
+        }
+        let uri = field_text(&entry.origin);
+        let error = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"));
+        let drop_it = format!(
+            "if the origin is right, and what the cache holds is to be lost: forebay volume attach \
+             {name} --drop-dirty"
+        );
+        Ok(Some(match shrank {
+            true => error
+                .action(format!("grow it back, then: forebay volume attach {name}"))
+                .action(drop_it),
+            false => error.action(drop_it).action(format!(
+                "if the cache is right, and is to be written to this origin: forebay volume attach \
+                 {name} --keep-dirty"
+            )),
+        }))
+    }
+
+    /// Remembers a volume that the superblock names, before it is served: with the devices gone, this is
+    /// all that is left to say whether anything is lost.
+    fn know_volume(
+        &self,
+        pool: &str,
+        entry: &VolumeEntry,
+        name: &str,
+        uri: &str,
+    ) -> Result<(), ApiError> {
+        let mode = forebay_engine::Mode::from_raw(entry.mode).map_or(Mode::default(), api_mode);
+        self.remember(|all| {
+            let known = all.volume(name).cloned();
+            let dirty = known.as_ref().is_none_or(|known| known.may_be_dirty);
+            all.put_volume(VolumeState {
+                name: name.to_string(),
+                pool: pool.to_string(),
+                origin: uri.to_string(),
+                mode,
+                export: known.as_ref().map_or(ExportKind::Auto, |known| known.export),
+                bytes: entry.bytes.get(),
+                may_be_dirty: mode.may_be_dirty() || dirty,
+                accepted_origin: known.and_then(|known| known.accepted_origin),
+            });
+        })
+    }
+
+    /// Puts the origin as it is now under a volume, and forgets what was cached of it.
+    pub(super) fn replace_origin(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
+        let view = &found.snapshot.view;
+        let reply = found
+            .open
+            .handle
+            .command(Command::RemoveVolume(view.id), COMMAND_TIMEOUT)
+            .map_err(|error| shard_error(&found.pool, &error))?;
+        if let CommandReply::Failed(why) = reply {
+            return Err(ApiError::failed(format!(
+                "forget what was cached of {}: {why}",
+                view.name
+            )));
+        }
+        let export = self.inner().store.get().volume(&view.name).map(|known| known.export);
+        let request = VolumeCreate {
+            name: view.name.clone(),
+            origin: view.origin.clone(),
+            pool: Some(found.pool.clone()),
+            mode: Some(api_mode(view.mode)),
+            export: export.unwrap_or_default(),
+            dry_run: false,
+        };
+        self.forget_problem(&found.pool, &view.name);
+        self.volume_add(&request, &found.pool)
+    }
+}
+
+fn is_origin_in_use(error: &OriginError) -> bool {
+    match error {
+        OriginError::Device(error) => matches!(error, DeviceError::InUse { .. }),
+        // A modelled disk has no kind of error for this.
+        OriginError::Spindle(error) => error.to_string().contains("in use by another process"),
+        _ => false,
+    }
+}
