@@ -101,14 +101,24 @@ impl Engine {
         };
         for _ in 0..VICTIMS_MAX {
             let Some((segment, choice)) = choose(self.candidates(), dirty_max) else { break };
+            if self.victims_are_dead() && self.segments.table[segment as usize].live > 0 {
+                break; // The dead ones on their own: nothing in the index needs to be looked for.
+            }
             self.segments.table[segment as usize].usage = Use::Victim;
             self.reclaim.victims.push(Victim { segment, choice });
         }
         self.reclaim.starves = self.reclaim.victims.is_empty();
-        if !self.reclaim.victims.is_empty() {
+        if !self.reclaim.victims.is_empty() && !self.victims_are_dead() {
             self.reclaim.scan = Some(0);
             self.index.track_moves(true);
         }
+    }
+
+    /// Whether there are victims and nothing lives in any of them.
+    fn victims_are_dead(&self) -> bool {
+        let mut victims = self.reclaim.victims.iter();
+        !self.reclaim.victims.is_empty()
+            && victims.all(|victim| self.segments.table[victim.segment as usize].live == 0)
     }
 
     pub(crate) fn reclaim_scanning(&self) -> bool {
