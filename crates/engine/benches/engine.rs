@@ -167,8 +167,8 @@ fn index_memory() {
         let index = world.as_ref().unwrap().engine.pool_stats().index_bytes;
         (info.bytes_current, cached, index, pool_bytes / BLOCK)
     };
-    let (small_bytes, small_cached, ..) = held(256 * MIB);
-    let (bytes, cached, index, slots) = held(4 * GIB);
+    let (small_bytes, small_cached, ..) = held(64 * MIB);
+    let (bytes, cached, index, slots) = held(GIB);
     let per_block =
         (bytes - small_bytes) as f64 / (cached.saturating_sub(small_cached)).max(1) as f64;
     let more = format!(
@@ -188,7 +188,7 @@ fn spec_full(pool_bytes: u64) -> WorldSpec {
 /// part of a recovery, and the bytes that it reads.
 fn recovery() {
     for round in 0..3 {
-        let pool_bytes = 4 * GIB;
+        let pool_bytes = GIB;
         let devices = Devices::new(pool_bytes, pool_bytes * 4, true);
         let mut world = World::with_devices(&spec_full(pool_bytes), devices);
         let mut random = Random(19 + round as u64);

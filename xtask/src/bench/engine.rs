@@ -105,7 +105,7 @@ fn note(case: &Case) -> &'static str {
     match case.bench {
         "read-hit" | "read-hit-256m" => "one thread, no RAM tier; includes the device's copy",
         "write-back" => "one thread; includes the client's, the record's and the device's copy",
-        "index-memory" => "heap of a 4 GiB pool minus that of a 256 MiB pool, by blocks cached",
+        "index-memory" => "heap of a 1 GiB pool minus that of a 64 MiB pool, by blocks cached",
         "recovery-cpu" => "the processor's part; see the bench `recovery` for real devices",
         _ => "all bytes to the cache device: records, checkpoints, superblocks",
     }
