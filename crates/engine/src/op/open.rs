@@ -729,6 +729,9 @@ impl Engine {
             dirty: self.volumes.iter().flatten().map(|v| v.dirty.len()).sum(),
         }));
         self.recover_tries.clear();
+        if self.segments.devices.iter().any(|device| !device.healthy) {
+            self.superblock_write(Then::Away(1));
+        }
         for (id, command) in std::mem::take(&mut self.early_commands) {
             self.command(id, command);
         }

@@ -11,6 +11,7 @@ use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
+use crate::op::superblock::Then;
 use crate::op::{Op, read};
 use crate::segment::{SegmentId, Use};
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
@@ -451,6 +452,9 @@ impl Engine {
                     self.send(point);
                     self.seal(point);
                 }
+            }
+            if self.state != crate::engine::State::Opening {
+                self.superblock_write(Then::Away(1));
             }
             return;
         }

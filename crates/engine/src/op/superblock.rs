@@ -24,6 +24,9 @@ pub(crate) enum Then {
     Switched(VolumeId, CommandId),
     /// The pool is closed.
     Closed,
+    /// A device is away: so many more updates, so that it is told from one that only missed the last
+    /// update before a crash.
+    Away(u8),
 }
 
 /// The superblock in memory, and the update under way.
@@ -165,6 +168,8 @@ impl Engine {
                     self.out.push(Effect::CommandDone { id, reply: CommandReply::Changed });
                 }
                 Then::Closed => self.closed(),
+                Then::Away(0) => {}
+                Then::Away(more) => self.superblock_write(Then::Away(more - 1)),
             }
         }
     }
