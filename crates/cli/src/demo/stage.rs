@@ -49,6 +49,8 @@ pub struct Row {
     pub sequential: Seen,
     /// Share of the mixed workload's reads that the cache answered.
     pub hits: Option<f64>,
+    /// Share of the sequential workload's bytes that the cache answered.
+    pub sequential_hits: Option<f64>,
 }
 
 /// What the kill has shown.
@@ -228,7 +230,13 @@ impl Demo {
         let mut device = Device::Spindle(Box::new(BareSpindle::new(disk)));
         let mixed = self.mixed(&mut device, MIXED_BARE)?;
         let sequential = self.stream(&mut device)?;
-        self.show.rows.push(Row { name: "bare disk", mixed, sequential, hits: None });
+        self.show.rows.push(Row {
+            name: "bare disk",
+            mixed,
+            sequential,
+            hits: None,
+            sequential_hits: None,
+        });
         Ok(())
     }
 
@@ -245,7 +253,13 @@ impl Demo {
         let until = Until { time: SEQUENTIAL, stop: &self.stop };
         let job = Job::Sequential { offset: 0, bytes: SEQUENTIAL_BYTES };
         let sequential = load::run(&mut device, job, DEPTH_SEQUENTIAL, &until);
-        self.show.rows.push(Row { name: "bare fast device", mixed, sequential, hits: None });
+        self.show.rows.push(Row {
+            name: "bare fast device",
+            mixed,
+            sequential,
+            hits: None,
+            sequential_hits: None,
+        });
         self.go_on()
     }
 
@@ -258,9 +272,14 @@ impl Demo {
         if let Some(why) = &mixed.broken {
             return Err(ApiError::failed(format!("the mixed workload on {name}: {why}")));
         }
-        let hits = daemon.counters()?.hit_ratio_since(&before);
+        let between = daemon.counters()?;
+        let hits = between.hit_ratio_since(&before);
         let sequential = self.stream(&mut device)?;
-        self.show.rows.push(Row { name, mixed, sequential, hits });
+        let after = daemon.counters()?;
+        let origin = after.read_bytes_origin - between.read_bytes_origin;
+        let all = (after.read_bytes - between.read_bytes).max(1);
+        let sequential_hits = Some(1.0 - (origin as f64 / all as f64).min(1.0));
+        self.show.rows.push(Row { name, mixed, sequential, hits, sequential_hits });
         Ok(())
     }
 
