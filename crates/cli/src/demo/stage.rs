@@ -228,8 +228,8 @@ impl Demo {
         let disk = Spindle::open(uri.strip_prefix("spindle:").unwrap_or(&uri))
             .map_err(|error| ApiError::failed(error.to_string()))?;
         let mut device = Device::Spindle(Box::new(BareSpindle::new(disk)));
-        let mixed = self.mixed(&mut device, MIXED_BARE)?;
         let sequential = self.stream(&mut device)?;
+        let mixed = self.mixed(&mut device, MIXED_BARE)?;
         self.show.rows.push(Row {
             name: "bare disk",
             mixed,
@@ -267,18 +267,18 @@ impl Demo {
     fn row(&mut self, daemon: &Daemon, name: &'static str) -> Result<(), ApiError> {
         self.say(name);
         let mut device = Device::Nbd(Box::new(daemon.connect()?));
+        // First the sequential workload: the other leaves the disk busy with sending data home.
         let before = daemon.counters()?;
+        let sequential = self.stream(&mut device)?;
+        let between = daemon.counters()?;
+        let origin = between.read_bytes_origin - before.read_bytes_origin;
+        let all = (between.read_bytes - before.read_bytes).max(1);
+        let sequential_hits = Some(1.0 - (origin as f64 / all as f64).min(1.0));
         let mixed = self.mixed(&mut device, MIXED)?;
         if let Some(why) = &mixed.broken {
             return Err(ApiError::failed(format!("the mixed workload on {name}: {why}")));
         }
-        let between = daemon.counters()?;
-        let hits = between.hit_ratio_since(&before);
-        let sequential = self.stream(&mut device)?;
-        let after = daemon.counters()?;
-        let origin = after.read_bytes_origin - between.read_bytes_origin;
-        let all = (after.read_bytes - between.read_bytes).max(1);
-        let sequential_hits = Some(1.0 - (origin as f64 / all as f64).min(1.0));
+        let hits = daemon.counters()?.hit_ratio_since(&between);
         self.show.rows.push(Row { name, mixed, sequential, hits, sequential_hits });
         Ok(())
     }
