@@ -159,7 +159,8 @@ fn crash(show: &Show, out: &mut String) {
     let _ = write!(
         out,
         "<h2>Killed in the middle</h2><p>Requests a second while the daemon is killed with {} MB \
-         of data that only the cache holds, and started again.</p>{}",
+         of data that only the cache holds, and started again. The reads in a row before the last \
+         stretch are left out.</p>{}",
         crash.dirty_bytes / 1_000_000,
         svg::timeline("Requests a second around the kill", &stretches)
     );
