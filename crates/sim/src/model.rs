@@ -276,9 +276,9 @@ impl Sector {
         self.lost = now;
     }
 
-    /// Whether an error is allowed.
-    pub fn is_lost(&self) -> bool {
-        let renewed = |v: &Version| v.ack != NEVER && !v.optional && v.invoke > self.lost;
+    /// Whether an error is allowed for a request that was submitted at `invoke`.
+    pub fn is_lost(&self, invoke: Stamp) -> bool {
+        let renewed = |v: &Version| v.ack < invoke && !v.optional && v.invoke > self.lost;
         self.lost > 0 && !self.versions.iter().any(renewed)
     }
 

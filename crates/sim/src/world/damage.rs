@@ -292,7 +292,7 @@ impl World {
         let Some(disk) = origin else { return Ok(()) };
         let first = block * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
-        if lost && !self.checker.any_lost(disk, first..end) {
+        if lost && !self.checker.any_lost(disk, first..end, self.stamp) {
             let text = format!("block {block} of {volume:?} is called lost, but a copy is good");
             return Err(Violation::new("E", text));
         }
