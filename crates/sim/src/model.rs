@@ -46,9 +46,9 @@ pub enum Crash {
     Kill,
     /// The power was cut: what was flushed stays.
     Cut,
-    /// The power was cut or the process killed after parts of the log were destroyed in this life. The
-    /// last record of a log that is damaged cannot be told from one that was never whole, so what the
-    /// life before left is all that must stay.
+    /// The power was cut or the process killed after parts of the log were destroyed in this life.
+    /// The last record of a log that is damaged cannot be told from one that was never whole, so
+    /// what the life before left is all that must stay.
     Damaged,
 }
 
