@@ -136,6 +136,12 @@ impl Checker {
         &self.histories[disk].touched
     }
 
+    /// Whether any of these sectors, as far as they exist, was ever written.
+    pub fn any_touched(&self, disk: usize, mut range: Range<u64>) -> bool {
+        let touched = &self.histories[disk].is_touched;
+        range.any(|sector| touched.get(sector as usize) == Some(&true))
+    }
+
     /// The sector's history in words.
     pub fn describe(&self, disk: usize, sector: u64) -> String {
         self.histories[disk].sectors[sector as usize].describe()
@@ -163,18 +169,18 @@ impl Checker {
         }
     }
 
-    /// Whether an error is allowed for one of these sectors.
-    pub fn any_lost(&self, disk: usize, range: Range<u64>) -> bool {
+    /// Whether an error is allowed for a request on these sectors that was submitted at `invoke`.
+    pub fn any_lost(&self, disk: usize, range: Range<u64>, invoke: Stamp) -> bool {
         self.histories[disk].sectors[range.start as usize..range.end as usize]
             .iter()
-            .any(Sector::is_lost)
+            .any(|sector| sector.is_lost(invoke))
     }
 
     /// Whether an error is allowed for any sector of this disk.
     pub fn has_lost(&self, disk: usize) -> bool {
         let history = &self.histories[disk];
         // A neighbour of a touched sector may be lost too, but never without it.
-        history.touched.iter().any(|&sector| history.sectors[sector as usize].is_lost())
+        history.touched.iter().any(|&sector| history.sectors[sector as usize].is_lost(NEVER))
     }
 
     /// The administrator gave up what is lost: what the origin holds counts there from now on.
@@ -182,7 +188,7 @@ impl Checker {
         let history = &mut self.histories[disk];
         let mut bytes = [0; SECTOR_SIZE];
         for (sector, entry) in (0..).zip(&mut history.sectors) {
-            if !entry.is_lost() {
+            if !entry.is_lost(NEVER) {
                 continue;
             }
             origin(sector, &mut bytes);

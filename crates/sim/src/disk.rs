@@ -260,8 +260,8 @@ impl Disk {
         }
     }
 
-    /// Applies a write. Where another write completed while this one was under way, either may win. Of a
-    /// failed write any part arrives, and all that a read has seen.
+    /// Applies a write. Where another write completed while this one was under way, either may win.
+    /// Of a failed write any part arrives, and all that a read has seen.
     fn finish_write(&mut self, entry: &InFlight, data: &[u8], failed: bool, rng: &mut Rng) {
         let (first, mark) = (entry.first, entry.mark);
         let count = (data.len() / SECTOR_SIZE) as u64;

@@ -46,9 +46,9 @@ pub enum Crash {
     Kill,
     /// The power was cut: what was flushed stays.
     Cut,
-    /// The power was cut or the process killed after parts of the log were destroyed in this life. The
-    /// last record of a log that is damaged cannot be told from one that was never whole, so what the
-    /// life before left is all that must stay.
+    /// The power was cut or the process killed after parts of the log were destroyed in this life.
+    /// The last record of a log that is damaged cannot be told from one that was never whole, so
+    /// what the life before left is all that must stay.
     Damaged,
 }
 
@@ -276,9 +276,9 @@ impl Sector {
         self.lost = now;
     }
 
-    /// Whether an error is allowed.
-    pub fn is_lost(&self) -> bool {
-        let renewed = |v: &Version| v.ack != NEVER && !v.optional && v.invoke > self.lost;
+    /// Whether an error is allowed for a request that was submitted at `invoke`.
+    pub fn is_lost(&self, invoke: Stamp) -> bool {
+        let renewed = |v: &Version| v.ack < invoke && !v.optional && v.invoke > self.lost;
         self.lost > 0 && !self.versions.iter().any(renewed)
     }
 

@@ -14,6 +14,10 @@ use super::device::{Device, Kind};
 const CLUSTER: usize = 32 << 10;
 /// Bytes of a page of the sparse image.
 const PAGE: u64 = 4096;
+/// Bytes at the start of the image that are kept in memory while it is made: the file system writes
+/// its tables four bytes at a time.
+const HEAD: usize = 4 << 20;
+static ZEROS: [u8; CLUSTER] = [0; CLUSTER];
 /// Bytes that one read of the checker takes from the export.
 const WINDOW: usize = 256 << 10;
 /// Folders and files in each.
@@ -64,10 +68,9 @@ pub fn make(path: &Path, bytes: u64, database_bytes: u64) -> Result<Content> {
     let system = FileSystem::new(image, FsOptions::new())?;
     let root = system.root_dir();
     let mut database = root.create_file(DATABASE)?;
-    let zeros = vec![0; CLUSTER];
     let mut offset = None;
     for cluster in 0..database_bytes / CLUSTER as u64 {
-        database.write_all(&zeros)?;
+        database.write_all(&ZEROS)?;
         let at = places.get();
         let first = *offset.get_or_insert(at);
         if at != first + cluster * CLUSTER as u64 {
@@ -137,6 +140,9 @@ pub fn check(device: &mut Device, bytes: u64, content: &Content) -> Result<Vec<S
 
 /// An image whose pages of zeros are never written, and that tells where the last write went.
 struct Sparse {
+    /// The start of the image, and what of it is not in the file yet.
+    head: Vec<u8>,
+    unsaved: std::ops::Range<usize>,
     file: File,
     bytes: u64,
     position: u64,
@@ -147,14 +153,21 @@ struct Sparse {
 impl Sparse {
     fn new(file: File, bytes: u64) -> Sparse {
         let written = vec![false; bytes.div_ceil(PAGE) as usize];
-        Sparse { file, bytes, position: 0, written, places: Default::default() }
+        let (head, unsaved, places) = (vec![0; HEAD], 0..0, Default::default());
+        Sparse { head, unsaved, file, bytes, position: 0, written, places }
     }
 }
 
 impl Read for Sparse {
     fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
-        let len = (buf.len() as u64).min(self.bytes.saturating_sub(self.position)) as usize;
-        self.file.read_exact_at(&mut buf[..len], self.position)?;
+        let mut len = (buf.len() as u64).min(self.bytes.saturating_sub(self.position)) as usize;
+        let at = self.position as usize;
+        if at < HEAD {
+            len = len.min(HEAD - at);
+            buf[..len].copy_from_slice(&self.head[at..at + len]);
+        } else {
+            self.file.read_exact_at(&mut buf[..len], self.position)?;
+        }
         self.position += len as u64;
         Ok(len)
     }
@@ -162,6 +175,20 @@ impl Read for Sparse {
 
 impl Write for Sparse {
     fn write(&mut self, buf: &[u8]) -> Result<usize> {
+        let at = self.position as usize;
+        if at < HEAD {
+            let len = buf.len().min(HEAD - at);
+            if buf.len() >= CLUSTER {
+                self.places.set(self.position);
+            }
+            self.head[at..at + len].copy_from_slice(&buf[..len]);
+            self.unsaved = match self.unsaved.is_empty() {
+                true => at..at + len,
+                false => self.unsaved.start.min(at)..self.unsaved.end.max(at + len),
+            };
+            self.position += len as u64;
+            return Ok(len);
+        }
         let len = (buf.len() as u64).min(self.bytes.saturating_sub(self.position));
         let pages = self.position / PAGE..(self.position + len).div_ceil(PAGE);
         let pages = pages.start as usize..pages.end as usize;
@@ -169,7 +196,7 @@ impl Write for Sparse {
         if buf.len() >= CLUSTER {
             self.places.set(self.position);
         }
-        if self.written[pages.clone()].contains(&true) || buf.iter().any(|&byte| byte != 0) {
+        if self.written[pages.clone()].contains(&true) || !is_zero(buf) {
             self.written[pages].fill(true);
             self.file.write_all_at(buf, self.position)?;
         }
@@ -178,8 +205,20 @@ impl Write for Sparse {
     }
 
     fn flush(&mut self) -> Result<()> {
-        Ok(())
+        let unsaved = std::mem::take(&mut self.unsaved);
+        self.file.write_all_at(&self.head[unsaved.clone()], unsaved.start as u64)
     }
+}
+
+impl Drop for Sparse {
+    /// The file system does not flush what it writes last. A failure shows when the files are read.
+    fn drop(&mut self) {
+        let _ = self.flush();
+    }
+}
+
+fn is_zero(buf: &[u8]) -> bool {
+    buf.chunks(CLUSTER).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 
 impl Seek for Sparse {

@@ -104,7 +104,7 @@ fn version_of(data: &[u8]) -> u32 {
 
 fn matches(block: usize, version: u32, data: &[u8]) -> bool {
     if version == 0 {
-        return data.iter().all(|&byte| byte == 0);
+        return data == [0; BLOCK];
     }
     let mut words = data.chunks_exact(8).enumerate().skip(1);
     words.all(|(index, bytes)| bytes == word(block, version, index).to_le_bytes())

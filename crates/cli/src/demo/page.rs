@@ -159,17 +159,20 @@ fn crash(show: &Show, out: &mut String) {
     let _ = write!(
         out,
         "<h2>Killed in the middle</h2><p>Requests a second while the daemon is killed with {} MB \
-         of data that only the cache holds, and started again.</p>{}",
+         of data that only the cache holds, and started again. The reads in a row before the last \
+         stretch are left out.</p>{}",
         crash.dirty_bytes / 1_000_000,
         svg::timeline("Requests a second around the kill", &stretches)
     );
 }
 
 fn table(lines: &[Line], out: &mut String) {
-    out.push_str("<h2>All numbers</h2><div class=wide><table><thead><tr>");
-    for (index, column) in report::COLUMNS.iter().enumerate() {
-        let title = if index == 8 { "SEQ FACTOR" } else { column.title };
-        let _ = write!(out, "<th>{}</th>", escape(title));
+    out.push_str(
+        "<h2>All numbers</h2><div class=wide><table><thead><tr><th></th><th colspan=6>mixed, 4 \
+         KiB</th><th colspan=4>in a row, 256 KiB</th></tr><tr>",
+    );
+    for column in report::COLUMNS {
+        let _ = write!(out, "<th>{}</th>", escape(column.title));
     }
     out.push_str("</tr></thead><tbody>");
     for line in lines {
@@ -215,6 +218,7 @@ mod tests {
             mixed: seen(iops, 5),
             sequential: seen(40_000, 2),
             hits,
+            sequential_hits: hits,
         };
         Show {
             rows: rows.into_iter().map(row).collect(),

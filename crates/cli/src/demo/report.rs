@@ -26,6 +26,10 @@ pub struct Line {
     pub sequential_megabytes: f64,
     /// Those over the bare disk's.
     pub sequential_factor: f64,
+    /// Share of its bytes that the cache answered.
+    pub sequential_hits: Option<f64>,
+    /// The latency that 99 % of its requests did not exceed, in milliseconds.
+    pub sequential_p99_ms: f64,
 }
 
 /// Whether something that must hold held.
@@ -61,6 +65,18 @@ pub const COLUMNS: &[Column<Line>] = &[
         "sequential_megabytes",
         |l| format!("{:.0}", l.sequential_megabytes),
         |l| l.sequential_megabytes.to_string(),
+    ),
+    Column::numbers(
+        "P99 ms",
+        "sequential_p99_ms",
+        |l| millis(l.sequential_p99_ms),
+        |l| l.sequential_p99_ms.to_string(),
+    ),
+    Column::numbers(
+        "HITS",
+        "sequential_hits",
+        |l| percent(l.sequential_hits),
+        |l| l.sequential_hits.map_or(String::new(), |hits| hits.to_string()),
     ),
     Column::numbers(
         "FACTOR",
@@ -120,6 +136,8 @@ pub fn lines(show: &Show) -> Vec<Line> {
         factor: row.mixed.iops() / iops,
         sequential_megabytes: row.sequential.megabytes(),
         sequential_factor: row.sequential.megabytes() / stream,
+        sequential_hits: row.sequential_hits,
+        sequential_p99_ms: row.sequential.latency_ms(0.99),
     };
     show.rows.iter().map(line).collect()
 }

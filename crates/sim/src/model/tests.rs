@@ -205,12 +205,12 @@ fn errors_are_allowed_only_until_the_next_write() {
     sector.begin(write(1), 1, 0, 0);
     sector.lose(2);
     sector.end(1, 3, true);
-    assert!(sector.is_lost(), "the harm came after the write began");
+    assert!(sector.is_lost(NEVER), "the harm came after the write began");
     sector.begin(write(2), 4, 0, 0);
     sector.end(2, 5, true);
-    assert!(!sector.is_lost());
+    assert!(!sector.is_lost(NEVER));
     sector.crash(Crash::Cut, 0, false);
-    assert!(sector.is_lost(), "the write that healed it may be gone");
+    assert!(sector.is_lost(NEVER), "the write that healed it may be gone");
     assert_eq!(sector.clone().read(Value::Data(1), 7, 8), Ok(()));
 }
 

@@ -191,7 +191,7 @@ impl World {
     pub(super) fn check_origin(&mut self, disk: usize, why: &str) -> Result<(), Violation> {
         let mut bytes = [0; SECTOR_SIZE];
         for sector in self.checker.touched(disk).to_vec() {
-            if self.checker.any_lost(disk, sector..sector + 1) {
+            if self.checker.any_lost(disk, sector..sector + 1, self.stamp) {
                 continue;
             }
             self.origins[disk].disk.peek(sector, &mut bytes);

@@ -262,6 +262,11 @@ impl World {
             let here = error.first < end && first < error.end;
             error.target == target && error.stamp > asked.invoke && (flush || here)
         });
-        met || self.checker.any_lost(asked.disk, asked.range.clone())
+        // A device that died may come back with a block that was dirty and went home shortly
+        // before: whether it knows that, nobody can say, so writes to such blocks may be refused.
+        let unsure = asked.writes()
+            && self.life.devices_failed > 0
+            && self.checker.any_touched(asked.disk, first..end);
+        met || unsure || self.checker.any_lost(asked.disk, asked.range.clone(), asked.invoke)
     }
 }

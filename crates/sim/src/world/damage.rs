@@ -142,8 +142,8 @@ impl World {
             .any(|(_, disk)| copies(disk, first..disk.sectors()).contains(&copy))
     }
 
-    /// All dirty data on devices that are gone is out of reach, unless another device holds it too: with one
-    /// of two devices missing for a while, some of it has one copy only.
+    /// All dirty data on devices that are gone is out of reach, unless another device holds it too:
+    /// with one of two devices missing for a while, some of it has one copy only.
     fn lose_dirty(&mut self, gone: usize) {
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
@@ -292,7 +292,7 @@ impl World {
         let Some(disk) = origin else { return Ok(()) };
         let first = block * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
-        if lost && !self.checker.any_lost(disk, first..end) {
+        if lost && !self.checker.any_lost(disk, first..end, 0) {
             let text = format!("block {block} of {volume:?} is called lost, but a copy is good");
             return Err(Violation::new("E", text));
         }

@@ -65,7 +65,7 @@ impl World {
                 }
                 // Exact reads of single sectors where blocks are lost: their neighbours may be
                 // good.
-                let lost = self.checker.any_lost(disk, sector..sector + 1);
+                let lost = self.checker.any_lost(disk, sector..sector + 1, self.stamp);
                 let count = if lost { 1 } else { self.rng.range(1, READ_SECTORS_MAX) };
                 at = (sector + count).min(size);
                 let flow = self.submit(None, disk, RequestKind::Read, sector..at, false)?;

@@ -111,7 +111,8 @@ impl World {
                 (Target::Origin(_), IoKind::Flush) => "errors: origin flush",
             });
             self.life.errors.push(Delivered { stamp, target, first, end });
-            // A failed write or flush of the log may have destroyed what was acknowledged before it.
+            // A failed write or flush of the log may have destroyed what was acknowledged before
+            // it.
             self.life.damaged |=
                 matches!(target, Target::Cache(_)) && finished.kind != IoKind::Read;
             if let (Target::Cache(device), IoKind::Read) = (target, finished.kind) {
