@@ -244,6 +244,7 @@ impl Engine {
 
     fn background(&mut self) {
         self.online_more();
+        self.origin_flushes_more();
         if self.dead {
             self.writeback_end_dead();
             return self.tasks_more();
@@ -310,6 +311,11 @@ impl Engine {
         }
         for volume in self.volumes.iter().flatten() {
             volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);
+        }
+        for volume in self.volumes.iter().flatten() {
+            if volume.flush.wanted > volume.flush.flushed && volume.flush.inflight.is_none() {
+                at(volume.flush.retry_at);
+            }
         }
         if self.dead {
             return due;

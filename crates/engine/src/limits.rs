@@ -16,6 +16,8 @@ pub const CACHE_READ_TRIES: u8 = 3;
 pub const SHUTDOWN_FLUSHES_MAX: u64 = 8;
 /// Time after which an origin that could not be flushed at the start is tried again.
 pub const OFFLINE_RETRY_NS: u64 = 1_000_000_000;
+/// Time after which a FLUSH of an origin that failed may be tried again.
+pub const FLUSH_RETRY_NS: u64 = 20_000_000;
 /// Times that a FLUSH is tried.
 pub const FLUSH_TRIES: u8 = 3;
 /// Marked regions of a volume after which a sync point is made early.

@@ -87,6 +87,8 @@ pub struct OriginFlush {
     pub client_written: u64,
     /// FLUSHes that failed.
     pub failures: u64,
+    /// Not to be tried again before.
+    pub retry_at: Time,
 }
 
 /// A long command that runs on a volume.

@@ -5,7 +5,7 @@
 use crate::Mutant;
 use crate::engine::{CacheFlush, Engine};
 use crate::event::*;
-use crate::limits::FLUSH_TRIES;
+use crate::limits::{FLUSH_RETRY_NS, FLUSH_TRIES};
 use crate::op::{Op, Stage};
 
 impl Engine {
@@ -146,8 +146,25 @@ impl Engine {
             return;
         }
         flush.wanted = flush.wanted.max(written);
-        if flush.inflight.is_none() {
+        self.origin_flush_more(id);
+    }
+
+    /// Sends a FLUSH of the origin that is wanted; after a failure not before some time has passed.
+    pub(crate) fn origin_flush_more(&mut self, id: VolumeId) {
+        let now = self.now;
+        let flush = &self.vol(id).flush;
+        let wanted = flush.wanted > flush.flushed && flush.inflight.is_none();
+        if wanted && now >= flush.retry_at {
             self.origin_flush_send(id);
+        }
+    }
+
+    /// Sends those that waited for their time.
+    pub(crate) fn origin_flushes_more(&mut self) {
+        for at in 0..self.volumes.len() {
+            if let Some(id) = self.volumes[at].as_deref().map(|volume| volume.id) {
+                self.origin_flush_more(id);
+            }
         }
     }
 
@@ -160,7 +177,11 @@ impl Engine {
     }
 
     pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
+        let now = self.now;
         let volume = self.vol_mut(id);
+        if result.is_err() {
+            volume.flush.retry_at = now + FLUSH_RETRY_NS;
+        }
         volume.fills_off &= result.is_err();
         let flush = &mut volume.flush;
         let covers = flush.inflight.take().expect("a FLUSH of this origin was under way");
@@ -180,8 +201,6 @@ impl Engine {
                 flush.wanted = 0;
             }
         }
-        if flush.wanted > flush.flushed {
-            self.origin_flush_send(id);
-        }
+        self.origin_flush_more(id);
     }
 }

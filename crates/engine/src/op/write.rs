@@ -292,8 +292,7 @@ impl Engine {
             return slot;
         }
         let (block, mask) = self.compose(name, key, id);
-        let slot =
-            self.append(Point::Dirty, key, block.bytes(), kind, mask, SEGMENTS_RESERVED);
+        let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, SEGMENTS_RESERVED);
         self.pool.give(block);
         slot
     }

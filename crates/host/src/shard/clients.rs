@@ -108,9 +108,8 @@ impl Clients {
 
     /// Clients that chose this volume.
     pub fn count_on(&self, volume: VolumeId) -> usize {
-        let on_it = |client: &Client| {
-            client.session.export().is_some_and(|export| export.volume == volume)
-        };
+        let on_it =
+            |client: &Client| client.session.export().is_some_and(|export| export.volume == volume);
         self.clients.iter().filter(|(_, client)| on_it(client)).count()
     }
 

@@ -152,9 +152,11 @@ impl World {
             Command::ForceDropDirty(_) => self.coverage.mark("lost blocks given up"),
             Command::Shutdown => {
                 self.life.stopped = true;
-                // As a flush of every volume; where a device took data along, flushes fail.
+                // As a flush of every volume that is there; where a device took data along, flushes
+                // fail.
                 for disk in 0..self.origins.len() {
-                    if !self.checker.has_lost(disk) && !self.origin_has_failed(disk) {
+                    let there = self.origins[disk].present;
+                    if there && !self.checker.has_lost(disk) && !self.origin_has_failed(disk) {
                         self.checker.flushed(disk, asked.invoke);
                     }
                 }

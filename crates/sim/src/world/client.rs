@@ -248,8 +248,9 @@ impl World {
         let origin = &self.origins[asked.disk];
         let Some(volume) = origin.volume else { return true };
         let target = Target::Origin(volume);
-        // FUA is as hard to promise as a FLUSH.
-        if asked.kind == RequestKind::Flush || asked.fua {
+        // FUA is as hard to promise as a FLUSH, and zeroing dirty blocks needs one of the origin.
+        let zeroes = matches!(asked.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
+        if asked.kind == RequestKind::Flush || asked.fua || zeroes {
             return self.origin_has_failed(asked.disk)
                 || self.checker.has_lost(asked.disk)
                 || !origin.present;
