@@ -1,7 +1,8 @@
 //! A client of the control socket: one request, one connection, HTTP/1.1.
 //!
-//! The daemon's side is a full HTTP server, so that `curl` and a web page can talk to it. This side needs
-//! only what that server sends: a status line, headers, and a body that ends with the connection.
+//! The daemon's side is a full HTTP server, so that `curl` and a web page can talk to it. This side
+//! needs only what that server sends: a status line, headers, and a body that ends with the
+//! connection.
 
 use crate::{ApiError, Body, Reply, Request, SCHEMA};
 use std::io::{ErrorKind, Read, Write};

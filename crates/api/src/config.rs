@@ -1,7 +1,9 @@
-//! The configuration: `/etc/forebay/forebay.toml` and `conf.d/*.toml` beside it, or what `--config` names.
+//! The configuration: `/etc/forebay/forebay.toml` and `conf.d/*.toml` beside it, or what `--config`
+//! names.
 //!
-//! Reading it reports every problem with file and line, and changes nothing. An unknown key is a problem,
-//! with the nearest known one beside it: a misspelt key that is ignored is a setting that silently fails.
+//! Reading it reports every problem with file and line, and changes nothing. An unknown key is a
+//! problem, with the nearest known one beside it: a misspelt key that is ignored is a setting that
+//! silently fails.
 
 use crate::request::{Export, ORIGIN_BYTES_MAX, check_name};
 use crate::{Mode, Size};
@@ -15,7 +17,8 @@ pub const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
 /// Most bytes of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Every key, with its section (empty for the top), value and meaning. Help and checks come from here.
+/// Every key, with its section (empty for the top), value and meaning. Help and checks come from
+/// here.
 pub const KEYS: &[(&str, &str, &str, &str)] = &[
     ("", "ram", "size", "most memory that all pools together may take; half of the machine's"),
     ("", "nbd-listen", "address:port", "serve NBD over TCP too; not set"),

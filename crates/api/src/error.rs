@@ -1,4 +1,5 @@
-//! Errors that travel: few kinds, a message that says what is wrong, an action that says what to do next.
+//! Errors that travel: few kinds, a message that says what is wrong, an action that says what to do
+//! next.
 
 use serde::{Deserialize, Serialize};
 

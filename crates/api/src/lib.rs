@@ -1,9 +1,10 @@
-//! What the daemon and its clients say to each other: requests, replies, configuration, metrics, and the
-//! small client that carries them.
+//! What the daemon and its clients say to each other: requests, replies, configuration, metrics,
+//! and the small client that carries them.
 //!
-//! One [`Request`] and one [`Reply`] serve the command line, the HTTP interface and every other client.
-//! Replies are idempotent: a request says what should be true afterwards, and the answer tells whether
-//! anything had to change. Sizes are bytes, ratios 0 to 1, durations seconds unless a name says otherwise.
+//! One [`Request`] and one [`Reply`] serve the command line, the HTTP interface and every other
+//! client. Replies are idempotent: a request says what should be true afterwards, and the answer
+//! tells whether anything had to change. Sizes are bytes, ratios 0 to 1, durations seconds unless a
+//! name says otherwise.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,7 +1,8 @@
-//! The metrics, declared once: Prometheus text, and the reference in the documents, come from [`METRICS`].
+//! The metrics, declared once: Prometheus text, and the reference in the documents, come from
+//! [`METRICS`].
 //!
-//! Only counters and gauges in base units; no ratios, because whoever reads them divides over the window
-//! of interest.
+//! Only counters and gauges in base units; no ratios, because whoever reads them divides over the
+//! window of interest.
 
 use crate::reply::{State, Status};
 use crate::stats::{Counters, Latency, PoolCounters, VolumeCounters};
@@ -299,7 +300,8 @@ fn latencies(out: &mut String, name: &str, counters: &Counters) {
     }
 }
 
-/// One bound for each power of two from 1 µs to 17 s: fine enough for quantiles, few enough for a scrape.
+/// One bound for each power of two from 1 µs to 17 s: fine enough for quantiles, few enough for a
+/// scrape.
 fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], latency: &Latency) {
     let bucket = format!("{name}_bucket");
     let mut seen = 0;
@@ -374,16 +376,13 @@ mod tests {
         };
         let text = prometheus(&counters, &status);
         let label = "{volume=\"v\\\"z\",pool=\"p\"";
+        let bucket = format!("forebay_request_duration_seconds_bucket{label},op=\"read\"");
         for wanted in [
             format!("forebay_read_requests_total{label},result=\"hit\"}} 3\n"),
             format!("forebay_not_cached_blocks_total{label},reason=\"sequential\"}} 7\n"),
-            format!(
-                "forebay_request_duration_seconds_bucket{label},op=\"read\",le=\"0.000001024\"}} 0\n"
-            ),
-            format!(
-                "forebay_request_duration_seconds_bucket{label},op=\"read\",le=\"0.000002048\"}} 2\n"
-            ),
-            format!("forebay_request_duration_seconds_bucket{label},op=\"read\",le=\"+Inf\"}} 3\n"),
+            format!("{bucket},le=\"0.000001024\"}} 0\n"),
+            format!("{bucket},le=\"0.000002048\"}} 2\n"),
+            format!("{bucket},le=\"+Inf\"}} 3\n"),
             format!("forebay_request_duration_seconds_sum{label},op=\"read\"}} 2\n"),
             format!("forebay_request_duration_seconds_count{label},op=\"read\"}} 3\n"),
         ] {

@@ -33,13 +33,14 @@ impl RamNeed {
         RamNeed { index_bytes, ghost_bytes, tier_bytes, total_bytes }
     }
 
-    /// The memory of a pool that was given no `--ram`: a RAM tier of 1/64 of the pool, within limits.
+    /// The memory of a pool that was given no `--ram`: a RAM tier of 1/64 of the pool, within
+    /// limits.
     pub fn suggested(slots: u64) -> RamNeed {
         RamNeed::new(slots, (slots * 4096 / 64).clamp(TIER_BYTES_MIN, TIER_BYTES_DEFAULT_MAX))
     }
 
-    /// The memory of a pool that may take `cap_bytes` in all: what index and ghost leave goes to the
-    /// RAM tier. `Err` holds the least cap that would do.
+    /// The memory of a pool that may take `cap_bytes` in all: what index and ghost leave goes to
+    /// the RAM tier. `Err` holds the least cap that would do.
     pub fn within(slots: u64, cap_bytes: u64) -> Result<RamNeed, u64> {
         let fixed = RamNeed::new(slots, 0).total_bytes;
         match cap_bytes.checked_sub(fixed) {

@@ -22,7 +22,8 @@ impl Size {
     }
 }
 
-/// The factor of a unit. Without `i` too it is a power of 1024, as all storage tools of Linux have it.
+/// The factor of a unit. Without `i` too it is a power of 1024, as all storage tools of Linux have
+/// it.
 fn factor(unit: &str) -> Option<u64> {
     let power = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,

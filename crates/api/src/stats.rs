@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A latency histogram: bucket `4 n + part` counts values from `2^n` nanoseconds, in four linear parts.
+/// A latency histogram: bucket `4 n + part` counts values from `2^n` nanoseconds, in four linear
+/// parts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Latency {
     /// Counts, without the zeros at the end.
@@ -32,8 +33,8 @@ impl Latency {
         if power < 2 { 0 } else { (4 + part) << (power - 2) }
     }
 
-    /// The least bucket boundary that `fraction` (0 to 1) of the values do not exceed, in nanoseconds;
-    /// `None` when nothing was counted.
+    /// The least bucket boundary that `fraction` (0 to 1) of the values do not exceed, in
+    /// nanoseconds; `None` when nothing was counted.
     pub fn quantile_ns(&self, fraction: f64) -> Option<u64> {
         let wanted = (self.count() as f64 * fraction).ceil() as u64;
         let mut seen = 0;
@@ -131,8 +132,8 @@ impl VolumeCounters {
 pub struct PoolCounters {
     /// The pool.
     pub name: String,
-    /// Bytes written to cache devices, by cause: `dirty`, `fill`, `reinsert`, `header`, `checkpoint`,
-    /// `mirror`.
+    /// Bytes written to cache devices, by cause: `dirty`, `fill`, `reinsert`, `header`,
+    /// `checkpoint`, `mirror`.
     pub written_bytes: BTreeMap<String, u64>,
     /// Records written.
     pub records: u64,

@@ -1,4 +1,5 @@
-//! `inspect`: what is on a cache device, read from its bytes alone. Needs no daemon and never writes.
+//! `inspect`: what is on a cache device, read from its bytes alone. Needs no daemon and never
+//! writes.
 
 use crate::args::{Format, InspectArgs};
 use crate::{output, printed};

@@ -50,7 +50,8 @@ fn printed(result: std::io::Result<()>) -> Result<(), ApiError> {
     result.map_err(|error| ApiError::failed(format!("{PRINT_FAILED}{error}")))
 }
 
-/// Errors go to standard error: as JSON too when JSON was asked for, so that a program gets all of it.
+/// Errors go to standard error: as JSON too when JSON was asked for, so that a program gets all of
+/// it.
 fn report(cli: &Cli, error: &ApiError) {
     if matches!(cli.output, args::Format::Json | args::Format::Jsonl) {
         eprintln!("{}", json!({"schema": SCHEMA, "kind": "error", "error": error}));

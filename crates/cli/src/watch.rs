@@ -1,4 +1,5 @@
-//! Watching a job: progress, rate, time to go. Ctrl-C stops the job, and the volume stays as it was.
+//! Watching a job: progress, rate, time to go. Ctrl-C stops the job, and the volume stays as it
+//! was.
 
 use crate::show::unexpected;
 use forebay_api::reply::{Job, JobState};

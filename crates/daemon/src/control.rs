@@ -1,7 +1,7 @@
 //! The control socket: HTTP and JSON, on a thread of its own, far from the data path.
 //!
-//! `POST /v1` takes a [`Request`] and answers with a [`Reply`]; some questions have a `GET` of their own
-//! for `curl`, and `GET /metrics` is for Prometheus.
+//! `POST /v1` takes a [`Request`] and answers with a [`Reply`]; some questions have a `GET` of
+//! their own for `curl`, and `GET /metrics` is for Prometheus.
 
 use crate::supervisor::Supervisor;
 use anyhow::Context;
@@ -21,8 +21,8 @@ const THREADS_MAX: usize = 16;
 
 type Shared = Arc<Supervisor>;
 
-/// Serves the control socket until SIGTERM or SIGINT, then stops the pools in order. A second signal ends
-/// the wait; the next start then recovers.
+/// Serves the control socket until SIGTERM or SIGINT, then stops the pools in order. A second
+/// signal ends the wait; the next start then recovers.
 ///
 /// # Errors
 /// The system refuses the socket or the signals.

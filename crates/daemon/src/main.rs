@@ -1,7 +1,8 @@
 //! forebayd: the process that serves Forebay's volumes.
 //!
-//! One thread for each pool does all its work (see `forebay_host::shard`). Beside them: this thread with
-//! the control socket, a thread that samples counters, and one thread for each job that waits for a drain.
+//! One thread for each pool does all its work (see `forebay_host::shard`). Beside them: this thread
+//! with the control socket, a thread that samples counters, and one thread for each job that waits
+//! for a drain.
 #![forbid(unsafe_code)]
 
 mod control;

@@ -1,5 +1,5 @@
-//! Where a daemon lives: its state directory with the lock that keeps a second daemon out, its sockets, and
-//! the link by which clients find it.
+//! Where a daemon lives: its state directory with the lock that keeps a second daemon out, its
+//! sockets, and the link by which clients find it.
 
 use anyhow::{Context, bail};
 use forebay_api::socket::{
@@ -82,8 +82,8 @@ impl Place {
         bind(&path)
     }
 
-    /// Leaves a link to the control socket where clients look by themselves, unless another daemon is
-    /// there or `$FOREBAY_SOCKET` tells them. `None` when it was not possible or not necessary.
+    /// Leaves a link to the control socket where clients look by themselves, unless another daemon
+    /// is there or `$FOREBAY_SOCKET` tells them. `None` when it was not possible or not necessary.
     pub fn announce(&self) -> Option<Announced> {
         if std::env::var_os("FOREBAY_SOCKET").is_some_and(|path| !path.is_empty()) {
             return None;
@@ -155,8 +155,9 @@ fn lock(dir: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Tries for a moment, because a daemon that was killed holds its locks until the kernel has taken it
-/// apart: for a second, and longer while the process that holds it is dead but not gone. Says which that is.
+/// Tries for a moment, because a daemon that was killed holds its locks until the kernel has taken
+/// it apart: for a second, and longer while the process that holds it is dead but not gone. Says
+/// which that is.
 fn lock_patiently(file: &mut File) -> Result<(), (TryLockError, String)> {
     let begin = Instant::now();
     loop {
@@ -178,8 +179,8 @@ fn is_dying(pid: &str) -> bool {
     matches!(state, Some('Z' | 'X'))
 }
 
-/// Binds a unix socket that only this user may use. A stale socket is replaced: it is made beside and moved
-/// over, so that nobody can connect before its mode is set.
+/// Binds a unix socket that only this user may use. A stale socket is replaced: it is made beside
+/// and moved over, so that nobody can connect before its mode is set.
 ///
 /// # Errors
 /// The system refuses.

@@ -1,5 +1,6 @@
-//! What the daemon remembers between two lives: which pools are where, and what the pools cannot know of
-//! their volumes. One JSON file, written beside and moved over, durable before a change is answered.
+//! What the daemon remembers between two lives: which pools are where, and what the pools cannot
+//! know of their volumes. One JSON file, written beside and moved over, durable before a change is
+//! answered.
 
 use anyhow::{Context, bail};
 use forebay_api::Mode;
@@ -52,11 +53,11 @@ pub struct VolumeState {
     pub export: Export,
     /// Size in bytes.
     pub bytes: u64,
-    /// Whether the cache may hold dirty data for it. Set before the first dirty write is possible, cleared
-    /// after the last one is home.
+    /// Whether the cache may hold dirty data for it. Set before the first dirty write is possible,
+    /// cleared after the last one is home.
     pub may_be_dirty: bool,
-    /// Fingerprint, as hexadecimal digits, of an origin that an administrator accepted in place of the one
-    /// that the superblock remembers.
+    /// Fingerprint, as hexadecimal digits, of an origin that an administrator accepted in place of
+    /// the one that the superblock remembers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_origin: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! The supervisor: which pools are open, which volumes they serve, and every change of that.
 //!
-//! Two locks. `changes` is held by whoever changes something, for as long as that takes, so that two changes
-//! never meet; `inner` only for moments, so that questions are answered during a change. A lock is never
-//! held while a shard is asked.
+//! Two locks. `changes` is held by whoever changes something, for as long as that takes, so that
+//! two changes never meet; `inner` only for moments, so that questions are answered during a
+//! change. A lock is never held while a shard is asked.
 
 mod job;
 mod listen;
@@ -31,13 +31,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a pool may take to stop before it is left alone. What it did not finish, the next start does.
+/// How long a pool may take to stop before it is left alone. What it did not finish, the next start
+/// does.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a command that does not drain may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Notices that are kept for `status`, for each pool.
 const NOTICES_KEPT: usize = 8;
-/// Share of the machine's memory that all pools together may take when nothing is configured: a half.
+/// Share of the machine's memory that all pools together may take when nothing is configured: a
+/// half.
 const RAM_SHARE: u64 = 2;
 
 /// All that the daemon serves.

@@ -1,4 +1,5 @@
-//! The whole product, as a user has it: `forebayd` in a directory of its own, `forebay`, and an NBD client.
+//! The whole product, as a user has it: `forebayd` in a directory of its own, `forebay`, and an NBD
+//! client.
 
 mod main_job;
 mod nbd;

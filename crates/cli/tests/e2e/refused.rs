@@ -67,17 +67,6 @@ fn a_pool_that_another_daemon_uses_is_refused_and_its_process_named() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_state_is_refused() {
-    let world = World::started();
-    let output = world.daemon_command().stderr(Stdio::piped()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("another forebayd (process "), "{text}");
-    assert!(text.contains("choose another --state-dir"), "{text}");
-    world.forebay(&["status"]).expect(0);
-}
-
-#[test]
 fn a_device_that_is_too_small_or_needs_too_much_memory_is_refused_with_numbers() {
     let world = World::started();
     world.empty_file("tiny.img", 1 << 20);

@@ -58,6 +58,7 @@ pub struct World {
 
 /// The program `forebayd`, built beside `forebay`.
 fn forebayd() -> PathBuf {
+    // A test run of the workspace builds it too, for the daemon's own tests.
     let path = Path::new(env!("CARGO_BIN_EXE_forebay")).with_file_name("forebayd");
     assert!(path.is_file(), "build it first: cargo build -p forebay-daemon");
     path

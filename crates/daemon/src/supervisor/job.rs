@@ -1,5 +1,5 @@
-//! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each; a volume
-//! has at most one.
+//! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each;
+//! a volume has at most one.
 
 use super::{FoundVolume, Supervisor, lock, shard_error};
 use crate::convert::engine_mode;

@@ -26,8 +26,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(100);
 const IN_USE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Supervisor {
-    /// Opens all pools that the configuration and the state name, and makes the configured volumes. What
-    /// fails is logged, shown by `status`, and stops nothing else.
+    /// Opens all pools that the configuration and the state name, and makes the configured volumes.
+    /// What fails is logged, shown by `status`, and stops nothing else.
     pub fn open_all(self: &Arc<Self>) {
         let _changes = lock(&self.changes);
         let mut wanted: Vec<PoolState> = self.config_pools();
@@ -129,8 +129,8 @@ impl Supervisor {
         self.settle_pool(name, &changed)
     }
 
-    /// At the start, tries again for a while when something is in use: a daemon that was killed holds its
-    /// devices until the kernel has ended its I/O.
+    /// At the start, tries again for a while when something is in use: a daemon that was killed
+    /// holds its devices until the kernel has ended its I/O.
     pub(super) fn patiently<T, E>(
         &self,
         mut open: impl FnMut() -> Result<T, E>,
@@ -149,8 +149,8 @@ impl Supervisor {
         }
     }
 
-    /// Starts the shard of a pool. Its volumes are exported at once: requests wait until it is open.
-    /// Returns the volumes whose origin was changed.
+    /// Starts the shard of a pool. Its volumes are exported at once: requests wait until it is
+    /// open. Returns the volumes whose origin was changed.
     fn launch_pool(
         self: &Arc<Self>,
         pool: &PoolState,
@@ -242,8 +242,8 @@ impl Supervisor {
         Ok((opened, origins.changed))
     }
 
-    /// Waits until a pool is open, and then puts right what only an open pool can: a changed origin under
-    /// a volume without dirty data only costs the cached blocks.
+    /// Waits until a pool is open, and then puts right what only an open pool can: a changed origin
+    /// under a volume without dirty data only costs the cached blocks.
     fn settle_pool(self: &Arc<Self>, name: &str, changed: &[String]) -> Result<(), ApiError> {
         let open = self.open_pool(name)?;
         if let Err(error) = open.handle.wait_open(OPEN_TIMEOUT) {

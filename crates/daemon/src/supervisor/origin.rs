@@ -58,7 +58,8 @@ impl Supervisor {
         Ok(origins)
     }
 
-    /// Whether the origin is the one that the pool remembers, or one that was accepted in its place.
+    /// Whether the origin is the one that the pool remembers, or one that was accepted in its
+    /// place.
     fn check_origin(
         &self,
         entry: &VolumeEntry,
@@ -103,8 +104,8 @@ impl Supervisor {
         }))
     }
 
-    /// Remembers a volume that the superblock names, before it is served: with the devices gone, this is
-    /// all that is left to say whether anything is lost.
+    /// Remembers a volume that the superblock names, before it is served: with the devices gone,
+    /// this is all that is left to say whether anything is lost.
     fn know_volume(
         &self,
         pool: &str,

@@ -195,8 +195,8 @@ impl Supervisor {
     }
 }
 
-/// Zeroes both superblock copies, so that nobody takes the device for a pool, and of a small pool the
-/// checkpoints too, so that an unused one leaves no trace.
+/// Zeroes both superblock copies, so that nobody takes the device for a pool, and of a small pool
+/// the checkpoints too, so that an unused one leaves no trace.
 fn wipe(device: &Device) -> Result<(), ApiError> {
     let bytes = device.info().bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let zeros = Buf::zeroed(CHECKPOINT_OFFSET as usize);

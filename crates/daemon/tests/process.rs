@@ -1,0 +1,102 @@
+//! The process itself: its lock, its sockets, its log. What it serves is tested through the command line.
+
+use forebay_api::{Body, Client, Request};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn forebayd(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebayd"));
+    command.args(["--private", "--log", "json", "--state-dir"]).arg(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Ends a process that a failed test left.
+struct Guard(Option<Child>);
+
+impl Guard {
+    fn start(dir: &Path) -> Guard {
+        let mut guard = Guard(Some(forebayd(dir).spawn().expect("start forebayd")));
+        let client = Client::new(dir.join("control.sock"));
+        let begin = Instant::now();
+        while client.ask(&Request::Daemon).is_err() {
+            if begin.elapsed() > PATIENCE {
+                panic!("forebayd does not answer: {:?}", guard.end("-KILL"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        guard
+    }
+
+    fn end(&mut self, signal: &str) -> Output {
+        let child = self.0.take().expect("a running daemon");
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_second_daemon_on_the_same_state_is_refused_and_the_first_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let first = Guard::start(dir.path());
+    let output = forebayd(dir.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("another forebayd (process "), "{text}");
+    assert!(text.contains("choose another --state-dir"), "{text}");
+    let told = Client::new(dir.path().join("control.sock")).ask(&Request::Daemon);
+    let Ok(Body::Daemon(daemon)) = told else { panic!("{told:?}") };
+    assert_eq!(Some(daemon.pid), first.0.as_ref().map(Child::id));
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_socket_that_the_next_one_replaces() {
+    let dir = TempDir::new().unwrap();
+    let mut first = Guard::start(dir.path());
+    first.end("-KILL");
+    let socket = dir.path().join("control.sock");
+    assert!(socket.exists());
+    let mut second = Guard::start(dir.path());
+    let mode = fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let output = second.end("-TERM");
+    assert!(output.status.success(), "{output:?}");
+    let log = String::from_utf8(output.stderr).unwrap();
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
+    }
+    assert!(log.contains("SIGTERM: stopping"), "{log}");
+}
+
+#[test]
+fn a_configuration_that_is_missing_or_wrong_is_an_error_that_names_it() {
+    let dir = TempDir::new().unwrap();
+    let config = dir.path().join("own.toml");
+    let run = || {
+        let output = forebayd(dir.path()).arg("--config").arg(&config).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = run();
+    assert!(text.contains("own.toml") && text.contains("No such file"), "{text}");
+    fs::write(&config, "nbd-listem = \"127.0.0.1:0\"\n").unwrap();
+    let text = run();
+    assert!(text.contains("own.toml:1: unknown key") && text.contains("nbd-listen"), "{text}");
+}
