@@ -277,7 +277,8 @@ impl World {
         Ok(())
     }
 
-    /// A bad block needs a cause, and may be called lost only when its last copy was harmed.
+    /// A bad block needs a cause, and may be called lost only when its last copy was harmed, or when
+    /// reads fail for a while: the engine cannot know that they will work again.
     pub(super) fn bad_block(
         &mut self,
         volume: VolumeId,
@@ -292,7 +293,8 @@ impl World {
         let Some(disk) = origin else { return Ok(()) };
         let first = block * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
-        if lost && !self.checker.any_lost(disk, first..end, 0) {
+        let unreadable = self.params.faults.cache_read_errors > 0;
+        if lost && !unreadable && !self.checker.any_lost(disk, first..end, 0) {
             let text = format!("block {block} of {volume:?} is called lost, but a copy is good");
             return Err(Violation::new("E", text));
         }
