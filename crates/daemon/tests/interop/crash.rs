@@ -1,0 +1,110 @@
+//! `kill -9` in the middle of writes: what was acknowledged is there afterwards, in every mode.
+
+use crate::daemon::Daemon;
+use crate::noise;
+use crate::tools::{nbd_python, run, tool};
+use forebay_api::Mode;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// Writes, remembers what was acknowledged, and checks it. See there.
+const MODEL: &str = include_str!("crash.py");
+
+macro_rules! in_every_mode {
+    ($($name:ident $mode:ident)*) => {$(
+        mod $name {
+            use forebay_api::Mode;
+
+            #[test]
+            fn nothing_acknowledged_is_lost() {
+                super::model(Mode::$mode);
+            }
+
+            #[test]
+            fn fio_finds_what_it_had_written() {
+                super::fio(Mode::$mode);
+            }
+        }
+    )*};
+}
+
+in_every_mode! {
+    writethrough WriteThrough
+    writeback WriteBack
+    writearound WriteAround
+    writeonly WriteOnly
+    passthrough PassThrough
+}
+
+/// A libnbd client writes without flushing until the daemon is killed under it. Each sector must
+/// then hold the last acknowledged write, or one that was under way.
+fn model(mode: Mode) {
+    let Some(python) = nbd_python() else { return };
+    drop(python);
+    let mut daemon = Daemon::with_volume(&noise(8 * MIB, 6), 24 << 20, mode);
+    let python = |verb: &str, seed: u32, daemon: &Daemon| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", MODEL, verb, &daemon.uri(), &seed.to_string()]);
+        command.args([daemon.path("origin-copy"), daemon.path("journal")]);
+        command
+    };
+    std::fs::write(daemon.path("origin-copy"), noise(8 * MIB, 6)).unwrap();
+    for cycle in 0..3 {
+        let mut writer = python("write", cycle, &daemon);
+        let mut writer = writer.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut word = String::new();
+        BufReader::new(writer.stdout.as_mut().unwrap()).read_line(&mut word).unwrap();
+        assert_eq!(word, "going\n");
+        std::thread::sleep(Duration::from_millis(200 + 300 * u64::from(cycle)));
+        daemon.kill();
+        assert!(writer.wait().unwrap().success());
+        daemon.start_again();
+        let text = run(&mut python("check", cycle, &daemon));
+        eprint!("{text}");
+    }
+    daemon.drain();
+    run(&mut python("check", 9, &daemon));
+    let read = run(&mut python("dump", 9, &daemon));
+    let origin = std::fs::read(daemon.path("origin")).unwrap();
+    let dumped = std::fs::read(daemon.path("journal.dump")).unwrap();
+    assert!(origin == dumped, "origin and volume differ after a drain: {read}");
+}
+
+/// fio keeps the state of its own verification over the kill. What it calls complete was
+/// acknowledged, and `kill -9` of the daemon may lose nothing acknowledged, flushed or not.
+fn fio(mode: Mode) {
+    if tool("fio", "fio").is_none() {
+        return;
+    }
+    let mut daemon = Daemon::with_volume(&vec![0; 64 * MIB], 48 << 20, mode);
+    let directory = daemon.path("fio");
+    std::fs::create_dir(&directory).unwrap();
+    let fio = |daemon: &Daemon, more: &[&str]| {
+        let mut fio = Command::new("fio");
+        fio.current_dir(&directory).args([
+            "--name=crash",
+            "--ioengine=nbd",
+            &format!("--uri={}", daemon.uri()),
+            "--rw=randwrite",
+            "--bs=4k",
+            "--iodepth=16",
+            "--size=64M",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--randseed=9",
+            &format!("--aux-path={}", directory.display()),
+        ]);
+        fio.args(more).stdin(Stdio::null());
+        fio
+    };
+    // fio stops by itself and flushes nothing: killed under it, it counts writes that were under
+    // way as complete (so it does with other servers). The model above covers those.
+    run(&mut fio(&daemon, &["--do_verify=0", "--runtime=2", "--rate_iops=4000"]));
+    assert!(directory.join("local-crash-0-verify.state").exists());
+    daemon.kill();
+    daemon.start_again();
+    run(&mut fio(&daemon, &["--verify_state_load=1", "--verify_only"]));
+}
