@@ -1,4 +1,5 @@
-//! The process itself: its lock, its sockets, its log. What it serves is tested through the command line.
+//! The process itself: its lock, its sockets, its log. What it serves is tested through the command
+//! line.
 
 use forebay_api::{Body, Client, Request};
 use std::fs;

@@ -252,7 +252,8 @@ impl Engine {
 
     /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
     fn remove(&mut self, id: VolumeId, command: CommandId) {
-        if self.sync.is_some() || self.checkpoint.running() || !self.log_idle_for(id) {
+        let trying = self.vol(id).online_at == Some(Time::MAX);
+        if self.sync.is_some() || self.checkpoint.running() || trying || !self.log_idle_for(id) {
             return;
         }
         let volume = self.vol_mut(id);

@@ -152,6 +152,9 @@ impl Engine {
     /// Sends a FLUSH of the origin that is wanted; after a failure not before some time has passed.
     pub(crate) fn origin_flush_more(&mut self, id: VolumeId) {
         let now = self.now;
+        if self.vol(id).removing {
+            return; // Everything there is durable already, and soon nobody will be asked.
+        }
         let flush = &self.vol(id).flush;
         let wanted = flush.wanted > flush.flushed && flush.inflight.is_none();
         if wanted && now >= flush.retry_at {

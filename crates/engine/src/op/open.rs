@@ -694,7 +694,8 @@ impl Engine {
     pub(crate) fn online_more(&mut self) {
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
-            if volume.online_at.is_some_and(|due| due <= self.now) {
+            let due = volume.online_at.is_some_and(|due| due <= self.now);
+            if due && !volume.removing {
                 // Until the answer is here it counts as being tried.
                 volume.online_at = Some(Time::MAX);
                 let target = Target::Origin(volume.id);

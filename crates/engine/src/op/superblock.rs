@@ -1,4 +1,5 @@
-//! Superblock updates: one after the other, each to one of the two copies of every device, then a FLUSH.
+//! Superblock updates: one after the other, each to one of the two copies of every device, then a
+//! FLUSH.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -24,7 +25,7 @@ pub(crate) enum Then {
     Switched(VolumeId, CommandId),
     /// The pool is closed.
     Closed,
-    /// A device is away: so many more updates, so that it is told from one that only missed the last
+    /// A device is away: so many more updates, to tell it from one that only missed the last
     /// update before a crash.
     Away(u8),
 }
