@@ -10,7 +10,7 @@ use forebay_sim::{Options, run_seed};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A bug must be caught within so many seeds.
-const SEEDS_MAX: u64 = 600;
+const SEEDS_MAX: u64 = 5_000;
 
 /// Bugs that so few seeds do not catch: they need rarer worlds than swarm mode makes today. Whoever
 /// makes such worlds takes them off this list.
