@@ -218,6 +218,21 @@ impl Segments {
         (order.first().copied(), order.get(1).copied())
     }
 
+    /// A read of `slot` is under way, from `copy`. The slot's own segment is pinned too: should the copy be
+    /// bad, it is read next.
+    pub fn pin(&mut self, slot: Slot, copy: SegmentId) {
+        let own = self.of(slot);
+        self.table[own as usize].pins += 1;
+        self.table[copy as usize].pins += 1;
+    }
+
+    /// The read has ended.
+    pub fn unpin(&mut self, slot: Slot, copy: SegmentId) {
+        let own = self.of(slot);
+        self.table[own as usize].pins -= 1;
+        self.table[copy as usize].pins -= 1;
+    }
+
     /// The next number in the order of opening.
     pub fn order_next(&self) -> u64 {
         self.order_next

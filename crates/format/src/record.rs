@@ -45,13 +45,16 @@ pub enum EntryKind {
     /// Clean entries of the volume with a sequence greater than `aux`, before this entry, never
     /// happened.
     FillCut = 9,
-    /// No clean block of region `block` of the volume counts any more.
+    /// No clean block of region `block` ([`REGION_ALL`]: of any) of the volume counts any more.
     RegionDrop = 10,
     /// The volume was removed: nothing of it counts any more.
     VolumeDrop = 11,
     /// A payload block that was replaced before its record was written: it says nothing.
     Void = 12,
 }
+
+/// In a [`EntryKind::RegionDrop`]: all regions of the volume.
+pub const REGION_ALL: u64 = u64::MAX;
 
 impl EntryKind {
     /// The kind with number `raw`, if there is one.

@@ -252,8 +252,9 @@ impl Engine {
 
     /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
     fn remove(&mut self, id: VolumeId, command: CommandId) {
-        let trying = self.vol(id).online_at == Some(Time::MAX);
-        if self.sync.is_some() || self.checkpoint.running() || trying || !self.log_idle_for(id) {
+        // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to say so.
+        let unsure = self.vol(id).retries();
+        if self.sync.is_some() || self.checkpoint.running() || unsure || !self.log_idle_for(id) {
             return;
         }
         let volume = self.vol_mut(id);

@@ -18,7 +18,7 @@ use crate::segment::{SegmentId, Use};
 use crate::settings::Settings;
 use crate::volume::Volume;
 use forebay_format::checkpoint::{self, Chunk, FLAG_DIRTY};
-use forebay_format::record::{self, EntryKind, RecordHeader};
+use forebay_format::record::{self, EntryKind, REGION_ALL, RecordHeader};
 use forebay_format::superblock::CHECKPOINT_NONE;
 use forebay_format::{BLOCK_SIZE, FormatError, MASK_FULL, SEGMENT_NONE, checksum};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -46,6 +46,7 @@ pub(crate) struct Source {
     blocks: u64,
     pub(crate) seq: u64,
     pub(crate) dseq: u64,
+    pub(crate) epoch: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +79,7 @@ pub(crate) struct Opening {
     split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
     pub(crate) records: Vec<Found>,
     pub(crate) seq_max: u64,
-    distrust: bool,
+    distrust_epoch: u64,
     pub(crate) summary: Summary,
     want_dseq: u64,
     flushes: usize,
@@ -119,6 +120,7 @@ impl Engine {
                     blocks: header.checkpoint_blocks.get(),
                     seq: header.checkpoint_seq.get(),
                     dseq: header.checkpoint_dseq.get(),
+                    epoch: header.checkpoint_epoch.get(),
                 });
             }
             for device in healthy.filter(|_| header.previous_generation.get() > 0) {
@@ -129,6 +131,7 @@ impl Engine {
                     blocks: header.previous_blocks.get(),
                     seq: header.previous_seq.get(),
                     dseq: header.previous_dseq.get(),
+                    epoch: header.previous_epoch.get(),
                 });
             }
         }
@@ -150,7 +153,7 @@ impl Engine {
             split: BTreeMap::new(),
             records: Vec::new(),
             seq_max: 0,
-            distrust: header.epoch.get() <= settings.distrust_epoch && header.epoch.get() > 0,
+            distrust_epoch: settings.distrust_epoch,
             summary: Summary::default(),
             want_dseq: 0,
             flushes: 0,
@@ -587,7 +590,10 @@ impl Engine {
         if let Err(why) = self.replay() {
             return self.open_failed(why);
         }
-        if self.open_mut().distrust {
+        let opening = self.open_mut();
+        opening.summary.distrusted =
+            opening.distrust_epoch > 0 && opening.summary.epoch_told <= opening.distrust_epoch;
+        if opening.summary.distrusted {
             self.drop_all_clean();
         }
         self.rebuild_segments();
@@ -607,8 +613,6 @@ impl Engine {
         });
         for key in clean {
             self.replay_remove(key);
-            let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("of volumes");
-            self.open_mut().summary.tombstones.push((id, key - base));
         }
     }
 
@@ -627,6 +631,13 @@ impl Engine {
         if !self.is(Mutant::NoEpochStart) {
             self.note(EntryKind::EpochStart, VolumeId(0), summary.epoch_before, dseq);
         }
+        if summary.distrusted {
+            // In the record that starts the life: a crash leaves both or neither.
+            let ids: Vec<VolumeId> = self.volumes.iter().flatten().map(|v| v.id).collect();
+            ids.into_iter().for_each(|id| {
+                self.note(EntryKind::RegionDrop, id, REGION_ALL, 0);
+            });
+        }
         let cuts: Vec<(VolumeId, u64)> =
             self.volumes.iter().flatten().map(|v| (v.id, v.synced_seq)).collect();
         for (id, synced) in cuts {
@@ -636,9 +647,6 @@ impl Engine {
         }
         for &(id, region) in &summary.regions_dropped {
             self.note(EntryKind::RegionDrop, id, region, 0);
-        }
-        for &(id, block) in &summary.tombstones {
-            self.note(EntryKind::Tombstone, id, block, 1);
         }
         self.send(Point::Dirty);
         let want = self.log.dseq_gathered();
@@ -680,6 +688,7 @@ impl Engine {
         if let Target::Origin(id) = target {
             let retry_at = self.now + OFFLINE_RETRY_NS;
             let volume = self.vol_mut(id);
+            volume.flush.failures += u64::from(result.is_err());
             volume.online_at = result.is_err().then_some(retry_at);
             volume.offline = result.is_err().then(|| {
                 "the origin could not be flushed; it is tried again every second".to_owned()

@@ -11,6 +11,7 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::{CACHE_READ_TRIES, SEGMENTS_FOR_FILLS};
 use crate::log::Point;
 use crate::op::Op;
+use crate::segment::SegmentId;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE, checksum};
@@ -205,16 +206,28 @@ impl Engine {
         }
     }
 
-    fn read_cache_again(&mut self, mut run: CacheRun, buf: Buf) {
-        let segment = self.segments.of(run.slot);
+    /// Pins the copy of a slot that this try reads: its segment, and where it lies.
+    pub(crate) fn pin(&mut self, slot: Slot, tries: u8) -> (SegmentId, DeviceId, u64) {
+        let copy = self.copy_for(slot, tries);
+        self.segments.pin(slot, copy);
+        let at = self.segments.slot(copy, slot % self.segments.blocks);
+        let (device, offset) = self.segments.locate(at);
+        (copy, device, offset)
+    }
+
+    /// The segment to read a slot from at this try: its own, or its second copy.
+    pub(crate) fn copy_for(&self, slot: Slot, tries: u8) -> SegmentId {
+        let segment = self.segments.of(slot);
         let twin = self.segments.table[segment as usize].twin;
         let second = twin != SEGMENT_NONE
-            && (run.tries % 2 == 1 || !self.segments.healthy(segment))
+            && (tries % 2 == 1 || !self.segments.healthy(segment))
             && self.segments.healthy(twin);
-        run.pinned = if second { twin } else { segment };
-        self.segments.table[run.pinned as usize].pins += 1;
-        let (device, offset) =
-            self.segments.locate(self.segments.slot(run.pinned, run.slot % self.segments.blocks));
+        if second { twin } else { segment }
+    }
+
+    fn read_cache_again(&mut self, mut run: CacheRun, buf: Buf) {
+        let (copy, device, offset) = self.pin(run.slot, run.tries);
+        run.pinned = copy;
         let op = self.op(Op::ReadCache(run));
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
     }
@@ -225,7 +238,7 @@ impl Engine {
         result: Result<(), IoError>,
         mut buf: Buf,
     ) {
-        self.segments.table[run.pinned as usize].pins -= 1;
+        self.segments.unpin(run.slot, run.pinned);
         let ignored = self.is(Mutant::ChecksumIgnored);
         let good = result.is_ok()
             && buf

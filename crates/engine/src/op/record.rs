@@ -486,6 +486,7 @@ impl Engine {
         }
         self.writeback.abandon();
         self.sync = None;
+        self.superblock_give_up();
         let op = self.op(Op::Distrust);
         self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
         self.tasks_fail("the cache device failed");

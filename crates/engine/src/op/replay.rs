@@ -8,7 +8,7 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::index::Located;
-use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
+use forebay_format::record::{Entry, EntryKind, REGION_ALL, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
 
 /// A record found in a segment.
@@ -49,8 +49,10 @@ pub(crate) struct Summary {
     pub(crate) records: u64,
     /// Marked regions whose clean blocks were dropped.
     pub(crate) regions_dropped: Vec<(VolumeId, u64)>,
-    /// Other blocks that were dropped.
-    pub(crate) tombstones: Vec<(VolumeId, u64)>,
+    /// The last life of the log that said what it made of the one before.
+    pub(crate) epoch_told: u64,
+    /// No clean block of before may be used.
+    pub(crate) distrusted: bool,
 }
 
 impl Engine {
@@ -82,6 +84,7 @@ impl Engine {
         let opening = self.opening.as_mut().expect("recovery is under way");
         opening.summary.dseq_end = end;
         opening.summary.epoch_before = sb_epoch;
+        opening.summary.epoch_told = epoch_told(&valid, opening.source.map_or(0, |s| s.epoch));
         opening.summary.records = count;
         opening.records = all.into_iter().cloned().collect();
         self.settle_volumes(&trust);
@@ -204,6 +207,7 @@ impl Engine {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
                 marks.retain(|&(volume, _), dseq| volume != id.0 || *dseq > block);
             }
+            EntryKind::RegionDrop if block == REGION_ALL => self.replay_volume_clean(base, blocks),
             EntryKind::RegionDrop => self.replay_region(id, block),
             EntryKind::EpochStart
             | EntryKind::FillCut
@@ -260,6 +264,18 @@ impl Engine {
                 self.replay_remove(key);
             }
         }
+    }
+
+    /// Drops the clean blocks of a volume.
+    fn replay_volume_clean(&mut self, base: u64, blocks: u64) {
+        let mut clean = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, located| {
+            let inside = (base..base + blocks).contains(&key);
+            if inside && !self.dirty.get(located.slot as usize) {
+                clean.push(key);
+            }
+        });
+        clean.into_iter().for_each(|key| self.replay_remove(key));
     }
 
     /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the index.
@@ -328,6 +344,14 @@ impl Trust {
             .is_some_and(|cuts| cuts.iter().any(|&(after, before)| after < seq && seq < before));
         !cut && self.synced.get(&id.0).is_some_and(|&synced| seq <= synced)
     }
+}
+
+/// The newest life of the log whose first record, or a checkpoint of which, is here.
+fn epoch_told(valid: &[&Found], checkpoint: u64) -> u64 {
+    let starts = valid.iter().filter(|found| {
+        found.entries.iter().any(|entry| entry.kind() == EntryKind::EpochStart)
+    });
+    starts.map(|found| found.epoch()).max().unwrap_or(0).max(checkpoint)
 }
 
 /// The greatest generation of each segment that an entry calls empty.

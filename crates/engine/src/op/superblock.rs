@@ -88,6 +88,9 @@ impl Engine {
     /// Asks for an update; `then` happens when it is durable.
     pub(crate) fn superblock_write(&mut self, then: Then) {
         self.sb.wanted.push(then);
+        if self.dead {
+            return self.superblock_give_up();
+        }
         self.superblock_more();
     }
 
@@ -175,16 +178,25 @@ impl Engine {
         }
     }
 
-    fn superblock_failed(&mut self, under_way: Vec<Then>) {
-        for then in under_way {
-            let (Then::Added(_, id) | Then::Removed(_, id) | Then::Switched(_, id)) = then else {
-                if then == Then::Opened {
+    /// No device is left to write to: updates that have not begun never will.
+    pub(crate) fn superblock_give_up(&mut self) {
+        let wanted = std::mem::take(&mut self.sb.wanted);
+        self.superblock_failed(wanted);
+    }
+
+    fn superblock_failed(&mut self, updates: Vec<Then>) {
+        for then in updates {
+            match then {
+                Then::Opened => {
                     self.open_failed("the superblock could not be written".to_owned());
                 }
-                continue;
-            };
-            let why = "the cache device failed; replace it and start again".to_owned();
-            self.out.push(Effect::CommandDone { id, reply: CommandReply::Failed(why) });
+                Then::Added(_, id) | Then::Removed(_, id) | Then::Switched(_, id) => {
+                    let why = "the cache device failed; replace it and start again".to_owned();
+                    self.answer(id, CommandReply::Failed(why));
+                }
+                Then::Closed => self.closed(),
+                Then::Checkpointed | Then::Away(_) => {}
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
 use crate::policy::writeback::write_gap_ns;
 use forebay_format::record::EntryKind;
-use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE};
+use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 /// Zeroes up to this many bytes are written as data; more are zeroed at the origin.
 pub(crate) const ZERO_AS_DATA_MAX: u64 = 1 << 20;
@@ -47,7 +47,7 @@ impl Engine {
             if !self.touches_dirty(req) || self.dead {
                 return self.origin_write_begin(name);
             }
-            if self.nearly_drained(req.volume) {
+            if self.nearly_drained(req.volume) && !self.rests(req.first, req.last) {
                 // A block that is written again and again must not keep a drain from ending.
                 self.req(name).stage = Stage::Waiting;
                 self.behind_writeback.push(name);
@@ -118,15 +118,8 @@ impl Engine {
     fn merge_read(&mut self, req: u64, side: usize, mut run: CacheRun) {
         // A record under way is read from its slot: until it is there the checksum does not match, and the
         // read is tried again (`merge_done`).
-        let segment = self.segments.of(run.slot);
-        let twin = self.segments.table[segment as usize].twin;
-        let second = twin != SEGMENT_NONE
-            && (run.tries % 2 == 1 || !self.segments.healthy(segment))
-            && self.segments.healthy(twin);
-        run.pinned = if second { twin } else { segment };
-        self.segments.table[run.pinned as usize].pins += 1;
-        let slot = self.segments.slot(run.pinned, run.slot % self.segments.blocks);
-        let (device, offset) = self.segments.locate(slot);
+        let (copy, device, offset) = self.pin(run.slot, run.tries);
+        run.pinned = copy;
         let buf = self.pool.take(BLOCK_SIZE);
         let op = self.op(Op::Merge { req, side, run });
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
@@ -140,7 +133,7 @@ impl Engine {
         result: Result<(), IoError>,
         buf: Buf,
     ) {
-        self.segments.table[run.pinned as usize].pins -= 1;
+        self.segments.unpin(run.slot, run.pinned);
         if result.is_ok() && run.verified(0, buf.bytes()) {
             self.req(req).merge[side] = Some((run.mask, buf));
             return self.part_done(req);

@@ -11,7 +11,7 @@ use crate::limits::*;
 use crate::op::{Op, Stage};
 use crate::policy::writeback::{Situation, due};
 use forebay_format::record::EntryKind;
-use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE, checksum};
+use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 /// One block of a slice.
 #[derive(Debug, Clone, Copy)]
@@ -265,23 +265,10 @@ impl Engine {
 
     fn home_read(&mut self, run: usize, key: Key, blocks: u32, slot: Slot, tries: u8) {
         self.slice().runs[run].pending += 1;
-        let pinned = self.copy_for(slot, tries);
-        self.segments.table[pinned as usize].pins += 1;
-        let at = self.segments.slot(pinned, slot % self.segments.blocks);
-        let (device, offset) = self.segments.locate(at);
+        let (pinned, device, offset) = self.pin(slot, tries);
         let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
         let op = self.op(Op::HomeRead { run, key, pinned, tries });
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
-    }
-
-    /// The segment to read a slot from at this try: its own, or its second copy.
-    pub(crate) fn copy_for(&self, slot: Slot, tries: u8) -> u32 {
-        let segment = self.segments.of(slot);
-        let twin = self.segments.table[segment as usize].twin;
-        let second = twin != SEGMENT_NONE
-            && (tries % 2 == 1 || !self.segments.healthy(segment))
-            && self.segments.healthy(twin);
-        if second { twin } else { segment }
     }
 
     pub(crate) fn home_read_done(
@@ -293,8 +280,9 @@ impl Engine {
         result: Result<(), IoError>,
         buf: Buf,
     ) {
-        self.segments.table[pinned as usize].pins -= 1;
         let first = self.slice().runs[run].items[0].key;
+        let slot = self.slice().runs[run].items[(key - first) as usize].located.slot;
+        self.segments.unpin(slot, pinned);
         let mut bad = Vec::new();
         for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
             let at = (key - first) as usize + n;
@@ -336,6 +324,13 @@ impl Engine {
         let entry = self.vol_mut(id).quarantine.entry(key - base).or_insert((0, 0));
         entry.1 = (entry.1 * 2).clamp(WRITEBACK_RETRY_NS, WRITEBACK_RETRY_NS * 64);
         entry.0 = now + entry.1;
+    }
+
+    /// Whether any of these blocks could not be written home a short while ago.
+    pub(crate) fn rests(&self, first: Key, last: Key) -> bool {
+        let volume = self.volume_of(first).expect("keys are of volumes");
+        let mut waits = volume.quarantine.range(first - volume.base..=last - volume.base);
+        waits.any(|(_, &(until, _))| until > self.now)
     }
 
     /// A read of a run has ended; when all have, it is written.

@@ -25,8 +25,10 @@ impl Engine {
         }
         let req = self.reqs.get(name).expect("under way");
         let (first, last, id) = (req.first, req.last, req.volume);
-        let cut = self.cut_blocks(name).into_iter().flatten().any(|key| self.is_dirty(key));
-        if self.dead && self.touches_dirty(req) {
+        let mut cut_dirty = self.cut_blocks(name).into_iter().flatten().filter(|&k| self.is_dirty(k));
+        let stays = cut_dirty.clone().any(|key| self.rests(key, key));
+        let cut = cut_dirty.next().is_some();
+        if (self.dead && self.touches_dirty(req)) || stays {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
