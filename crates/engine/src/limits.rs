@@ -30,6 +30,8 @@ pub const SEGMENTS_FOR_ENTRIES: usize = 1;
 pub const SETTLE_ROUNDS_MAX: usize = 64;
 /// Free segments below which nothing but dirty data is admitted.
 pub const SEGMENTS_FOR_FILLS: usize = 3;
+/// A device has failed when more than one segment in so many holds dirty blocks that cannot be read.
+pub const LOST_SEGMENTS_SHARE: u32 = 4;
 /// Segments that reclaim works on at once.
 pub const VICTIMS_MAX: usize = 4;
 /// Blocks of a victim that are read and moved at once.

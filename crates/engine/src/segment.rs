@@ -26,7 +26,7 @@ pub enum Use {
     },
     /// The second copy of the segment named.
     Twin(SegmentId),
-    /// On a device that failed, or holds a dirty block that cannot be read: not used again.
+    /// Holds a dirty block that cannot be read: not used again before that block is gone.
     Lost,
 }
 

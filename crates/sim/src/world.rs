@@ -98,6 +98,8 @@ struct Life {
     open_failed: Option<String>,
     /// Devices that the engine said have failed.
     devices_failed: u64,
+    /// Blocks that it called lost.
+    blocks_lost: u64,
     cancelled: bool,
     /// Parts of the log were destroyed.
     damaged: bool,

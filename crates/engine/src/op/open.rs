@@ -54,6 +54,7 @@ enum Step {
     Checkpoint,
     Heads,
     Segments,
+    Settle,
     Superblock,
     Flush,
 }
@@ -327,7 +328,7 @@ impl Engine {
             }
             Step::Heads => self.recover_segments(),
             Step::Segments => self.recover_replay(),
-            Step::Superblock | Step::Flush => {}
+            Step::Settle | Step::Superblock | Step::Flush => {}
         }
     }
 
@@ -597,6 +598,27 @@ impl Engine {
             self.drop_all_clean();
         }
         self.rebuild_segments();
+        self.recover_settle();
+    }
+
+    /// The superblock that was read may not have survived a power cut yet: before the other copy is written,
+    /// it must.
+    fn recover_settle(&mut self) {
+        self.open_mut().step = Step::Settle;
+        for index in 0..self.segments.devices.len() {
+            let device = &self.segments.devices[index];
+            if device.healthy && device.volatile_cache {
+                self.open_mut().flushes += 1;
+                self.recover_flush(Target::Cache(DeviceId(index as u8)), 0);
+            }
+        }
+        self.recover_settled();
+    }
+
+    fn recover_settled(&mut self) {
+        if self.open_mut().flushes > 0 || self.dead {
+            return;
+        }
         let header = &mut self.sb.block.header;
         header.epoch = U64::new(header.epoch.get() + 1);
         header.clean = 0;
@@ -684,6 +706,13 @@ impl Engine {
     ) {
         if result.is_err() && tries + 1 < FLUSH_TRIES {
             return self.recover_flush(target, tries + 1);
+        }
+        if let Target::Cache(device) = target {
+            self.open_mut().flushes -= 1;
+            if result.is_err() {
+                self.device_failed(device, "a FLUSH failed");
+            }
+            return self.recover_settled();
         }
         if let Target::Origin(id) = target {
             let retry_at = self.now + OFFLINE_RETRY_NS;
@@ -877,6 +906,10 @@ impl Engine {
         let segment = &self.segments.table[id as usize];
         let whole = last.twin.get() == segment.twin && self.segments.healthy(id);
         let twin_there = segment.twin == SEGMENT_NONE || self.segments.healthy(segment.twin);
+        let single = segment.twin == SEGMENT_NONE;
+        if single && self.segments.devices.iter().filter(|device| device.healthy).count() > 1 {
+            return; // It was opened while the other device was away: new dirty data gets two copies again.
+        }
         let same = segment.generation == last.segment_generation.get();
         let usable = matches!(segment.usage, Use::Sealed | Use::Emptied { .. });
         if !(whole && twin_there && same && usable && end < self.segments.blocks) {

@@ -90,6 +90,7 @@ impl Engine {
             self.reclaim.starves = false;
             return;
         }
+        self.lost_segments();
         self.admission.full_once = true;
         let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
         // Moving dirty blocks costs room before it gives any.
@@ -111,6 +112,25 @@ impl Engine {
         if !self.reclaim.victims.is_empty() && !self.victims_are_dead() {
             self.reclaim.scan = Some(0);
             self.index.track_moves(true);
+        }
+    }
+
+    /// Segments that held dirty blocks which nobody could read come back when these are gone. A device of
+    /// which too much cannot be read has failed: writers must not wait for room that never comes.
+    fn lost_segments(&mut self) {
+        for index in 0..self.segments.devices.len() {
+            let device = &self.segments.devices[index];
+            let (base, count) = (device.base, device.count);
+            let mut lost = 0;
+            for segment in &mut self.segments.table[base as usize..(base + count) as usize] {
+                if segment.usage == Use::Lost && segment.dirty == 0 {
+                    segment.usage = Use::Sealed;
+                }
+                lost += u32::from(segment.usage == Use::Lost);
+            }
+            if lost > count / LOST_SEGMENTS_SHARE {
+                self.device_failed(DeviceId(index as u8), "too much of it cannot be read");
+            }
         }
     }
 

@@ -334,11 +334,15 @@ impl Engine {
                 .collect();
             done.into_iter().flatten().for_each(|req| self.part_done(req));
         }
+        let mut broke = false;
         while self.log.sent_dirty.front().is_some_and(|sent| sent.done) {
             let mut sent = self.log.sent_dirty.pop_front().expect("there is one");
             // Behind a record that was lost, none will be found by recovery.
             let failed = sent.copies == 0 || self.log.broken;
-            self.log.broken = failed;
+            if failed && !self.log.broken {
+                self.log.broken = true;
+                broke = true;
+            }
             if !failed {
                 let end = sent.payload_slot - sent.segment * self.segments.blocks + sent.payload;
                 self.log.completed_dseq = sent.dseq;
@@ -351,6 +355,10 @@ impl Engine {
                 self.part_done(req);
             }
             self.log.spare_waiters.push(sent.waiters);
+        }
+        if broke && !self.dead {
+            // Other devices work, but no recovery would get past the gap.
+            self.die();
         }
         if !self.volatile() {
             self.set_durable(self.log.completed_dseq);
@@ -447,8 +455,12 @@ impl Engine {
         self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
         if self.segments.devices.iter().any(|device| device.healthy) {
             for point in crate::log::POINTS {
-                let lost = self.log.open[point as usize].is_some_and(|s| !self.segments.healthy(s));
-                if lost {
+                let copies_there = |s: SegmentId| {
+                    let twin = self.segments.table[s as usize].twin;
+                    self.segments.healthy(s)
+                        && (twin == SEGMENT_NONE || self.segments.healthy(twin))
+                };
+                if self.log.open[point as usize].is_some_and(|s| !copies_there(s)) {
                     self.send(point);
                     self.seal(point);
                 }

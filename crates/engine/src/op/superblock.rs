@@ -190,14 +190,25 @@ impl Engine {
                 Then::Opened => {
                     self.open_failed("the superblock could not be written".to_owned());
                 }
-                Then::Added(_, id) | Then::Removed(_, id) | Then::Switched(_, id) => {
-                    let why = "the cache device failed; replace it and start again".to_owned();
-                    self.answer(id, CommandReply::Failed(why));
+                Then::Added(volume, id) => {
+                    self.volumes[usize::from(volume.0)] = None;
+                    self.superblock_failed_answer(id);
                 }
+                Then::Removed(volume, id) => {
+                    // Whether the removal is on the device nobody knows; here the volume goes on.
+                    self.vol_mut(volume).removing = false;
+                    self.superblock_failed_answer(id);
+                }
+                Then::Switched(_, id) => self.superblock_failed_answer(id),
                 Then::Closed => self.closed(),
                 Then::Checkpointed | Then::Away(_) => {}
             }
         }
+    }
+
+    fn superblock_failed_answer(&mut self, id: CommandId) {
+        let why = "the cache device failed; replace it and start again".to_owned();
+        self.answer(id, CommandReply::Failed(why));
     }
 
     /// Fills in a new checkpoint; the one before stays as its replacement.

@@ -307,11 +307,15 @@ impl Engine {
 
     fn home_unreadable(&mut self, run: usize, item: Item) {
         self.slice().runs[run].state = RunState::Failed;
-        let current = self.index.get(item.key) == Some(item.located);
-        if item.bridge || !current {
+        if self.index.get(item.key) != Some(item.located) {
             return;
         }
-        self.count_bad(item.key, true);
+        let dirty = self.dirty.get(item.located.slot as usize);
+        self.count_bad(item.key, dirty);
+        if !dirty {
+            self.ram.remove(item.key);
+            return self.drop_clean(item.key);
+        }
         self.quarantine(item.key);
         let (id, base) = self.volume_of(item.key).map(|v| (v.id, v.base)).expect("of volumes");
         self.vol_mut(id).unreadable.insert(item.key - base);

@@ -250,8 +250,10 @@ impl World {
         let target = Target::Origin(volume);
         // FUA is as hard to promise as a FLUSH, and zeroing dirty blocks needs one of the origin.
         let zeroes = matches!(asked.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
+        let failed_device = asked.writes() && self.life.devices_failed > 0;
         if asked.kind == RequestKind::Flush || asked.fua || zeroes {
-            return self.origin_has_failed(asked.disk)
+            return failed_device
+                || self.origin_has_failed(asked.disk)
                 || self.checker.has_lost(asked.disk)
                 || !origin.present;
         }

@@ -113,7 +113,9 @@ impl World {
 
     fn harm_copy(&mut self, device: usize, copy: Copied) {
         let (disk, sector, _) = copy;
-        if self.origin_has(disk, sector) || self.others_have(device, copy) {
+        // A block on its way home is dirty until a FLUSH of the origin and a record follow.
+        let home = self.origin_has(disk, sector) && !self.is_dirty(disk, sector / PER_BLOCK);
+        if home || self.others_have(device, copy) {
             return;
         }
         self.coverage.mark("last copies destroyed");
@@ -265,11 +267,12 @@ impl World {
         Ok(Flow::Go)
     }
 
-    /// The engine gave a device up: only after it met an error there.
+    /// The engine gave a device up: only after it met an error, or lost blocks, there.
     pub(super) fn device_failed(&mut self, device: usize, text: &str) -> Result<(), Violation> {
         let target = forebay_engine::Target::Cache(forebay_engine::DeviceId(device as u8));
         let dead = self.caches[device].dead_from <= self.now;
-        if !dead && !self.life.errors.iter().any(|error| error.target == target) {
+        let lost = self.life.blocks_lost > 0;
+        if !dead && !lost && !self.life.errors.iter().any(|error| error.target == target) {
             let text = format!("cache device {device} is given up without an error: {text}");
             return Err(Violation::new("E", text));
         }
@@ -294,6 +297,12 @@ impl World {
         let first = block * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
         let unreadable = self.params.faults.cache_read_errors > 0;
+        let zeros = |sector| self.checker.possible(disk, sector, self.stamp).contains(&Value::Zero);
+        if lost && unreadable && (first..end).any(zeros) {
+            // Zeros in the log do not say whose they are: `harm` does not see them.
+            self.checker.lose_block(disk, first, self.stamp);
+        }
+        self.life.blocks_lost += u64::from(lost);
         if lost && !unreadable && !self.checker.any_lost(disk, first..end, 0) {
             let text = format!("block {block} of {volume:?} is called lost, but a copy is good");
             return Err(Violation::new("E", text));

@@ -80,19 +80,22 @@ impl World {
         }
     }
 
-    /// The newest superblock of all devices that can be reached.
-    pub(super) fn read_superblock(&self) -> Option<Superblock> {
-        let copy = |disk: &Disk, offset: u64| {
+    /// The superblock of a cache device, if it can be reached.
+    fn superblock_of(&self, disk: &Disk) -> Option<Superblock> {
+        let copy = |offset: u64| {
             let mut bytes = vec![0; SUPERBLOCK_SIZE];
             disk.peek(offset / SECTOR_SIZE as u64, &mut bytes);
             Superblock::decode(&bytes)
         };
-        self.caches
-            .iter()
-            .filter(|disk| disk.dead_from > self.now)
-            .filter_map(|disk| Superblock::choose(SUPERBLOCK_OFFSETS.map(|at| copy(disk, at))).ok())
-            .map(|(superblock, _)| superblock)
-            .max_by_key(|superblock| superblock.header.generation.get())
+        let there = disk.dead_from > self.now;
+        let choice = there.then(|| Superblock::choose(SUPERBLOCK_OFFSETS.map(copy)).ok());
+        choice.flatten().map(|(superblock, _)| superblock)
+    }
+
+    /// The newest superblock of all devices that can be reached.
+    pub(super) fn read_superblock(&self) -> Option<Superblock> {
+        let all = self.caches.iter().filter_map(|disk| self.superblock_of(disk));
+        all.max_by_key(|superblock| superblock.header.generation.get())
     }
 
     /// Opens the pool. The volumes' origins are found by their identity, as the host does.
@@ -118,15 +121,26 @@ impl World {
             }
         }
         let now = self.now;
-        let devices = self
+        let newest = superblock.header.generation.get();
+        // As the host does: the pool has gone on without a device that is further behind.
+        let in_step = |disk: &Disk| {
+            self.superblock_of(disk).is_some_and(|own| own.header.generation.get() + 1 >= newest)
+        };
+        let devices: Vec<DeviceSettings> = self
             .caches
             .iter()
             .map(|disk| DeviceSettings {
                 bytes: disk.sectors() * SECTOR_SIZE as u64,
                 volatile_cache: disk.volatile,
-                present: disk.dead_from > now,
+                present: in_step(disk),
             })
             .collect();
+        for (disk, device) in self.caches.iter_mut().zip(&devices) {
+            if !device.present {
+                disk.dead_from = disk.dead_from.min(now);
+                self.coverage.mark("devices away at open");
+            }
+        }
         let settings = Settings {
             superblock,
             devices,
