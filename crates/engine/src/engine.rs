@@ -306,8 +306,9 @@ impl Engine {
                 at(gather.since + FILL_AGE_MAX_NS);
             }
         }
-        if !self.stalled.is_empty() && self.throttle_until > self.now {
+        if let Some(&first) = self.stalled.front() {
             at(self.throttle_until);
+            at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
         }
         for volume in self.volumes.iter().flatten() {
             volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);

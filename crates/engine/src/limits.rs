@@ -32,6 +32,8 @@ pub const SETTLE_ROUNDS_MAX: usize = 64;
 pub const SEGMENTS_FOR_FILLS: usize = 3;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;
+/// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no more.
+pub const STALL_NS_MAX: u64 = 10_000_000_000;
 /// Segments that reclaim works on at once.
 pub const VICTIMS_MAX: usize = 4;
 /// Blocks of a victim that are read and moved at once.

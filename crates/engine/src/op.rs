@@ -89,6 +89,8 @@ pub struct Req {
     pub issued: bool,
     /// It is a write into the cache.
     pub cached: bool,
+    /// It is a write that found no room in the cache: it goes to the origin.
+    pub around: bool,
     /// What it did at the origin is done; only its durability is waited for.
     pub ending: bool,
 }
@@ -120,6 +122,7 @@ impl Req {
             misses: 0,
             issued: false,
             cached: false,
+            around: false,
             ending: false,
         }
     }

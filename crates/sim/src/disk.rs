@@ -88,6 +88,8 @@ pub struct Disk {
     unreadable: BTreeSet<u64>,
     /// Errors to return.
     pub faults: Vec<Fault>,
+    /// So many of the next reads fail, now and then one.
+    pub reads_fail_first: u64,
     /// What a failed flush does.
     pub flush_loss: FlushLoss,
     /// From this time on every I/O fails.
@@ -107,6 +109,7 @@ impl Disk {
             completed: 0,
             unreadable: BTreeSet::new(),
             faults: Vec::new(),
+            reads_fail_first: 0,
             flush_loss: FlushLoss::Nothing,
             dead_from: Time::MAX,
             volatile,
@@ -181,6 +184,9 @@ impl Disk {
         let mut entry = self.in_flight.remove(&op)?;
         let kind = entry.kind();
         let failed = self.fails(kind, entry.first, entry.end, now, rng);
+        if failed && kind == IoKind::Read && self.reads_fail_first > 0 {
+            self.reads_fail_first -= 1;
+        }
         let sectors = entry.first..entry.end;
         let result = if failed { Err(IoError::Io) } else { Ok(()) };
         let buf = match std::mem::replace(&mut entry.io, Io::Flush) {
@@ -221,6 +227,9 @@ impl Disk {
             return true;
         }
         if kind == IoKind::Read && self.unreadable.range(first..end).next().is_some() {
+            return true;
+        }
+        if kind == IoKind::Read && self.reads_fail_first > 0 && rng.one_in(4) {
             return true;
         }
         let hit = |fault: &Fault, rng: &mut Rng| {

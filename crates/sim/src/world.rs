@@ -12,7 +12,7 @@ use crate::Options;
 use crate::Totals;
 use crate::checker::Checker;
 use crate::coverage::Coverage;
-use crate::disk::{Disk, Io};
+use crate::disk::{Disk, Fault, Io};
 use crate::model::{Stamp, Violation};
 use crate::rng::{Rng, mix};
 use crate::swarm::Params;
@@ -100,6 +100,8 @@ struct Life {
     devices_failed: u64,
     /// Blocks that it called lost.
     blocks_lost: u64,
+    /// Errors of the first cache device's reads, to begin when the engine serves.
+    read_faults: Vec<Fault>,
     cancelled: bool,
     /// Parts of the log were destroyed.
     damaged: bool,

@@ -12,7 +12,7 @@ use crate::event::*;
 use crate::index::Key;
 use crate::limits::*;
 use crate::log::Point;
-use crate::op::{Op, Stage};
+use crate::op::{Op, Req, Stage};
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -21,7 +21,7 @@ impl Engine {
     pub(crate) fn origin_write_begin(&mut self, name: u64) {
         let req = self.reqs.get(name).expect("under way");
         let (first, last, id) = (req.first, req.last, req.volume);
-        if self.dead && (self.touches_dirty(req) || self.unsure(first, last)) {
+        if self.stuck_in_log(req) {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
@@ -57,10 +57,12 @@ impl Engine {
         }
     }
 
-    /// Blocks that became clean by a record that may not have survived the cache device: whether the log
-    /// still calls them dirty is not known.
-    fn unsure(&self, first: Key, last: Key) -> bool {
-        self.log.cleaned.iter().any(|&(_, key)| (first..=last).contains(&key))
+    /// Whether the log holds, or may hold, dirty versions of the request's blocks, and nothing can be added to it
+    /// any more: what is written at the origin would be hidden by them after the next start.
+    pub(crate) fn stuck_in_log(&self, req: &Req) -> bool {
+        let unsure =
+            |&(_, key): &(u64, Key)| (req.first..=req.last).contains(&key);
+        self.dead && (self.touches_dirty(req) || self.log.cleaned.iter().any(unsure))
     }
 
     /// Marks the regions of `first..=last`. Returns the dirty-class number that must be durable before the
@@ -103,6 +105,9 @@ impl Engine {
             }
             self.intending.swap_remove(at);
             if self.reqs.get(name).expect("under way").issued {
+                if self.stuck_in_log(self.reqs.get(name).expect("under way")) {
+                    self.req(name).fail(IoError::Io);
+                }
                 self.origin_write_end(name);
             } else if self.reqs.get(name).expect("under way").kind == RequestKind::Write {
                 self.origin_write_issue(name);
@@ -115,7 +120,7 @@ impl Engine {
     fn origin_write_issue(&mut self, name: u64) {
         let req = self.reqs.get(name).expect("under way");
         let (first, last) = (req.first, req.last);
-        if self.dead && (self.touches_dirty(req) || self.unsure(first, last)) {
+        if self.stuck_in_log(req) {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }

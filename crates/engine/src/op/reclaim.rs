@@ -93,18 +93,22 @@ impl Engine {
         self.lost_segments();
         self.admission.full_once = true;
         let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
-        // Moving dirty blocks costs room before it gives any.
-        let room = self.may_open(Point::Dirty, SEGMENTS_RESERVED);
-        let dirty_max = match (room, critical) {
-            (false, _) => 0,
-            (true, true) => self.segments.blocks / 4,
-            (true, false) => self.segments.blocks / 8,
+        // Dirty blocks had better go home than be moved; but where an origin fails, moving must help.
+        let blocks = self.segments.blocks;
+        let dirty_max = match (critical, self.reclaim.starves && self.origins_fail()) {
+            (_, true) => blocks / 4 * 3,
+            (true, false) => blocks / 4,
+            (false, false) => blocks / 8,
         };
+        // Moving costs room before it gives any.
+        let mut room = self.room_for_moves();
         for _ in 0..VICTIMS_MAX {
-            let Some((segment, choice)) = choose(self.candidates(), dirty_max) else { break };
+            let choice = choose(self.candidates(), dirty_max.min(room));
+            let Some((segment, choice)) = choice else { break };
             if self.victims_are_dead() && self.segments.table[segment as usize].live > 0 {
                 break; // The dead ones on their own: nothing in the index needs to be looked for.
             }
+            room -= self.segments.table[segment as usize].dirty;
             self.segments.table[segment as usize].usage = Use::Victim;
             self.reclaim.victims.push(Victim { segment, choice });
         }
@@ -113,6 +117,18 @@ impl Engine {
             self.reclaim.scan = Some(0);
             self.index.track_moves(true);
         }
+    }
+
+    /// Blocks that moves of dirty blocks could append now.
+    fn room_for_moves(&self) -> u32 {
+        let blocks = self.segments.blocks;
+        let open = self.log.open[Point::Dirty as usize];
+        let end = match &self.log.gather[Point::Dirty as usize] {
+            Some(gather) => gather.offset + 1 + gather.payload,
+            None => open.map_or(blocks, |id| self.segments.table[id as usize].end + 1),
+        };
+        let free = self.segments.free_pairs().saturating_sub(SEGMENTS_FOR_ENTRIES) as u32;
+        blocks.saturating_sub(end) + free * (blocks - 1)
     }
 
     /// Segments that held dirty blocks which nobody could read come back when these are gone. A device of

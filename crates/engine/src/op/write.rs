@@ -8,10 +8,11 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::{CACHE_READ_TRIES, SEGMENTS_RESERVED};
+use crate::limits::{CACHE_READ_TRIES, SEGMENTS_RESERVED, STALL_NS_MAX};
 use crate::log::Point;
 use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
+use crate::overlap::Access;
 use crate::policy::writeback::write_gap_ns;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -28,7 +29,7 @@ impl Engine {
             Some(crate::volume::Task::Remove(_)) => true,
             _ => false,
         };
-        volume.mode.plan().write_dirty && !leaving && !self.dead && !req.sequential
+        volume.mode.plan().write_dirty && !leaving && !self.dead && !req.sequential && !req.around
     }
 
     /// Whether any block of the request is dirty.
@@ -212,6 +213,9 @@ impl Engine {
                 && (self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max)
             {
                 self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
+                if self.stalled_gives_way(name) {
+                    continue;
+                }
                 return;
             }
             if give_up {
@@ -225,6 +229,9 @@ impl Engine {
                 continue;
             }
             if !self.append_blocks(name) {
+                if self.stalled_gives_way(name) {
+                    continue;
+                }
                 return;
             }
             self.stalled.pop_front();
@@ -232,10 +239,45 @@ impl Engine {
         }
     }
 
-    /// Share of the slots that is dirty, 0 to 1.
+    /// The first stalled write has waited long, and an origin fails to take dirty blocks home, so no room may
+    /// come. Writes to that origin fail; others go around the cache. Whether it waits no more.
+    fn stalled_gives_way(&mut self, name: u64) -> bool {
+        let req = self.reqs.get(name).expect("stalled requests stay");
+        if self.now < req.since + STALL_NS_MAX || !self.origins_fail() {
+            return false;
+        }
+        if !self.vol(req.volume).quarantine.is_empty() {
+            self.req(name).fail(IoError::Io);
+            return true;
+        }
+        if req.written > 0 || req.pending > 0 || self.touches_dirty(req) {
+            return false;
+        }
+        self.stalled.pop_front();
+        self.overlap.release(name);
+        let req = self.req(name);
+        (req.cached, req.around, req.holds, req.stage) = (false, true, false, Stage::Waiting);
+        let (first, last, id) = (req.first, req.last, req.volume);
+        for (_, buf) in std::mem::take(&mut req.merge).into_iter().flatten() {
+            self.pool.give(buf);
+        }
+        self.vol_mut(id).cache_writes_active -= 1;
+        if self.overlap.acquire(name, first, last, Access::OriginWrite) {
+            self.begin(name);
+        }
+        true
+    }
+
+    /// Whether an origin did not take dirty blocks home lately.
+    pub(crate) fn origins_fail(&self) -> bool {
+        self.volumes.iter().flatten().any(|volume| !volume.quarantine.is_empty())
+    }
+
+    /// Share of the slots that dirty blocks take, 0 to 1.
     pub(crate) fn dirty_share(&self) -> f64 {
         let dirty: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
-        dirty as f64 / self.segments.slots().max(1) as f64
+        let copies = self.segments.devices.iter().filter(|d| d.healthy).count().clamp(1, 2) as u64;
+        (dirty * copies) as f64 / self.segments.slots().max(1) as f64
     }
 
     /// Appends what is left of a write. Whether all of it found room.

@@ -28,7 +28,7 @@ impl Engine {
         let mut cut_dirty = self.cut_blocks(name).into_iter().flatten().filter(|&k| self.is_dirty(k));
         let stays = cut_dirty.clone().any(|key| self.rests(key, key));
         let cut = cut_dirty.next().is_some();
-        if (self.dead && self.touches_dirty(req)) || stays {
+        if self.stuck_in_log(req) || stays {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
@@ -124,6 +124,10 @@ impl Engine {
     }
 
     pub(crate) fn zero_issue(&mut self, name: u64) {
+        if self.stuck_in_log(self.reqs.get(name).expect("under way")) {
+            self.req(name).fail(IoError::Io);
+            return self.reply(name);
+        }
         let req = self.req(name);
         req.stage = Stage::Working;
         req.pending = 1;

@@ -224,6 +224,7 @@ impl World {
         let origins = self.origins.iter_mut().map(|origin| &mut origin.disk);
         for disk in self.caches.iter_mut().chain(origins) {
             disk.faults.clear();
+            disk.reads_fail_first = 0;
             if disk.dead_from <= self.now {
                 disk.dead_from = u64::MAX;
                 self.coverage.mark("devices came back");

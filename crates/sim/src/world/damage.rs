@@ -52,9 +52,12 @@ impl World {
             self.caches[index].flush_loss = faults.cache_flush_loss.unwrap_or(FlushLoss::Nothing);
             // Of two devices only the first fails: the other holds the mirror.
             if index == 0 {
+                // Recovery meets fewer errors than it tries: what it cannot read at all may have been the end of
+                // the log or not, and a single copy does not tell. The others begin when it serves.
+                self.caches[index].reads_fail_first = faults.cache_read_errors.min(3);
                 for _ in 0..faults.cache_read_errors {
                     let fault = self.plan_fault(first..size, span, 1);
-                    self.caches[index].faults.push(fault);
+                    self.life.read_faults.push(fault);
                 }
                 for _ in 0..faults.cache_write_errors {
                     let fault = self.plan_fault(0..size, span, 2);

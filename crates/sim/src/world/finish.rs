@@ -24,8 +24,10 @@ impl World {
     }
 
     fn run_until_quiet(&mut self, limit: u64, lossy: bool) -> Result<(), Violation> {
+        self.life.read_faults.clear();
         for disk in &mut self.caches {
             disk.faults.clear();
+            disk.reads_fail_first = 0;
         }
         for origin in &mut self.origins {
             origin.disk.faults.clear();

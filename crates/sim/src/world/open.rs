@@ -191,6 +191,9 @@ impl World {
     pub(super) fn look_at_state(&mut self) {
         if self.engine().state() == State::Serving {
             self.life.serving = true;
+            let faults = std::mem::take(&mut self.life.read_faults);
+            self.caches[0].faults.extend(faults);
+            self.caches[0].reads_fail_first = 0;
             self.say(|_| "serving".to_string());
             self.coverage.mark("opened");
         }
