@@ -38,8 +38,6 @@ pub const STALL_NS_MAX: u64 = 10_000_000_000;
 pub const VICTIMS_MAX: usize = 4;
 /// Blocks of a victim that are read and moved at once.
 pub const MOVES_IN_FLIGHT_MAX: usize = 32;
-/// Buckets of the index that one `settle` scans.
-pub const SCAN_BUCKETS: usize = 2048;
 /// Checkpoint chunks under way at once.
 pub const CHECKPOINT_WRITES_MAX: usize = 4;
 /// Blocks that one read from the devices asks for during recovery.

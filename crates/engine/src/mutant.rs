@@ -24,8 +24,8 @@ mutants! {
     ReuseBeforeDurable,
     /// A FLUSH is answered without a FLUSH of the cache device.
     FlushSkipsDevice,
-    /// A FLUSH does not wait for records under way.
-    FlushSkipsInFlight,
+    /// A FLUSH of a cache device counts for what was written while it was under way.
+    FlushCoversLate,
     /// A FLUSH does not reach the origin although data was written there.
     FlushSkipsOrigin,
     /// A FUA write is answered as if it were an ordinary one.

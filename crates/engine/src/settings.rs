@@ -74,6 +74,8 @@ pub struct Tuning {
     pub checkpoint_share: f64,
     /// Idle time after which dirty blocks are sent home below `dirty_target`, in nanoseconds.
     pub idle_ns: u64,
+    /// Buckets of the index that one `settle` scans.
+    pub scan_buckets: usize,
     /// Admit read misses only at the second miss, once the cache has been full.
     pub admit_second_miss: bool,
 }
@@ -93,6 +95,7 @@ impl Default for Tuning {
             sequential_bytes: 16 << 20,
             checkpoint_share: 0.10,
             idle_ns: 1_000_000_000,
+            scan_buckets: 2048,
             admit_second_miss: true,
         }
     }

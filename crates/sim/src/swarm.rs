@@ -130,6 +130,8 @@ pub struct Ends {
     pub shutdown: u64,
     /// Share of new lives that end within the first events (crash during recovery).
     pub early: f64,
+    /// Share of lives in which nothing happens but that everything is read.
+    pub looks: f64,
     /// Most events of a life that ends in a crash.
     pub events_max: u64,
     /// Ways to cut.
@@ -196,7 +198,7 @@ impl Params {
         let modes = draw_modes(rng, volumes.len());
         let segment_blocks = rng.log_range(32, 128) as u32;
         let least = volumes.iter().copied().min().expect("at least one volume");
-        Params {
+        let mut params = Params {
             lives: rng.range(1, 6),
             requests: rng.log_range(8, 400),
             clients: rng.range(1, 8),
@@ -221,9 +223,62 @@ impl Params {
             ends: draw_ends(rng, swarm),
             batch_max: rng.log_range(1, 16),
             check_one_in: rng.log_range(16, 256),
+        };
+        if swarm && rng.one_in(3) {
+            let theme = rng.pick(&[Theme::Churn, Theme::Zeroes, Theme::Through]);
+            params.follow(theme, rng);
+        }
+        params
+    }
+
+    /// Bends a world towards one thing.
+    fn follow(&mut self, theme: Theme, rng: &mut Rng) {
+        self.places.aligned = 1.0;
+        self.places.hot_sectors = rng.log_range(64, 1024);
+        (self.mix.fua, self.admin.pause_ns) = (0.0, 0);
+        self.faults = Faults::default();
+        (self.cache_volatile, self.origin_volatile) = (true, true);
+        (self.ends.kill, self.ends.shutdown, self.ends.looks) = (1, 0, 0.3);
+        self.lives = rng.range(2, 6);
+        match theme {
+            Theme::Churn => {
+                self.modes.fill(Mode::WriteBack);
+                self.segments = rng.log_range(8, 14);
+                self.mix = Mix { read: rng.below(10), write: 100, flush: rng.below(3), ..NO_MIX };
+                self.places.hot = 0.9;
+                self.requests = rng.log_range(200, 1200);
+                self.tuning.sync_interval_ns = 5_000 * MILLISECOND;
+                self.tuning.idle_ns = 1_000 * MILLISECOND;
+                self.tuning.dirty_target = self.tuning.dirty_high;
+                self.long_pause_one_in = 1000;
+            }
+            Theme::Zeroes => {
+                self.mix = Mix { read: 60, write: 40, flush: 4, discard: 30, zeroes: 10, ..NO_MIX };
+                self.modes.fill(rng.pick(&[Mode::WriteBack, Mode::WriteOnly, Mode::WriteThrough]));
+            }
+            Theme::Through => {
+                self.mix = Mix { read: 60, write: 60, flush: rng.below(6), ..NO_MIX };
+                self.modes.fill(rng.pick(&[Mode::WriteThrough, Mode::WriteAround]));
+                self.tuning.admit_second_miss = false;
+                (self.places.hot, self.ram_bytes) = (0.9, 0);
+            }
         }
     }
 }
+
+/// What a swarm world may be bent towards, where chance alone goes too seldom.
+#[derive(Debug, Clone, Copy)]
+enum Theme {
+    /// A small log that wraps all the time and is seldom flushed.
+    Churn,
+    /// Zeroes and discards over cached and dirty blocks.
+    Zeroes,
+    /// Writes to the origin beside cached copies.
+    Through,
+}
+
+const NO_MIX: Mix =
+    Mix { read: 0, write: 0, flush: 0, discard: 0, zeroes: 0, prefetch: 0, fua: 0.0 };
 
 fn draw_volumes(rng: &mut Rng) -> Vec<u64> {
     let count = if rng.coin() { 1 } else { rng.range(2, 3) };
@@ -256,8 +311,9 @@ fn draw_tuning(rng: &mut Rng) -> Tuning {
         bridge_blocks_max: if rng.coin() { 0 } else { rng.log_range(1, 64) },
         region_blocks: 1 << rng.below(8),
         sequential_bytes: if rng.coin() { u64::MAX } else { rng.log_range(4096, 1 << 20) },
-        checkpoint_share: share(rng, 2, 60),
+        checkpoint_share: if rng.one_in(3) { share(rng, 60, 400) } else { share(rng, 2, 60) },
         idle_ns: rng.log_range(MILLISECOND, 1_000 * MILLISECOND),
+        scan_buckets: rng.log_range(2, 2048) as usize,
         admit_second_miss: rng.coin(),
     }
 }
@@ -343,6 +399,7 @@ fn draw_ends(rng: &mut Rng, swarm: bool) -> Ends {
         kill: weight(rng, swarm, 4),
         shutdown: weight(rng, swarm, 3),
         early: rng.pick(&[0.0, 0.2, 0.5]),
+        looks: rng.pick(&[0.0, 0.0, 0.3, 0.6]),
         events_max: rng.log_range(50, 4000),
         cut_modes: modes,
     }

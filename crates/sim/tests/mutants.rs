@@ -12,23 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A bug must be caught within so many seeds.
 const SEEDS_MAX: u64 = 5_000;
 
-/// Bugs that so few seeds do not catch: they need rarer worlds than swarm mode makes today. Whoever
-/// makes such worlds takes them off this list.
-const OPEN: [Mutant; 12] = [
-    Mutant::ReuseBeforeCheckpoint,
-    Mutant::ReuseBeforeDurable,
-    Mutant::FlushSkipsInFlight,
-    Mutant::AckOutOfOrder,
-    Mutant::NoIntent,
-    Mutant::FillsTrusted,
-    Mutant::NoEpochStart,
-    Mutant::NoFlushAtOpen,
-    Mutant::ZeroForgetsEarly,
-    Mutant::CheckpointMissesMoves,
-    Mutant::SwitchBeforeDrained,
-    Mutant::NoSegmentFree,
-];
-
 /// The least seed that catches `mutant`, with the rule that it breaks.
 fn hunt(mutant: Mutant) -> Option<(u64, &'static str)> {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -60,10 +43,6 @@ fn every_planted_bug_is_caught() {
     let mut missed = Vec::new();
     println!("{:<28} {:>10}  rule", "bug", "first seed");
     for &mutant in Mutant::ALL {
-        if OPEN.contains(&mutant) {
-            println!("{:<28} {:>10}  open", format!("{mutant:?}"), "-");
-            continue;
-        }
         match hunt(mutant) {
             Some((seed, rule)) => println!("{:<28} {seed:>10}  {rule}", format!("{mutant:?}")),
             None => {

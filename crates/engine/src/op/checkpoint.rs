@@ -162,7 +162,7 @@ impl Engine {
             return;
         }
         let from = self.run().cursor;
-        let to = from + SCAN_BUCKETS;
+        let to = from + self.tuning.scan_buckets;
         let mut found = Vec::new();
         self.index.scan(from, to, |key, located| found.push((key, located)));
         let moved = self.index.take_moved();

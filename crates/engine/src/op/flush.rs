@@ -17,9 +17,6 @@ impl Engine {
         if self.is(Mutant::FlushSkipsDevice) {
             dseq = 0;
         }
-        if self.is(Mutant::FlushSkipsInFlight) {
-            dseq = self.log.completed_dseq;
-        }
         let written = if self.is(Mutant::FlushSkipsOrigin) { 0 } else { written };
         self.flush_wait(name, dseq, written);
     }
@@ -116,6 +113,9 @@ impl Engine {
             self.device_failed(device, "a FLUSH failed");
         }
         self.cache_flush.pending -= 1;
+        if self.is(Mutant::FlushCoversLate) {
+            self.cache_flush.covers = self.log.completed_dseq;
+        }
         if self.cache_flush.pending == 0 && !self.dead {
             self.set_durable(self.cache_flush.covers);
         }

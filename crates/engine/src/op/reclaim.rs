@@ -189,7 +189,7 @@ impl Engine {
     /// Looks for the victims' blocks in a slice of the index.
     fn victims_scan(&mut self) {
         let Some(from) = self.reclaim.scan else { return };
-        let to = from + SCAN_BUCKETS;
+        let to = from + self.tuning.scan_buckets;
         let mut found = std::mem::take(&mut self.reclaim.found);
         let segments = &self.segments;
         let mut look = |key: Key, located: Located| {

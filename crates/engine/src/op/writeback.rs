@@ -63,12 +63,11 @@ pub(crate) struct Writeback {
 impl Writeback {
     /// Whether any of these blocks is being sent home.
     pub(crate) fn covers(&self, first: Key, last: Key) -> bool {
-        let Some(slice) = &self.slice else { return false };
-        let at = slice.runs.partition_point(|run| run.items.last().is_some_and(|i| i.key < first));
-        slice.runs[at..].iter().take_while(|run| run.items[0].key <= last).next().is_some()
-            || slice.runs.iter().any(|run| {
-                run.items[0].key <= last && run.items.last().is_some_and(|i| i.key >= first)
-            })
+        let overlaps = |run: &Run| {
+            let ends = (run.items.first(), run.items.last());
+            matches!(ends, (Some(from), Some(to)) if from.key <= last && first <= to.key)
+        };
+        self.slice.as_ref().is_some_and(|slice| slice.runs.iter().any(overlaps))
     }
 
     /// The log can no longer say that anything is clean.
@@ -231,6 +230,11 @@ impl Engine {
             }
             let at = slice.next;
             slice.next += 1;
+            let index = &self.index;
+            if slice.runs[at].items.iter().any(|item| index.get(item.key) != Some(item.located)) {
+                self.run_outdated(at);
+                continue;
+            }
             slice.active += 1;
             let run = &mut slice.runs[at];
             run.state = RunState::Reading;
@@ -257,6 +261,16 @@ impl Engine {
             }
             self.run_read(at);
         }
+    }
+
+    /// Blocks of a run that has not begun were written again: the others go home one by one.
+    fn run_outdated(&mut self, at: usize) {
+        let items = std::mem::take(&mut self.slice().runs[at].items);
+        let now = items.into_iter().filter(|item| {
+            !item.bridge && self.index.get(item.key) == Some(item.located)
+        });
+        let runs: Vec<Run> = now.map(|item| Run { items: vec![item], ..Run::default() }).collect();
+        self.slice().runs.extend(runs);
     }
 
     fn slice(&mut self) -> &mut Slice {

@@ -146,6 +146,9 @@ impl World {
                     let text = format!("the switch to {mode:?} is answered, but is not done");
                     return Err(Violation::new("I", text));
                 }
+                if !mode.plan().write_dirty && self.life.devices_failed == 0 {
+                    self.check_origin(asked.disk, &format!("is in mode {mode:?}"))?;
+                }
             }
             Command::Drain(_) => self.coverage.mark("volumes drained"),
             Command::Cancel(_) => self.coverage.mark("commands cancelled"),

@@ -26,6 +26,9 @@ impl World {
         let weights = [ends.cut, ends.kill, ends.shutdown];
         let end = [End::Cut, End::Kill, End::Shutdown][self.rng.weighted(&weights)];
         self.crash_in_recovery(number)?;
+        if !last && self.rng.chance(self.params.ends.looks) {
+            return self.look(number, end == End::Kill);
+        }
         let flow = self.start_life(number)?;
         let crash_in = self.rng.log_range(1, self.params.ends.events_max);
         self.life.crash_in = (!last && end != End::Shutdown).then_some(crash_in);
@@ -50,6 +53,22 @@ impl World {
             self.read_back()?;
         }
         self.crash(end == End::Kill)
+    }
+
+    /// A life in which everything is read and nothing written: what it saw must be there ever after.
+    fn look(&mut self, number: u64, kill: bool) -> Result<(), Violation> {
+        let calm = std::mem::replace(&mut self.calm, true);
+        let flow = self.start_life(number);
+        self.calm = calm;
+        flow?;
+        (self.life.requests_left, self.life.quiet) = (0, true);
+        self.run_until_open()?;
+        self.check_open_failure()?;
+        if self.life.open_failed.is_none() {
+            self.coverage.mark("lives that only looked");
+            self.read_back()?;
+        }
+        self.crash(kill)
     }
 
     /// Some lives end within their first events, several in a row.
