@@ -127,8 +127,10 @@ impl Engine {
             Some(gather) => gather.offset + 1 + gather.payload,
             None => open.map_or(blocks, |id| self.segments.table[id as usize].end + 1),
         };
-        let free = self.segments.free_pairs().saturating_sub(SEGMENTS_FOR_ENTRIES) as u32;
-        blocks.saturating_sub(end) + free * (blocks - 1)
+        match self.segments.free_pairs().checked_sub(SEGMENTS_FOR_ENTRIES) {
+            Some(free) => blocks.saturating_sub(end) + free as u32 * (blocks - 1),
+            None => 0,
+        }
     }
 
     /// Segments that held dirty blocks which nobody could read come back when these are gone. A device of

@@ -6,7 +6,7 @@
 
 use crate::Mutant;
 use crate::buf::Buf;
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::*;
@@ -395,6 +395,7 @@ impl Engine {
             && self.log.gather[Point::Dirty as usize]
                 .as_ref()
                 .is_some_and(|g| !g.entries.is_empty())
+            && self.worth_a_block()
         {
             self.send(Point::Dirty);
             self.note_backlog();
@@ -408,6 +409,20 @@ impl Engine {
                 self.send(point);
             }
         }
+    }
+
+    /// Whether the record gathered for dirty data is to be sent now. In the last segment of the log entries
+    /// without data gather until a record is full or somebody waits for them: what makes room needs room.
+    fn worth_a_block(&self) -> bool {
+        let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
+        gather.payload > 0
+            || self.free_for(Point::Dirty) > 0
+            || gather.entries.len() >= RECORD_ENTRIES
+            || self.segments.undurable_emptied(self.log.dseq).is_some()
+            || self.intending.iter().any(|&req| {
+                self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq)
+            })
+            || self.state != State::Serving
     }
 
     /// The block in `slot`, if its record is still being gathered.
@@ -465,7 +480,7 @@ impl Engine {
                     self.seal(point);
                 }
             }
-            if self.state != crate::engine::State::Opening {
+            if self.state != State::Opening {
                 self.superblock_write(Then::Away(1));
             }
             return;

@@ -18,6 +18,8 @@ use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 pub(crate) struct Item {
     key: Key,
     located: Located,
+    /// Life of the segment: the slot may be used again, for the same block, while it is sent home.
+    generation: u32,
     mask: u8,
     /// Clean: only bridges a gap.
     bridge: bool,
@@ -166,7 +168,9 @@ impl Engine {
                 undurable = true;
                 continue;
             }
-            items.push(Item { key, located, mask: self.mask(located.slot), bridge: false });
+            let generation = self.generation_of(located.slot);
+            let mask = self.mask(located.slot);
+            items.push(Item { key, located, generation, mask, bridge: false });
         }
         items.sort_unstable_by_key(|item| item.key);
         if let Some(last) = items.last() {
@@ -178,6 +182,10 @@ impl Engine {
             self.want_durable(dseq);
         }
         items
+    }
+
+    fn generation_of(&self, slot: Slot) -> u32 {
+        self.segments.table[self.segments.of(slot) as usize].generation
     }
 
     /// Neighbours become one write; short gaps are bridged with clean blocks that the cache has.
@@ -215,6 +223,7 @@ impl Engine {
                 (clean && there && whole && !self.overlap.origin_write(key, key)).then_some(Item {
                     key,
                     located,
+                    generation: segment.generation,
                     mask: MASK_FULL,
                     bridge: true,
                 })
@@ -476,7 +485,8 @@ impl Engine {
 
     fn mark_clean(&mut self, id: VolumeId, item: Item) {
         let Some(now) = self.index.get(item.key) else { return };
-        let same = now.slot == item.located.slot || self.is(Mutant::CleanWithoutCompare);
+        let as_sent = now == item.located && self.generation_of(now.slot) == item.generation;
+        let same = as_sent || self.is(Mutant::CleanWithoutCompare);
         if item.bridge || !same || !self.dirty.get(now.slot as usize) {
             return;
         }
