@@ -538,7 +538,7 @@ impl Engine {
             let from = (at % step) as usize * BLOCK_SIZE;
             piece.bytes().get(from..from + BLOCK_SIZE)
         };
-        let mut life: Option<(u32, u64)> = None;
+        let mut life: Option<(u32, u64, u64)> = None;
         let mut at = 0;
         while at < self.segments.blocks {
             let decoded = block(at).and_then(|bytes| record::decode(bytes).ok());
@@ -557,12 +557,14 @@ impl Engine {
                 true => header.segment_generation.get(),
                 false => header.twin_generation.get(),
             };
-            // A newer life of the segment starts over at its beginning; what is older is left over.
-            if life.is_some_and(|(g, seq)| generation != g || header.seq.get() <= seq) {
+            // A newer life of the segment starts over at its beginning; what is older is left over. It may even
+            // have the same generation, when its first record was lost in a crash.
+            let (epoch, seq) = (header.epoch.get(), header.seq.get());
+            if life.is_some_and(|(g, e, s)| generation != g || epoch < e || seq <= s) {
                 at += 1;
                 continue;
             }
-            life = Some((generation, header.seq.get()));
+            life = Some((generation, epoch, seq));
             let mut bad = Vec::new();
             let mut payload = at + 1;
             for (n, entry) in entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
@@ -828,10 +830,11 @@ impl Engine {
             let (id, generation) = (header.segment.get(), header.segment_generation.get());
             let segment = &mut self.segments.table[id as usize];
             segment.last_seq = segment.last_seq.max(header.seq.get());
-            if generation >= segment.generation {
+            let dirty_class = header.class == record::RecordClass::Dirty as u8;
+            if generation > segment.generation || (generation == segment.generation && dirty_class) {
                 segment.generation = generation;
                 segment.twin = header.twin.get();
-                segment.dirty_class = header.class == record::RecordClass::Dirty as u8;
+                segment.dirty_class = dirty_class;
             }
             if let Some(twin) = self.segments.table.get_mut(header.twin.get() as usize) {
                 twin.generation = twin.generation.max(header.twin_generation.get());

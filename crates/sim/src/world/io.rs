@@ -4,7 +4,7 @@ use super::{Delivered, Due, Place, Step, World};
 use crate::disk::{Disk, Io, IoKind};
 use crate::model::Violation;
 use forebay_engine::{Buf, Completion, Event, IoError, OpId, Target, Time};
-use forebay_format::SECTOR_SIZE;
+use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 
 impl World {
     pub(super) fn place(&self, target: Target) -> Option<Place> {
@@ -58,6 +58,9 @@ impl World {
         disk.submit(op, offset / SECTOR_SIZE as u64, io);
         if let Some(astray) = plan {
             disk.lead_astray(op, astray);
+            if let (Place::Cache(device), Some(lands)) = (place, astray.lands) {
+                self.astray.insert(op, (device, lands));
+            }
         }
         self.ops.insert(op, (target, place));
         let after = self.latency(target);
@@ -87,6 +90,10 @@ impl World {
 
     pub(super) fn finish_io(&mut self, op: OpId) -> Step {
         let (target, place) = self.ops.remove(&op).expect("an I/O under way");
+        if let Some((device, lands)) = self.astray.remove(&op) {
+            // Something else may have been written there in the meantime.
+            self.harm(device, lands..lands + SECTORS_PER_BLOCK as u64);
+        }
         let now = self.now;
         let mut rng = self.rng.clone();
         let finished = self.disk(place).complete(op, now, &mut rng);
