@@ -553,7 +553,9 @@ impl Engine {
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let volume = self.vol_mut(id);
         volume.dirty.remove(key - base);
-        volume.unreadable.remove(&(key - base));
+        if volume.unreadable.remove(&(key - base)) {
+            volume.quarantine.remove(&(key - base));
+        }
         volume.stats.dirty_blocks = volume.dirty.len();
     }
 

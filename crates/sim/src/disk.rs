@@ -18,7 +18,7 @@ mod tests;
 use crate::rng::Rng;
 pub use fault::{CUT_MODES, CutMode, Fault, FlushLoss, IoKind};
 use forebay_engine::{Buf, Completion, IoError, OpId, Time};
-use forebay_format::SECTOR_SIZE;
+use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 pub use store::{Blank, Store};
@@ -177,6 +177,19 @@ impl Disk {
     /// Lets one page of a write in flight go astray.
     pub fn lead_astray(&mut self, op: OpId, astray: Astray) {
         self.in_flight.get_mut(&op).expect("a write in flight").astray = Some(astray);
+    }
+
+    /// Where a page of this write will land. Nowhere, if somebody is writing there: nobody could tell what
+    /// would be left.
+    pub fn landing(&mut self, op: OpId) -> Option<u64> {
+        let lands = self.in_flight.get(&op)?.astray?.lands?;
+        let taken = self.in_flight.iter().any(|(&other, entry)| {
+            other != op && entry.first < lands + SECTORS_PER_BLOCK as u64 && lands < entry.end
+        });
+        if taken && let Some(astray) = &mut self.in_flight.get_mut(&op)?.astray {
+            astray.lands = None;
+        }
+        (!taken).then_some(lands)
     }
 
     /// Ends an I/O. `None` if it is none of this disk's.

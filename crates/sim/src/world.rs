@@ -127,8 +127,6 @@ pub struct World {
     commands: BTreeMap<CommandId, Asked>,
     ops: BTreeMap<OpId, (Target, Place)>,
     distrusts: BTreeMap<OpId, u64>,
-    /// Writes to cache devices of which a page will land elsewhere: device and first sector.
-    astray: BTreeMap<OpId, (usize, u64)>,
     /// What the host has written down about distrust.
     distrust_epoch: u64,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
@@ -170,7 +168,6 @@ impl World {
             commands: BTreeMap::new(),
             ops: BTreeMap::new(),
             distrusts: BTreeMap::new(),
-            astray: BTreeMap::new(),
             distrust_epoch: 0,
             queue: BinaryHeap::new(),
             queued: 0,

@@ -189,7 +189,6 @@ impl World {
         self.requests.clear();
         self.commands.clear();
         self.ops.clear();
-        self.astray.clear();
         self.queue.clear();
         self.engine = None;
         self.unsettled = 0;

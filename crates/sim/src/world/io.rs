@@ -58,9 +58,6 @@ impl World {
         disk.submit(op, offset / SECTOR_SIZE as u64, io);
         if let Some(astray) = plan {
             disk.lead_astray(op, astray);
-            if let (Place::Cache(device), Some(lands)) = (place, astray.lands) {
-                self.astray.insert(op, (device, lands));
-            }
         }
         self.ops.insert(op, (target, place));
         let after = self.latency(target);
@@ -90,7 +87,9 @@ impl World {
 
     pub(super) fn finish_io(&mut self, op: OpId) -> Step {
         let (target, place) = self.ops.remove(&op).expect("an I/O under way");
-        if let Some((device, lands)) = self.astray.remove(&op) {
+        if let Place::Cache(device) = place
+            && let Some(lands) = self.caches[device].landing(op)
+        {
             // Something else may have been written there in the meantime.
             self.harm(device, lands..lands + SECTORS_PER_BLOCK as u64);
         }
