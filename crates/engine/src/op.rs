@@ -8,6 +8,7 @@ pub mod originwrite;
 pub mod read;
 pub mod reclaim;
 pub mod record;
+pub mod repair;
 pub mod replay;
 pub mod superblock;
 pub mod sync;
@@ -242,6 +243,8 @@ pub enum Op {
     },
     /// Recovery reads.
     Recover(open::RecoverRead),
+    /// Recovery reads the good copy of a record, or writes the other one.
+    Repair(repair::Repair),
     /// Recovery flushes.
     RecoverFlush {
         /// What is flushed.
@@ -379,6 +382,7 @@ impl Engine {
             Op::Superblock { device } => self.superblock_written(device, result, buf),
             Op::SuperblockFlush { device } => self.superblock_flushed(device, result),
             Op::Recover(read) => self.recover_read_done(read, result, buf),
+            Op::Repair(repair) => self.repair_done(repair, result, buf),
             Op::RecoverFlush { target, tries } => self.recover_flush_done(target, tries, result),
             Op::Distrust => self.distrust_done(result),
         }

@@ -12,6 +12,7 @@ use crate::index::{Index, Located};
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
+use crate::op::repair::Repair;
 use crate::op::replay::{Found, Summary};
 use crate::op::superblock::Then;
 use crate::segment::{SegmentId, Use};
@@ -54,6 +55,7 @@ enum Step {
     Checkpoint,
     Heads,
     Segments,
+    Repair,
     Settle,
     Superblock,
     Flush,
@@ -79,6 +81,8 @@ pub(crate) struct Opening {
     /// Pieces being read block by block, and the blocks that are missing.
     split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
     pub(crate) records: Vec<Found>,
+    pub(crate) repairs: VecDeque<Repair>,
+    pub(crate) repairing: usize,
     pub(crate) seq_max: u64,
     distrust_epoch: u64,
     pub(crate) summary: Summary,
@@ -153,6 +157,8 @@ impl Engine {
             pieces: BTreeMap::new(),
             split: BTreeMap::new(),
             records: Vec::new(),
+            repairs: VecDeque::new(),
+            repairing: 0,
             seq_max: 0,
             distrust_epoch: settings.distrust_epoch,
             summary: Summary::default(),
@@ -178,7 +184,7 @@ impl Engine {
         }
     }
 
-    fn open_mut(&mut self) -> &mut Opening {
+    pub(crate) fn open_mut(&mut self) -> &mut Opening {
         self.opening.as_mut().expect("recovery is under way")
     }
 
@@ -328,7 +334,7 @@ impl Engine {
             }
             Step::Heads => self.recover_segments(),
             Step::Segments => self.recover_replay(),
-            Step::Settle | Step::Superblock | Step::Flush => {}
+            Step::Repair | Step::Settle | Step::Superblock | Step::Flush => {}
         }
     }
 
@@ -575,7 +581,9 @@ impl Engine {
                 payload += 1;
             }
             at = payload;
-            self.open_mut().records.push(Found { header, entries, bad });
+            let own = header.segment.get() == segment;
+            let whole = [own && bad.is_empty(), !own && bad.is_empty()];
+            self.open_mut().records.push(Found { header, entries, bad, whole });
         }
     }
 
@@ -600,12 +608,13 @@ impl Engine {
             self.drop_all_clean();
         }
         self.rebuild_segments();
-        self.recover_settle();
+        self.open_mut().step = Step::Repair;
+        self.recover_repair();
     }
 
     /// The superblock that was read may not have survived a power cut yet: before the other copy is written,
     /// it must.
-    fn recover_settle(&mut self) {
+    pub(crate) fn recover_settle(&mut self) {
         self.open_mut().step = Step::Settle;
         for index in 0..self.segments.devices.len() {
             let device = &self.segments.devices[index];
@@ -831,7 +840,8 @@ impl Engine {
             let segment = &mut self.segments.table[id as usize];
             segment.last_seq = segment.last_seq.max(header.seq.get());
             let dirty_class = header.class == record::RecordClass::Dirty as u8;
-            if generation > segment.generation || (generation == segment.generation && dirty_class) {
+            if generation > segment.generation || (generation == segment.generation && dirty_class)
+            {
                 segment.generation = generation;
                 segment.twin = header.twin.get();
                 segment.dirty_class = dirty_class;

@@ -60,8 +60,7 @@ impl Engine {
     /// Whether the log holds, or may hold, dirty versions of the request's blocks, and nothing can be added to it
     /// any more: what is written at the origin would be hidden by them after the next start.
     pub(crate) fn stuck_in_log(&self, req: &Req) -> bool {
-        let unsure =
-            |&(_, key): &(u64, Key)| (req.first..=req.last).contains(&key);
+        let unsure = |&(_, key): &(u64, Key)| (req.first..=req.last).contains(&key);
         self.dead && (self.touches_dirty(req) || self.log.cleaned.iter().any(unsure))
     }
 

@@ -419,9 +419,10 @@ impl Engine {
             || self.free_for(Point::Dirty) > 0
             || gather.entries.len() >= RECORD_ENTRIES
             || self.segments.undurable_emptied(self.log.dseq).is_some()
-            || self.intending.iter().any(|&req| {
-                self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq)
-            })
+            || self
+                .intending
+                .iter()
+                .any(|&req| self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq))
             || self.state != State::Serving
     }
 

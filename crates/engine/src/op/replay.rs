@@ -18,6 +18,8 @@ pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
     /// Entries whose payload does not match its checksum.
     pub(crate) bad: Vec<usize>,
+    /// Whether the copy in its segment, and the one in the second segment, is there and whole.
+    pub(crate) whole: [bool; 2],
 }
 
 impl Found {
@@ -348,9 +350,9 @@ impl Trust {
 
 /// The newest life of the log whose first record, or a checkpoint of which, is here.
 fn epoch_told(valid: &[&Found], checkpoint: u64) -> u64 {
-    let starts = valid.iter().filter(|found| {
-        found.entries.iter().any(|entry| entry.kind() == EntryKind::EpochStart)
-    });
+    let starts = valid
+        .iter()
+        .filter(|found| found.entries.iter().any(|entry| entry.kind() == EntryKind::EpochStart));
     starts.map(|found| found.epoch()).max().unwrap_or(0).max(checkpoint)
 }
 
@@ -383,7 +385,10 @@ fn merge_copies(records: Vec<Found>) -> Vec<Found> {
     for found in records {
         let name = (found.epoch(), found.seq());
         match merged.get_mut(&name) {
-            Some(other) => other.bad.retain(|n| found.bad.contains(n)),
+            Some(other) => {
+                other.bad.retain(|n| found.bad.contains(n));
+                other.whole = [0, 1].map(|copy| other.whole[copy] || found.whole[copy]);
+            }
             None => {
                 merged.insert(name, found);
             }

@@ -275,9 +275,9 @@ impl Engine {
     /// Blocks of a run that has not begun were written again: the others go home one by one.
     fn run_outdated(&mut self, at: usize) {
         let items = std::mem::take(&mut self.slice().runs[at].items);
-        let now = items.into_iter().filter(|item| {
-            !item.bridge && self.index.get(item.key) == Some(item.located)
-        });
+        let now = items
+            .into_iter()
+            .filter(|item| !item.bridge && self.index.get(item.key) == Some(item.located));
         let runs: Vec<Run> = now.map(|item| Run { items: vec![item], ..Run::default() }).collect();
         self.slice().runs.extend(runs);
     }

@@ -25,7 +25,8 @@ impl Engine {
         }
         let req = self.reqs.get(name).expect("under way");
         let (first, last, id) = (req.first, req.last, req.volume);
-        let mut cut_dirty = self.cut_blocks(name).into_iter().flatten().filter(|&k| self.is_dirty(k));
+        let mut cut_dirty =
+            self.cut_blocks(name).into_iter().flatten().filter(|&k| self.is_dirty(k));
         let stays = cut_dirty.clone().any(|key| self.rests(key, key));
         let cut = cut_dirty.next().is_some();
         if self.stuck_in_log(req) || stays {
