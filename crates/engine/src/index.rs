@@ -168,9 +168,12 @@ impl Index {
 
     fn find_in(&self, bucket: usize, tag: u64, second: bool) -> Option<(usize, usize)> {
         let entries = &self.buckets[bucket];
+        let slot = ((1 << self.slot_bits) - 1) << 1;
+        let wanted = self.pack(tag, 0, second) & !slot;
         (0..WAYS)
             .find(|&way| {
-                self.unpack(entries.body(way)).is_some_and(|(t, _, s)| t == tag && s == second)
+                let body = entries.body(way);
+                body & !slot == wanted && body & slot != 0
             })
             .map(|way| (bucket, way))
     }

@@ -31,6 +31,8 @@ struct Held {
 pub struct Overlap {
     held: Vec<Held>,
     waiting: Vec<Held>,
+    /// Requests held or waiting that write at the origin: without any, no read is ever held up.
+    origin_writes: usize,
 }
 
 fn conflict(new: Access, old: Access) -> bool {
@@ -47,6 +49,7 @@ impl Overlap {
     /// Lets `req` begin on blocks `first..=last`, or makes it wait behind what it overlaps.
     pub fn acquire(&mut self, req: u64, first: Key, last: Key, access: Access) -> bool {
         let new = Held { first, last, access, req };
+        self.origin_writes += usize::from(access == Access::OriginWrite);
         if self.blocked(&new, self.waiting.len()) {
             self.waiting.push(new);
             return false;
@@ -56,6 +59,9 @@ impl Overlap {
     }
 
     fn blocked(&self, new: &Held, waiting_before: usize) -> bool {
+        if new.access == Access::Read && self.origin_writes == 0 {
+            return false;
+        }
         let clash = |old: &Held| {
             old.first <= new.last && new.first <= old.last && conflict(new.access, old.access)
         };
@@ -65,7 +71,8 @@ impl Overlap {
     /// `req` is done with its blocks.
     pub fn release(&mut self, req: u64) {
         let at = self.held.iter().position(|held| held.req == req).expect("it was acquired");
-        self.held.swap_remove(at);
+        let held = self.held.swap_remove(at);
+        self.origin_writes -= usize::from(held.access == Access::OriginWrite);
     }
 
     /// A waiting request that may begin now; it holds its blocks from here on.
