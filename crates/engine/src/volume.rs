@@ -7,35 +7,30 @@ use crate::settings::OriginSettings;
 use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
+use roaring::RoaringTreemap;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
 
-/// A set of blocks in order, for writeback sweeps: 64 blocks a node.
+/// A set of blocks in order, for writeback sweeps. Compressed: two bytes a block where few are set, one bit where
+/// many are (Lemire et al., "Roaring Bitmaps", 2016).
 #[derive(Debug, Default)]
 pub struct BlockSet {
-    groups: BTreeMap<u64, u64>,
+    blocks: RoaringTreemap,
     len: u64,
 }
 
 impl BlockSet {
     /// Puts a block in; whether it was not there before.
     pub fn insert(&mut self, block: u64) -> bool {
-        let bits = self.groups.entry(block / 64).or_default();
-        let new = *bits >> (block % 64) & 1 == 0;
-        *bits |= 1 << (block % 64);
+        let new = self.blocks.insert(block);
         self.len += u64::from(new);
         new
     }
 
     /// Takes a block out; whether it was there.
     pub fn remove(&mut self, block: u64) -> bool {
-        let Some(bits) = self.groups.get_mut(&(block / 64)) else { return false };
-        let was = *bits >> (block % 64) & 1 == 1;
-        *bits &= !(1 << (block % 64));
-        if *bits == 0 {
-            self.groups.remove(&(block / 64));
-        }
+        let was = self.blocks.remove(block);
         self.len -= u64::from(was);
         was
     }
@@ -52,12 +47,9 @@ impl BlockSet {
 
     /// The blocks from `from` on, in order.
     pub fn iter_from(&self, from: u64) -> impl Iterator<Item = u64> + '_ {
-        self.groups
-            .range(from / 64..)
-            .flat_map(move |(&group, &bits)| {
-                (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| group * 64 + bit)
-            })
-            .skip_while(move |&block| block < from)
+        let mut blocks = self.blocks.iter();
+        blocks.advance_to(from);
+        blocks
     }
 }
 
