@@ -143,40 +143,44 @@ fn record_overhead() {
     }
 }
 
-/// Bytes that the engine holds for each cached block once random 4 KiB writes have filled the
-/// cache: the allocator's count for a large pool minus that for a small one, so that what does not
-/// grow with the cache does not count, and everything that does is in it (index, segment table,
-/// ghost, reference bits).
+/// Bytes that the engine holds for each cached block once random 4 KiB reads have filled the cache, and
+/// once random 4 KiB writes have: the allocator's count for a large pool minus that for a small one, so
+/// that what does not grow with the cache does not count, and everything that does is in it (index,
+/// segment table, ghost, dirty and reference bits). Random writes leave dead blocks in the log, so that
+/// fewer are cached.
 fn index_memory() {
-    let held = |pool_bytes: u64| {
-        let volume_bytes = pool_bytes * 4;
-        let mut cached = 0;
-        let mut world = None;
-        let mut devices = Some(Devices::new(pool_bytes, volume_bytes, true));
-        let info = allocation_counter::measure(|| {
-            let mut made = World::with_devices(&spec_full(pool_bytes), devices.take().unwrap());
-            let mut random = Random(17);
-            let blocks = pool_bytes / BLOCK;
-            made.run(32, blocks * 3 / 2, RequestKind::Write, BLOCK, |_| {
-                random.below(volume_bytes / BLOCK)
-            });
-            cached = made.engine.pool_stats().cached_blocks;
-            made.shed();
-            world = Some(made);
-        });
-        let index = world.as_ref().unwrap().engine.pool_stats().index_bytes;
-        (info.bytes_current, cached, index, pool_bytes / BLOCK)
-    };
-    let (small_bytes, small_cached, ..) = held(64 * MIB);
-    let (bytes, cached, index, slots) = held(GIB);
-    let per_block =
-        (bytes - small_bytes) as f64 / (cached.saturating_sub(small_cached)).max(1) as f64;
-    let more = format!(
-        "\"held_bytes\": {bytes}, \"cached_blocks\": {cached}, \"slots\": {slots}, \
-         \"held_bytes_small\": {small_bytes}, \"cached_blocks_small\": {small_cached}, \
-         \"index_bytes_reported\": {index}"
-    );
-    report("index-memory", 0, per_block, "bytes/block", &more);
+    for (bench, kind) in
+        [("index-memory", RequestKind::Read), ("index-memory-writes", RequestKind::Write)]
+    {
+        let (small_bytes, small_cached, ..) = held(64 * MIB, kind);
+        let (bytes, cached, index, slots) = held(GIB, kind);
+        let per_block =
+            (bytes - small_bytes) as f64 / (cached.saturating_sub(small_cached)).max(1) as f64;
+        let index_per_block = index as f64 / cached as f64;
+        let more = format!(
+            "\"held_bytes\": {bytes}, \"cached_blocks\": {cached}, \"slots\": {slots}, \
+             \"held_bytes_small\": {small_bytes}, \"cached_blocks_small\": {small_cached}, \
+             \"index_bytes_per_block\": {index_per_block:.3}"
+        );
+        report(bench, 0, per_block, "bytes/block", &more);
+    }
+}
+
+/// Fills a pool with random requests of a kind. Bytes held, blocks cached, bytes of the index, slots.
+fn held(pool_bytes: u64, kind: RequestKind) -> (i64, u64, u64, u64) {
+    let volume_bytes = pool_bytes * 4;
+    let mut world = None;
+    let mut devices = Some(Devices::new(pool_bytes, volume_bytes, true));
+    let info = allocation_counter::measure(|| {
+        let mut made = World::with_devices(&spec_full(pool_bytes), devices.take().unwrap());
+        let mut random = Random(17);
+        let count = pool_bytes / BLOCK * 3 / 2;
+        made.run(32, count, kind, BLOCK, |_| random.below(volume_bytes / BLOCK));
+        made.shed();
+        world = Some(made);
+    });
+    let stats = world.as_ref().unwrap().engine.pool_stats();
+    (info.bytes_current, stats.cached_blocks, stats.index_bytes, pool_bytes / BLOCK)
 }
 
 /// As [`spec`], with a volume of four times the pool, in write-back mode, cleaned as it goes.

@@ -198,6 +198,7 @@ impl World {
     /// Gives back the buffers that this executor keeps.
     pub fn shed(&mut self) {
         self.bufs = Vec::new();
+        self.engine.trim();
         self.out.shrink_to_fit();
         self.done.shrink_to_fit();
     }

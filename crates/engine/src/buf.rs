@@ -112,6 +112,11 @@ impl BufPool {
         buf
     }
 
+    /// Frees the unused buffers.
+    pub fn trim(&mut self) {
+        *self = BufPool::new(self.held_bytes_max);
+    }
+
     /// Takes a buffer back.
     pub fn give(&mut self, buf: Buf) {
         let capacity = buf.capacity();

@@ -153,7 +153,7 @@ impl Engine {
             mutant: settings.mutant,
             sb: superblock::Superblocks::new(settings.superblock.clone()),
             volumes: Vec::new(),
-            index: Index::new(slots),
+            index: Index::new(slots, live_max(slots)),
             dirty: Bits::new(slots as usize),
             referenced: Bits::new(slots as usize),
             partial: BTreeMap::new(),
@@ -397,6 +397,12 @@ impl Engine {
     /// Takes a buffer back that a reply or effect carried and the executor has no use for.
     pub fn recycle(&mut self, buf: Buf) {
         self.pool.give(buf);
+    }
+
+    /// Frees memory that is only kept to be used again.
+    pub fn trim(&mut self) {
+        self.pool.trim();
+        self.log.trim();
     }
 
     pub(crate) fn volume(&self, id: VolumeId) -> Option<&Volume> {
@@ -670,6 +676,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Blocks that a pool of `slots` can hold at once, about: reclaim keeps one segment in 32 free.
+pub(crate) fn live_max(slots: u32) -> u32 {
+    slots - slots / 32
 }
 
 fn refuse(volume: &Volume, request: &Request) -> Option<IoError> {

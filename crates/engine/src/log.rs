@@ -137,6 +137,15 @@ impl Log {
         inflight > 0 && self.sent_with(slot).is_some()
     }
 
+    /// Frees memory that is only kept to be used again.
+    pub fn trim(&mut self) {
+        self.spare_entries.clear();
+        self.spare_waiters.clear();
+        self.cleaned.shrink_to_fit();
+        self.undurable.shrink_to_fit();
+        self.backlog.shrink_to_fit();
+    }
+
     /// Records under way and gathered.
     pub fn busy(&self) -> bool {
         !self.sent_dirty.is_empty()

@@ -21,7 +21,7 @@ impl Ram {
     pub fn new(bytes: u64) -> Ram {
         let blocks_max = (bytes / BLOCK_SIZE as u64).min(1 << 31) as usize;
         Ram {
-            index: Index::new(if blocks_max == 0 { 0 } else { blocks_max as u32 }),
+            index: Index::new(blocks_max as u32, blocks_max as u32),
             keys: Vec::new(),
             data: Vec::new(),
             referenced: Bits::new(blocks_max),

@@ -6,7 +6,7 @@
 
 use crate::Mutant;
 use crate::buf::Buf;
-use crate::engine::{Engine, State};
+use crate::engine::{Engine, State, live_max};
 use crate::event::*;
 use crate::index::{Index, Located};
 use crate::limits::*;
@@ -190,7 +190,8 @@ impl Engine {
 
     /// Starts to read the next checkpoint that may be used.
     fn recover_checkpoint(&mut self) {
-        self.index = Index::new(self.segments.slots());
+        let slots = self.segments.slots();
+        self.index = Index::new(slots, live_max(slots));
         self.dirty = crate::index::Bits::new(self.segments.slots() as usize);
         self.partial.clear();
         let opening = self.open_mut();

@@ -6,10 +6,11 @@ use crate::volume::Stream;
 
 const WAYS: usize = 4;
 
-/// The ghost: fingerprints of blocks that missed once, in small FIFO sets.
+/// The ghost: fingerprints of blocks that missed once, in small FIFO sets. A byte each: one first miss in 64 is
+/// taken for a second one, which does no harm.
 #[derive(Debug)]
 pub struct Admission {
-    sets: Vec<[u32; WAYS]>,
+    sets: Vec<[u8; WAYS]>,
     set_count: usize,
     /// The cache has been full once: from now on the second miss counts.
     pub full_once: bool,
@@ -35,7 +36,7 @@ impl Admission {
             self.sets = vec![[0; WAYS]; self.set_count];
         }
         let hash = key.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let fingerprint = (hash as u32).max(1);
+        let fingerprint = ((hash >> 24) as u8).max(1);
         let set = &mut self.sets[(hash >> 32) as usize % self.set_count];
         if let Some(at) = set.iter().position(|&seen| seen == fingerprint) {
             set[at] = 0;
@@ -91,9 +92,8 @@ mod tests {
         let mut admission = Admission::new(1024);
         admission.full_once = true;
         assert!(!admission.admit_miss(1));
-        for key in 1000..4000 {
-            assert!(!admission.admit_miss(key) || key < 1000);
-        }
+        let admitted = (1000..4000).filter(|&key| admission.admit_miss(key)).count();
+        assert!(admitted < 3000 / 32, "{admitted} first misses were taken for second ones");
         assert!(!admission.admit_miss(1));
     }
 
