@@ -15,13 +15,13 @@ use crate::op::Op;
 use crate::op::repair::Repair;
 use crate::op::replay::{Found, Summary};
 use crate::op::superblock::Then;
-use crate::segment::{SegmentId, Use};
+use crate::segment::SegmentId;
 use crate::settings::Settings;
 use crate::volume::Volume;
+use forebay_format::BLOCK_SIZE;
 use forebay_format::checkpoint::{self, Chunk, FLAG_DIRTY};
-use forebay_format::record::{self, EntryKind, REGION_ALL, RecordHeader};
+use forebay_format::record::{EntryKind, REGION_ALL, RecordHeader};
 use forebay_format::superblock::CHECKPOINT_NONE;
-use forebay_format::{BLOCK_SIZE, FormatError, MASK_FULL, SEGMENT_NONE, checksum};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zerocopy::little_endian::U64;
 
@@ -51,7 +51,7 @@ pub(crate) struct Source {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     Checkpoint,
     Heads,
     Segments,
@@ -64,10 +64,10 @@ enum Step {
 /// Recovery under way.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    step: Step,
+    pub(crate) step: Step,
     sources: VecDeque<Source>,
     pub(crate) source: Option<Source>,
-    reads: VecDeque<(RecoverRead, u8)>,
+    pub(crate) reads: VecDeque<(RecoverRead, u8)>,
     under_way: usize,
     arrived: BTreeMap<u64, Buf>,
     carry: Vec<u8>,
@@ -76,10 +76,10 @@ pub(crate) struct Opening {
     pub(crate) marks: BTreeMap<(u16, u64), u64>,
     pub(crate) synced: BTreeMap<u16, u64>,
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
-    suspects: BTreeSet<SegmentId>,
-    pieces: BTreeMap<SegmentId, BTreeMap<u32, Buf>>,
+    pub(crate) suspects: BTreeSet<SegmentId>,
+    pub(crate) pieces: BTreeMap<SegmentId, BTreeMap<u32, Buf>>,
     /// Pieces being read block by block, and the blocks that are missing.
-    split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
+    pub(crate) split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
     pub(crate) records: Vec<Found>,
     pub(crate) repairs: VecDeque<Repair>,
     pub(crate) repairing: usize,
@@ -224,7 +224,7 @@ impl Engine {
     }
 
     /// Issues the reads that are due, a bounded number at once.
-    fn recover_reads(&mut self) {
+    pub(crate) fn recover_reads(&mut self) {
         while self.open_mut().under_way < RECOVERY_READS_MAX {
             let opening = self.open_mut();
             let Some((read, _)) = opening.reads.pop_front() else { break };
@@ -421,180 +421,6 @@ impl Engine {
             }
         }
         true
-    }
-
-    fn recover_heads(&mut self) {
-        let healthy: Vec<SegmentId> = (0..self.segments.table.len() as u32)
-            .filter(|&segment| self.segments.healthy(segment))
-            .collect();
-        let opening = self.open_mut();
-        opening.step = Step::Heads;
-        opening.reads =
-            healthy.into_iter().map(|segment| (RecoverRead::Head(segment), 0)).collect();
-        self.recover_reads();
-    }
-
-    fn head_seen(&mut self, segment: SegmentId, result: Result<(), IoError>, buf: Buf) {
-        if result.is_err() {
-            self.open_mut().suspects.insert(segment);
-            return self.pool.give(buf);
-        }
-        match record::decode(buf.bytes()) {
-            Ok((header, _)) if self.is_ours(&header, segment) => {
-                self.open_mut().heads.insert(segment, header);
-            }
-            Err(FormatError::Damaged { .. } | FormatError::Invalid { .. }) => {
-                self.open_mut().suspects.insert(segment);
-            }
-            // A new pool has zeros here: anything else may have been a record.
-            Err(FormatError::NotOurs { .. }) if buf.bytes().iter().any(|&byte| byte != 0) => {
-                self.open_mut().suspects.insert(segment);
-            }
-            _ => {}
-        }
-        self.pool.give(buf);
-    }
-
-    fn is_ours(&self, header: &RecordHeader, segment: SegmentId) -> bool {
-        header.pool.get() == self.sb.pool()
-            && header.epoch.get() <= self.sb.epoch()
-            && (header.segment.get() == segment || header.twin.get() == segment)
-    }
-
-    /// Reads whole the segments that may hold records behind the checkpoint.
-    fn recover_segments(&mut self) {
-        let blocks = self.segments.blocks;
-        let opening = self.opening.as_mut().expect("recovery is under way");
-        opening.step = Step::Segments;
-        let from = opening.source.map_or(0, |source| source.seq);
-        let mut wanted = BTreeSet::new();
-        for (&segment, head) in &opening.heads {
-            let item = opening.segments.get(&segment);
-            let newer =
-                head.seq.get() > from || item.is_some_and(|item| item.last_seq.get() > from);
-            let twin = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_TWIN != 0);
-            let open = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_OPEN != 0);
-            if newer || open || twin {
-                wanted.insert(segment);
-            }
-        }
-        wanted.extend(opening.suspects.iter().copied());
-        let step = RECOVERY_READ_BLOCKS as u32;
-        opening.reads = wanted
-            .into_iter()
-            .flat_map(|segment| {
-                (0..blocks.div_ceil(step))
-                    .map(move |n| (RecoverRead::Segment(segment, n * step), 0))
-            })
-            .collect();
-        self.recover_reads();
-    }
-
-    fn segment_piece(&mut self, segment: SegmentId, from: u32, buf: Buf) {
-        let count = self.segments.blocks.div_ceil(RECOVERY_READ_BLOCKS as u32) as usize;
-        let pieces = self.open_mut().pieces.entry(segment).or_default();
-        pieces.insert(from, buf);
-        if pieces.len() < count {
-            return;
-        }
-        let pieces = self.open_mut().pieces.remove(&segment).expect("just there");
-        self.segment_parse(segment, &pieces);
-        pieces.into_values().for_each(|buf| self.pool.give(buf));
-    }
-
-    /// A read of several blocks failed: one bad sector must not hide the records beside it.
-    fn segment_split(&mut self, segment: SegmentId, from: u32, mut buf: Buf) {
-        buf.bytes_mut().fill(0);
-        let blocks = (buf.len() / BLOCK_SIZE) as u32;
-        let opening = self.open_mut();
-        opening.split.insert((segment, from), (buf, blocks));
-        let reads = (from..from + blocks).map(|at| (RecoverRead::Block(segment, at), 0));
-        opening.reads.extend(reads);
-    }
-
-    /// One block of a piece is here; one that cannot be read stays zero, which no checksum matches.
-    fn segment_block(
-        &mut self,
-        segment: SegmentId,
-        at: u32,
-        result: Result<(), IoError>,
-        buf: Buf,
-    ) {
-        let step = RECOVERY_READ_BLOCKS as u32;
-        let from = at / step * step;
-        let entry = self.open_mut().split.get_mut(&(segment, from)).expect("it was split");
-        if result.is_ok() {
-            let place = (at - from) as usize * BLOCK_SIZE;
-            entry.0.bytes_mut()[place..place + BLOCK_SIZE].copy_from_slice(buf.bytes());
-        }
-        entry.1 -= 1;
-        let whole = entry.1 == 0;
-        self.pool.give(buf);
-        if whole {
-            let (piece, _) = self.open_mut().split.remove(&(segment, from)).expect("just there");
-            self.segment_piece(segment, from, piece);
-        }
-    }
-
-    /// Finds the records of a segment. A block that is no record is stepped over: it may be a damaged header
-    /// in front of good ones.
-    fn segment_parse(&mut self, segment: SegmentId, pieces: &BTreeMap<u32, Buf>) {
-        let step = RECOVERY_READ_BLOCKS as u32;
-        let block = |at: u32| -> Option<&[u8]> {
-            let piece = pieces.get(&(at / step * step))?;
-            let from = (at % step) as usize * BLOCK_SIZE;
-            piece.bytes().get(from..from + BLOCK_SIZE)
-        };
-        let mut life: Option<(u32, u64, u64)> = None;
-        let mut at = 0;
-        while at < self.segments.blocks {
-            let decoded = block(at).and_then(|bytes| record::decode(bytes).ok());
-            let good = decoded.filter(|(header, entries)| {
-                let payload = u32::from(header.payload_blocks.get());
-                self.is_ours(header, segment)
-                    && header.offset.get() == at
-                    && at + 1 + payload <= self.segments.blocks
-                    && entries.iter().all(|entry| self.entry_makes_sense(entry))
-            });
-            let Some((header, entries)) = good else {
-                at += 1;
-                continue;
-            };
-            let generation = match header.segment.get() == segment {
-                true => header.segment_generation.get(),
-                false => header.twin_generation.get(),
-            };
-            // A newer life of the segment starts over at its beginning; what is older is left over. It may even
-            // have the same generation, when its first record was lost in a crash.
-            let (epoch, seq) = (header.epoch.get(), header.seq.get());
-            if life.is_some_and(|(g, e, s)| generation != g || epoch < e || seq <= s) {
-                at += 1;
-                continue;
-            }
-            life = Some((generation, epoch, seq));
-            let mut bad = Vec::new();
-            let mut payload = at + 1;
-            for (n, entry) in entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
-                let fits = block(payload).is_some_and(|bytes| checksum(bytes) == entry.crc.get());
-                if !fits && !self.is(Mutant::TornAccepted) {
-                    bad.push(n);
-                }
-                payload += 1;
-            }
-            at = payload;
-            let own = header.segment.get() == segment;
-            let whole = [own && bad.is_empty(), !own && bad.is_empty()];
-            self.open_mut().records.push(Found { header, entries, bad, whole });
-        }
-    }
-
-    fn entry_makes_sense(&self, entry: &record::Entry) -> bool {
-        match entry.kind() {
-            EntryKind::SegmentFree => entry.block.get() < self.segments.table.len() as u64,
-            EntryKind::MarkClean => entry.aux.get() < u64::from(self.segments.slots()),
-            EntryKind::Dirty | EntryKind::Clean => entry.mask != 0,
-            _ => true,
-        }
     }
 
     /// Everything is read: the state is computed, and a new life of the log begins.
@@ -794,167 +620,6 @@ impl Engine {
             } else {
                 self.accept(name);
             }
-        }
-    }
-
-    /// Segment states follow from the index, the checkpoint's table and the records found. I2.
-    fn rebuild_segments(&mut self) {
-        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
-        self.index.scan(0, self.index.bucket_count(), |_, located| {
-            let segment = (located.slot / self.segments.blocks) as usize;
-            live[segment].0 += 1;
-            live[segment].1 += u32::from(self.dirty.get(located.slot as usize));
-        });
-        let opening = self.opening.take().expect("recovery is under way");
-        let mut order: Vec<(u64, SegmentId)> = Vec::new();
-        for id in 0..self.segments.table.len() as u32 {
-            let (item, head) = (opening.segments.get(&id), opening.heads.get(&id));
-            let segment = &mut self.segments.table[id as usize];
-            (segment.live, segment.dirty) = live[id as usize];
-            segment.end = self.segments.blocks;
-            segment.durable_end = self.segments.blocks;
-            if let Some(item) = item {
-                segment.generation = item.generation.get();
-                segment.last_seq = item.last_seq.get();
-                segment.dirty_class = item.flags.get() & checkpoint::SEGMENT_DIRTY_CLASS != 0;
-                segment.twin = item.twin.get();
-                if item.flags.get() & checkpoint::SEGMENT_FREE != 0 {
-                    segment.twin = SEGMENT_NONE;
-                }
-            }
-            if let Some(head) = head {
-                let own = head.segment.get() == id;
-                let generation =
-                    if own { head.segment_generation.get() } else { head.twin_generation.get() };
-                if generation >= segment.generation {
-                    segment.generation = generation;
-                    segment.twin = if own { head.twin.get() } else { SEGMENT_NONE };
-                    segment.dirty_class = head.class == record::RecordClass::Dirty as u8;
-                }
-            }
-            order.push((head.map_or(0, |head| head.seq.get()), id));
-        }
-        for found in &opening.records {
-            // One copy of a pair may be all that is left: it speaks for both.
-            let header = &found.header;
-            let (id, generation) = (header.segment.get(), header.segment_generation.get());
-            let segment = &mut self.segments.table[id as usize];
-            segment.last_seq = segment.last_seq.max(header.seq.get());
-            let dirty_class = header.class == record::RecordClass::Dirty as u8;
-            if generation > segment.generation || (generation == segment.generation && dirty_class)
-            {
-                segment.generation = generation;
-                segment.twin = header.twin.get();
-                segment.dirty_class = dirty_class;
-            }
-            if let Some(twin) = self.segments.table.get_mut(header.twin.get() as usize) {
-                twin.generation = twin.generation.max(header.twin_generation.get());
-            }
-        }
-        order.sort_unstable();
-        for (_, id) in order {
-            self.segments.set_order(id);
-        }
-        self.opening = Some(opening);
-        self.assign_uses();
-    }
-
-    fn assign_uses(&mut self) {
-        let count = self.segments.table.len() as u32;
-        let mut twins = BTreeMap::new();
-        for id in 0..count {
-            let segment = &self.segments.table[id as usize];
-            let twin = segment.twin;
-            let of_use = segment.live > 0 || (segment.dirty_class && segment.last_seq > 0);
-            if twin != SEGMENT_NONE && of_use && (twin as usize) < self.segments.table.len() {
-                twins.insert(twin, id);
-            } else {
-                self.segments.table[id as usize].twin = SEGMENT_NONE;
-            }
-        }
-        for id in 0..count {
-            let segment = &mut self.segments.table[id as usize];
-            if let Some(&primary) = twins.get(&id)
-                && segment.live == 0
-            {
-                segment.usage = Use::Twin(primary);
-                segment.twin = SEGMENT_NONE;
-            } else if segment.live > 0 {
-                segment.usage = Use::Sealed;
-            }
-        }
-        for id in 0..count {
-            let usage = self.segments.table[id as usize].usage;
-            let twin = self.segments.table[id as usize].twin;
-            if twin != SEGMENT_NONE && self.segments.table[twin as usize].usage != Use::Twin(id) {
-                self.segments.table[id as usize].twin = SEGMENT_NONE;
-            }
-            if usage == Use::Free {
-                // Empty, but a roll-forward may need its records: it becomes free when nobody does.
-                self.segments.empty(id, 0);
-            }
-        }
-        let forgotten = self.sb.previous_seq();
-        self.segments.release(u64::MAX, forgotten);
-        self.reopen_log();
-    }
-
-    /// The log goes on where it ended: else each start would cost a segment. Records that do not count lie
-    /// behind the end; what is written over them has a greater number than they have.
-    fn reopen_log(&mut self) {
-        let records = &self.opening.as_ref().expect("recovery is under way").records;
-        let last = records
-            .iter()
-            .filter(|found| found.header.class == record::RecordClass::Dirty as u8)
-            .max_by_key(|found| found.header.seq.get());
-        let Some(last) = last.map(|found| found.header) else { return };
-        let id = last.segment.get();
-        let end = records
-            .iter()
-            .filter(|found| found.header.segment.get() == id)
-            .map(|found| {
-                found.header.offset.get() + 1 + u32::from(found.header.payload_blocks.get())
-            })
-            .max()
-            .expect("there is one");
-        let segment = &self.segments.table[id as usize];
-        let whole = last.twin.get() == segment.twin && self.segments.healthy(id);
-        let twin_there = segment.twin == SEGMENT_NONE || self.segments.healthy(segment.twin);
-        let single = segment.twin == SEGMENT_NONE;
-        if single && self.segments.devices.iter().filter(|device| device.healthy).count() > 1 {
-            return; // It was opened while the other device was away: new dirty data gets two copies again.
-        }
-        let same = segment.generation == last.segment_generation.get();
-        let usable = matches!(segment.usage, Use::Sealed | Use::Emptied { .. });
-        if !(whole && twin_there && same && usable && end < self.segments.blocks) {
-            return;
-        }
-        if let Use::Emptied { .. } = segment.usage {
-            if last.twin.get() != SEGMENT_NONE {
-                return;
-            }
-            self.segments.emptied.retain(|&emptied| emptied != id);
-        }
-        let segment = &mut self.segments.table[id as usize];
-        segment.usage = Use::Open;
-        segment.end = end;
-        segment.durable_end = end;
-        self.log.open[Point::Dirty as usize] = Some(id);
-    }
-
-    pub(crate) fn replay_insert(&mut self, key: u64, located: Located, dirty: bool, mask: u8) {
-        self.replay_remove(key);
-        self.index.insert(key, located);
-        self.dirty.set(located.slot as usize, dirty);
-        if mask != MASK_FULL {
-            self.partial.insert(located.slot, mask);
-        }
-    }
-
-    pub(crate) fn replay_remove(&mut self, key: u64) {
-        if let Some(old) = self.index.remove(key) {
-            self.dirty.set(old.slot as usize, false);
-            self.partial.remove(&old.slot);
         }
     }
 }

@@ -1,0 +1,171 @@
+//! Rebuild: what recovery found becomes the segment table, and the log goes on where it ended.
+
+use crate::engine::Engine;
+use crate::index::Located;
+use crate::log::Point;
+use crate::segment::{SegmentId, Use};
+use forebay_format::{MASK_FULL, SEGMENT_NONE, checkpoint, record};
+use std::collections::BTreeMap;
+
+impl Engine {
+    /// Segment states follow from the index, the checkpoint's table and the records found. I2.
+    pub(crate) fn rebuild_segments(&mut self) {
+        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
+        self.index.scan(0, self.index.bucket_count(), |_, located| {
+            let segment = (located.slot / self.segments.blocks) as usize;
+            live[segment].0 += 1;
+            live[segment].1 += u32::from(self.dirty.get(located.slot as usize));
+        });
+        let opening = self.opening.take().expect("recovery is under way");
+        let mut order: Vec<(u64, SegmentId)> = Vec::new();
+        for id in 0..self.segments.table.len() as u32 {
+            let (item, head) = (opening.segments.get(&id), opening.heads.get(&id));
+            let segment = &mut self.segments.table[id as usize];
+            (segment.live, segment.dirty) = live[id as usize];
+            segment.end = self.segments.blocks;
+            segment.durable_end = self.segments.blocks;
+            if let Some(item) = item {
+                segment.generation = item.generation.get();
+                segment.last_seq = item.last_seq.get();
+                segment.dirty_class = item.flags.get() & checkpoint::SEGMENT_DIRTY_CLASS != 0;
+                segment.twin = item.twin.get();
+                if item.flags.get() & checkpoint::SEGMENT_FREE != 0 {
+                    segment.twin = SEGMENT_NONE;
+                }
+            }
+            if let Some(head) = head {
+                let own = head.segment.get() == id;
+                let generation =
+                    if own { head.segment_generation.get() } else { head.twin_generation.get() };
+                if generation >= segment.generation {
+                    segment.generation = generation;
+                    segment.twin = if own { head.twin.get() } else { SEGMENT_NONE };
+                    segment.dirty_class = head.class == record::RecordClass::Dirty as u8;
+                }
+            }
+            order.push((head.map_or(0, |head| head.seq.get()), id));
+        }
+        for found in &opening.records {
+            // One copy of a pair may be all that is left: it speaks for both.
+            let header = &found.header;
+            let (id, generation) = (header.segment.get(), header.segment_generation.get());
+            let segment = &mut self.segments.table[id as usize];
+            segment.last_seq = segment.last_seq.max(header.seq.get());
+            let dirty_class = header.class == record::RecordClass::Dirty as u8;
+            if generation > segment.generation || (generation == segment.generation && dirty_class)
+            {
+                segment.generation = generation;
+                segment.twin = header.twin.get();
+                segment.dirty_class = dirty_class;
+            }
+            if let Some(twin) = self.segments.table.get_mut(header.twin.get() as usize) {
+                twin.generation = twin.generation.max(header.twin_generation.get());
+            }
+        }
+        order.sort_unstable();
+        for (_, id) in order {
+            self.segments.set_order(id);
+        }
+        self.opening = Some(opening);
+        self.assign_uses();
+    }
+
+    fn assign_uses(&mut self) {
+        let count = self.segments.table.len() as u32;
+        let mut twins = BTreeMap::new();
+        for id in 0..count {
+            let segment = &self.segments.table[id as usize];
+            let twin = segment.twin;
+            let of_use = segment.live > 0 || (segment.dirty_class && segment.last_seq > 0);
+            if twin != SEGMENT_NONE && of_use && (twin as usize) < self.segments.table.len() {
+                twins.insert(twin, id);
+            } else {
+                self.segments.table[id as usize].twin = SEGMENT_NONE;
+            }
+        }
+        for id in 0..count {
+            let segment = &mut self.segments.table[id as usize];
+            if let Some(&primary) = twins.get(&id)
+                && segment.live == 0
+            {
+                segment.usage = Use::Twin(primary);
+                segment.twin = SEGMENT_NONE;
+            } else if segment.live > 0 {
+                segment.usage = Use::Sealed;
+            }
+        }
+        for id in 0..count {
+            let usage = self.segments.table[id as usize].usage;
+            let twin = self.segments.table[id as usize].twin;
+            if twin != SEGMENT_NONE && self.segments.table[twin as usize].usage != Use::Twin(id) {
+                self.segments.table[id as usize].twin = SEGMENT_NONE;
+            }
+            if usage == Use::Free {
+                // Empty, but a roll-forward may need its records: it becomes free when nobody does.
+                self.segments.empty(id, 0);
+            }
+        }
+        let forgotten = self.sb.previous_seq();
+        self.segments.release(u64::MAX, forgotten);
+        self.reopen_log();
+    }
+
+    /// The log goes on where it ended: else each start would cost a segment. Records that do not count lie
+    /// behind the end; what is written over them has a greater number than they have.
+    fn reopen_log(&mut self) {
+        let records = &self.opening.as_ref().expect("recovery is under way").records;
+        let last = records
+            .iter()
+            .filter(|found| found.header.class == record::RecordClass::Dirty as u8)
+            .max_by_key(|found| found.header.seq.get());
+        let Some(last) = last.map(|found| found.header) else { return };
+        let id = last.segment.get();
+        let end = records
+            .iter()
+            .filter(|found| found.header.segment.get() == id)
+            .map(|found| {
+                found.header.offset.get() + 1 + u32::from(found.header.payload_blocks.get())
+            })
+            .max()
+            .expect("there is one");
+        let segment = &self.segments.table[id as usize];
+        let whole = last.twin.get() == segment.twin && self.segments.healthy(id);
+        let twin_there = segment.twin == SEGMENT_NONE || self.segments.healthy(segment.twin);
+        let single = segment.twin == SEGMENT_NONE;
+        if single && self.segments.devices.iter().filter(|device| device.healthy).count() > 1 {
+            return; // It was opened while the other device was away: new dirty data gets two copies again.
+        }
+        let same = segment.generation == last.segment_generation.get();
+        let usable = matches!(segment.usage, Use::Sealed | Use::Emptied { .. });
+        if !(whole && twin_there && same && usable && end < self.segments.blocks) {
+            return;
+        }
+        if let Use::Emptied { .. } = segment.usage {
+            if last.twin.get() != SEGMENT_NONE {
+                return;
+            }
+            self.segments.emptied.retain(|&emptied| emptied != id);
+        }
+        let segment = &mut self.segments.table[id as usize];
+        segment.usage = Use::Open;
+        segment.end = end;
+        segment.durable_end = end;
+        self.log.open[Point::Dirty as usize] = Some(id);
+    }
+
+    pub(crate) fn replay_insert(&mut self, key: u64, located: Located, dirty: bool, mask: u8) {
+        self.replay_remove(key);
+        self.index.insert(key, located);
+        self.dirty.set(located.slot as usize, dirty);
+        if mask != MASK_FULL {
+            self.partial.insert(located.slot, mask);
+        }
+    }
+
+    pub(crate) fn replay_remove(&mut self, key: u64) {
+        if let Some(old) = self.index.remove(key) {
+            self.dirty.set(old.slot as usize, false);
+            self.partial.remove(&old.slot);
+        }
+    }
+}
