@@ -127,6 +127,8 @@ pub(crate) struct CacheFlush {
     pub(crate) pending: u32,
     /// What becomes durable when they all have.
     pub(crate) covers: u64,
+    /// As above, in the order of all records.
+    pub(crate) covers_seq: u64,
     /// Positions that somebody wants durable.
     pub(crate) wanted: std::collections::BTreeSet<u64>,
 }

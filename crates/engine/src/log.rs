@@ -97,6 +97,8 @@ pub struct Log {
     pub completed_dseq: u64,
     /// Every dirty-class record up to here survives power loss.
     pub durable_dseq: u64,
+    /// Every record, of either class, up to here survives power loss.
+    pub durable_seq: u64,
     /// Dirty-class records that are on their devices but not durable: number, segment, end in the segment.
     pub undurable: VecDeque<(u64, SegmentId, u32)>,
     /// Blocks that became clean by a record that is not durable yet.
@@ -117,6 +119,12 @@ impl Log {
         let gathered =
             self.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty());
         self.dseq + u64::from(gathered) + self.backlog.len().div_ceil(RECORD_ENTRIES) as u64
+    }
+
+    /// Every record up to here is on its devices, or lost with them.
+    pub fn completed_seq(&self) -> u64 {
+        let under_way = self.sent_dirty.iter().chain(&self.sent_clean).filter(|sent| !sent.done);
+        under_way.map(|sent| sent.seq - 1).min().unwrap_or(self.seq)
     }
 
     /// The record under way with this number.

@@ -80,6 +80,7 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             offset,
             entry_count,
             payload_blocks,
+            durable_seq,
             reserved,
         }),
         rows!(Entry { block, aux, crc, volume, kind, mask }),

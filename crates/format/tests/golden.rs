@@ -171,7 +171,8 @@ fn dirty_record_header() {
     assert_eq!(header.offset.get(), 130);
     assert_eq!(header.entry_count.get(), 12);
     assert_eq!(header.payload_blocks.get(), 3);
-    assert_eq!(header.reserved, [0; 16]);
+    assert_eq!(header.durable_seq.get(), 0);
+    assert_eq!(header.reserved, [0; 8]);
 }
 
 #[test]

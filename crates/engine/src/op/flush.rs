@@ -82,6 +82,7 @@ impl Engine {
         let helps = wanted.first().is_some_and(|&dseq| dseq <= self.log.completed_dseq);
         if *pending == 0 && helps && !self.dead {
             self.cache_flush.covers = self.log.completed_dseq;
+            self.cache_flush.covers_seq = self.log.completed_seq();
             for index in 0..self.segments.devices.len() {
                 let device = &self.segments.devices[index];
                 if device.healthy && device.volatile_cache {
@@ -90,7 +91,7 @@ impl Engine {
                 }
             }
             if self.cache_flush.pending == 0 {
-                self.set_durable(self.cache_flush.covers);
+                self.cache_flushed();
             }
         }
     }
@@ -118,8 +119,13 @@ impl Engine {
             self.cache_flush.covers = self.log.completed_dseq;
         }
         if self.cache_flush.pending == 0 && !self.dead {
-            self.set_durable(self.cache_flush.covers);
+            self.cache_flushed();
         }
+    }
+
+    fn cache_flushed(&mut self) {
+        self.log.durable_seq = self.cache_flush.covers_seq;
+        self.set_durable(self.cache_flush.covers);
     }
 
     /// After a failed FLUSH a device may have dropped what it should have made durable, and a second FLUSH

@@ -6,15 +6,16 @@
 
 use crate::Mutant;
 use crate::buf::Buf;
-use crate::engine::{Engine, State, live_max};
+use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::index::{Index, Located};
+use crate::index::Located;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::op::repair::Repair;
 use crate::op::replay::{Found, Summary};
 use crate::op::superblock::Then;
+use crate::op::survey::Chain;
 use crate::segment::SegmentId;
 use crate::settings::Settings;
 use crate::volume::Volume;
@@ -32,6 +33,10 @@ pub enum RecoverRead {
     Checkpoint(u64),
     /// The first block of a segment.
     Head(SegmentId),
+    /// The header of a record in a segment.
+    Header(SegmentId, u32),
+    /// The payload of the record found with this number.
+    Payload(u32),
     /// Blocks of a segment, from this one on.
     Segment(SegmentId, u32),
     /// One block of a segment, after a read of several has failed.
@@ -55,6 +60,7 @@ pub(crate) enum Step {
     Checkpoint,
     Heads,
     Segments,
+    Payloads,
     Repair,
     Settle,
     Superblock,
@@ -77,6 +83,7 @@ pub(crate) struct Opening {
     pub(crate) synced: BTreeMap<u16, u64>,
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
     pub(crate) suspects: BTreeSet<SegmentId>,
+    pub(crate) chains: BTreeMap<SegmentId, Chain>,
     pub(crate) pieces: BTreeMap<SegmentId, BTreeMap<u32, Buf>>,
     /// Pieces being read block by block, and the blocks that are missing.
     pub(crate) split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
@@ -154,6 +161,7 @@ impl Engine {
             synced: BTreeMap::new(),
             heads: BTreeMap::new(),
             suspects: BTreeSet::new(),
+            chains: BTreeMap::new(),
             pieces: BTreeMap::new(),
             split: BTreeMap::new(),
             records: Vec::new(),
@@ -190,10 +198,7 @@ impl Engine {
 
     /// Starts to read the next checkpoint that may be used.
     fn recover_checkpoint(&mut self) {
-        let slots = self.segments.slots();
-        self.index = Index::new(slots, live_max(slots));
-        self.dirty = crate::index::Bits::new(self.segments.slots() as usize);
-        self.partial.clear();
+        self.replay_reset();
         let opening = self.open_mut();
         opening.segments.clear();
         opening.marks.clear();
@@ -249,6 +254,15 @@ impl Engine {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, 0));
                 (device, offset, 1)
             }
+            RecoverRead::Header(segment, at) => {
+                let (device, offset) = self.segments.locate(self.segments.slot(segment, at));
+                (device, offset, 1)
+            }
+            RecoverRead::Payload(number) => {
+                let (slot, blocks) = self.payload_of(number);
+                let (device, offset) = self.segments.locate(slot);
+                (device, offset, blocks)
+            }
             RecoverRead::Segment(segment, from) => {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
                 (device, offset, step.min(u64::from(self.segments.blocks - from)))
@@ -287,6 +301,8 @@ impl Engine {
                 }
             }
             RecoverRead::Head(segment) => self.head_seen(segment, result, buf),
+            RecoverRead::Header(segment, at) => self.header_seen(segment, at, result, buf),
+            RecoverRead::Payload(number) => self.payload_seen(number, result, buf),
             RecoverRead::Segment(segment, from) => {
                 if result.is_ok() {
                     self.segment_piece(segment, from, buf);
@@ -305,6 +321,8 @@ impl Engine {
             RecoverRead::Checkpoint(from) => (0, from),
             RecoverRead::Head(segment) => (1, u64::from(segment)),
             RecoverRead::Segment(segment, from) => (2, u64::from(segment) << 32 | u64::from(from)),
+            RecoverRead::Header(segment, at) => (4, u64::from(segment) << 32 | u64::from(at)),
+            RecoverRead::Payload(number) => (5, u64::from(number)),
             RecoverRead::Block(segment, at) => (3, u64::from(segment) << 32 | u64::from(at)),
         };
         let tries = self.recover_tries.entry(key).or_insert(0);
@@ -334,7 +352,8 @@ impl Engine {
                 self.recover_checkpoint();
             }
             Step::Heads => self.recover_segments(),
-            Step::Segments => self.recover_replay(),
+            Step::Segments => self.recover_payloads(),
+            Step::Payloads => self.recover_replay(),
             Step::Repair | Step::Settle | Step::Superblock | Step::Flush => {}
         }
     }
@@ -405,6 +424,11 @@ impl Engine {
                 }
             }
             Chunk::Blocks(items) => {
+                let keys = items.iter().filter_map(|item| {
+                    let volume = self.volume(VolumeId((item.key.get() >> 48) as u16))?;
+                    Some(volume.base + (item.key.get() & ((1 << 48) - 1)))
+                });
+                self.index.warm(keys);
                 for item in items {
                     let id = VolumeId((item.key.get() >> 48) as u16);
                     let block = item.key.get() & ((1 << 48) - 1);
@@ -416,7 +440,7 @@ impl Engine {
                     };
                     let key = volume.base + block;
                     let located = Located { slot: item.slot.get(), crc: item.crc.get() };
-                    self.replay_insert(key, located, item.flags & FLAG_DIRTY != 0, item.mask);
+                    self.replay_insert(id, key, located, item.flags & FLAG_DIRTY != 0, item.mask);
                 }
             }
         }
@@ -472,7 +496,8 @@ impl Engine {
             }
         });
         for key in clean {
-            self.replay_remove(key);
+            let id = self.volume_of(key).expect("keys are of volumes").id;
+            self.replay_remove(id, key);
         }
     }
 

@@ -1,27 +1,22 @@
 //! Rebuild: what recovery found becomes the segment table, and the log goes on where it ended.
 
-use crate::engine::Engine;
-use crate::index::Located;
+use crate::engine::{Engine, live_max};
+use crate::event::VolumeId;
+use crate::index::{Bits, Index, Key, Located, Slot};
 use crate::log::Point;
 use crate::segment::{SegmentId, Use};
+use crate::volume::BlockSet;
 use forebay_format::{MASK_FULL, SEGMENT_NONE, checkpoint, record};
 use std::collections::BTreeMap;
 
 impl Engine {
     /// Segment states follow from the index, the checkpoint's table and the records found. I2.
     pub(crate) fn rebuild_segments(&mut self) {
-        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
-        self.index.scan(0, self.index.bucket_count(), |_, located| {
-            let segment = (located.slot / self.segments.blocks) as usize;
-            live[segment].0 += 1;
-            live[segment].1 += u32::from(self.dirty.get(located.slot as usize));
-        });
         let opening = self.opening.take().expect("recovery is under way");
         let mut order: Vec<(u64, SegmentId)> = Vec::new();
         for id in 0..self.segments.table.len() as u32 {
             let (item, head) = (opening.segments.get(&id), opening.heads.get(&id));
             let segment = &mut self.segments.table[id as usize];
-            (segment.live, segment.dirty) = live[id as usize];
             segment.end = self.segments.blocks;
             segment.durable_end = self.segments.blocks;
             if let Some(item) = item {
@@ -153,19 +148,70 @@ impl Engine {
         self.log.open[Point::Dirty as usize] = Some(id);
     }
 
-    pub(crate) fn replay_insert(&mut self, key: u64, located: Located, dirty: bool, mask: u8) {
-        self.replay_remove(key);
-        self.index.insert(key, located);
-        self.dirty.set(located.slot as usize, dirty);
+    /// Points the index at a version found by recovery. The counts follow.
+    pub(crate) fn replay_insert(
+        &mut self,
+        id: VolumeId,
+        key: Key,
+        located: Located,
+        dirty: bool,
+        mask: u8,
+    ) {
+        match self.index.insert(key, located) {
+            Some(old) => self.replay_bury(id, key, old.slot),
+            None => self.vol_mut(id).stats.cached_blocks += 1,
+        }
+        let segment = self.segments.of(located.slot) as usize;
+        self.segments.table[segment].live += 1;
         if mask != MASK_FULL {
             self.partial.insert(located.slot, mask);
         }
+        if dirty {
+            self.dirty.set(located.slot as usize, true);
+            self.segments.table[segment].dirty += 1;
+            let volume = self.vol_mut(id);
+            volume.dirty.insert(key - volume.base);
+        }
     }
 
-    pub(crate) fn replay_remove(&mut self, key: u64) {
+    pub(crate) fn replay_remove(&mut self, id: VolumeId, key: Key) {
         if let Some(old) = self.index.remove(key) {
-            self.dirty.set(old.slot as usize, false);
-            self.partial.remove(&old.slot);
+            self.replay_bury(id, key, old.slot);
+            self.vol_mut(id).stats.cached_blocks -= 1;
+        }
+    }
+
+    fn replay_bury(&mut self, id: VolumeId, key: Key, slot: Slot) {
+        self.replay_clean(id, key, slot);
+        self.partial.remove(&slot);
+        let segment = self.segments.of(slot) as usize;
+        self.segments.table[segment].live -= 1;
+    }
+
+    /// The version in `slot` went home.
+    pub(crate) fn replay_clean(&mut self, id: VolumeId, key: Key, slot: Slot) {
+        if !self.dirty.get(slot as usize) {
+            return;
+        }
+        self.dirty.set(slot as usize, false);
+        let segment = self.segments.of(slot) as usize;
+        self.segments.table[segment].dirty -= 1;
+        let volume = self.vol_mut(id);
+        volume.dirty.remove(key - volume.base);
+    }
+
+    /// Takes all that was found so far back.
+    pub(crate) fn replay_reset(&mut self) {
+        let slots = self.segments.slots();
+        self.index = Index::new(slots, live_max(slots));
+        self.dirty = Bits::new(slots as usize);
+        self.partial.clear();
+        for segment in &mut self.segments.table {
+            (segment.live, segment.dirty) = (0, 0);
+        }
+        for volume in self.volumes.iter_mut().flatten() {
+            volume.dirty = BlockSet::default();
+            volume.stats.cached_blocks = 0;
         }
     }
 }

@@ -232,6 +232,7 @@ impl Engine {
         header.seq = U64::new(self.log.seq);
         header.dseq = U64::new(self.log.dseq);
         header.durable_dseq = U64::new(self.log.durable_dseq);
+        header.durable_seq = U64::new(self.log.durable_seq);
         header.segment = U32::new(gather.segment);
         header.segment_generation = U32::new(segment.generation);
         header.twin = U32::new(segment.twin);
@@ -361,6 +362,7 @@ impl Engine {
             self.die();
         }
         if !self.volatile() {
+            self.log.durable_seq = self.log.completed_seq();
             self.set_durable(self.log.completed_dseq);
         }
     }

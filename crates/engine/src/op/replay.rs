@@ -18,6 +18,8 @@ pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
     /// Entries whose payload does not match its checksum.
     pub(crate) bad: Vec<usize>,
+    /// Whether its payload was looked at.
+    pub(crate) verified: bool,
     /// Whether the copy in its segment, and the one in the second segment, is there and whole.
     pub(crate) whole: [bool; 2],
 }
@@ -147,6 +149,9 @@ impl Engine {
     /// Entries of the checkpoint that point into segments that were emptied since.
     fn drop_freed(&mut self, freed: &BTreeMap<u32, u64>) {
         let opening = self.opening.as_ref().expect("recovery is under way");
+        if freed.keys().all(|&segment| self.segments.table[segment as usize].live == 0) {
+            return;
+        }
         let mut gone = Vec::new();
         self.index.scan(0, self.index.bucket_count(), |key, located| {
             let segment = located.slot / self.segments.blocks;
@@ -157,7 +162,8 @@ impl Engine {
             }
         });
         for key in gone {
-            self.replay_remove(key);
+            let id = self.volume_of(key).expect("keys are of volumes").id;
+            self.replay_remove(id, key);
         }
     }
 
@@ -193,12 +199,12 @@ impl Engine {
             }
             EntryKind::Tombstone => {
                 let last = block.saturating_add(entry.aux.get()).min(blocks);
-                self.replay_remove_range(base + block, base + last);
+                self.replay_remove_range(id, base + block, base + last);
             }
             EntryKind::MarkClean => {
                 let now = self.index.get(key);
-                if now.is_some_and(|now| u64::from(now.slot) == entry.aux.get()) {
-                    self.dirty.set(entry.aux.get() as usize, false);
+                if let Some(now) = now.filter(|now| u64::from(now.slot) == entry.aux.get()) {
+                    self.replay_clean(id, key, now.slot);
                 }
             }
             EntryKind::Intent => {
@@ -209,7 +215,9 @@ impl Engine {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
                 marks.retain(|&(volume, _), dseq| volume != id.0 || *dseq > block);
             }
-            EntryKind::RegionDrop if block == REGION_ALL => self.replay_volume_clean(base, blocks),
+            EntryKind::RegionDrop if block == REGION_ALL => {
+                self.replay_volume_clean(id, base, blocks)
+            }
             EntryKind::RegionDrop => self.replay_region(id, block),
             EntryKind::EpochStart
             | EntryKind::FillCut
@@ -229,19 +237,20 @@ impl Engine {
         dirty: bool,
         freed: &BTreeMap<u32, u64>,
     ) {
+        let id = VolumeId(entry.volume.get());
         let segment = found.header.segment.get();
         let generation = u64::from(found.header.segment_generation.get());
         if freed.get(&segment).is_some_and(|&last| generation <= last) {
             // It was there, replaced what was before, and is gone.
-            return self.replay_remove(key);
+            return self.replay_remove(id, key);
         }
         let located = Located { slot, crc: entry.crc.get() };
-        self.replay_insert(key, located, dirty, entry.mask);
+        self.replay_insert(id, key, located, dirty, entry.mask);
     }
 
-    fn replay_remove_range(&mut self, first: u64, end: u64) {
+    fn replay_remove_range(&mut self, id: VolumeId, first: u64, end: u64) {
         if end - first <= self.index.len() as u64 {
-            return (first..end).for_each(|key| self.replay_remove(key));
+            return (first..end).for_each(|key| self.replay_remove(id, key));
         }
         let mut keys = Vec::new();
         self.index.scan(0, self.index.bucket_count(), |key, _| {
@@ -249,7 +258,7 @@ impl Engine {
                 keys.push(key);
             }
         });
-        keys.into_iter().for_each(|key| self.replay_remove(key));
+        keys.into_iter().for_each(|key| self.replay_remove(id, key));
     }
 
     /// Drops the clean blocks of a region. How many there were.
@@ -263,13 +272,13 @@ impl Engine {
         for key in base + from..base + to {
             let clean = self.index.get(key).is_some_and(|l| !self.dirty.get(l.slot as usize));
             if clean {
-                self.replay_remove(key);
+                self.replay_remove(id, key);
             }
         }
     }
 
     /// Drops the clean blocks of a volume.
-    fn replay_volume_clean(&mut self, base: u64, blocks: u64) {
+    fn replay_volume_clean(&mut self, id: VolumeId, base: u64, blocks: u64) {
         let mut clean = Vec::new();
         self.index.scan(0, self.index.bucket_count(), |key, located| {
             let inside = (base..base + blocks).contains(&key);
@@ -277,7 +286,7 @@ impl Engine {
                 clean.push(key);
             }
         });
-        clean.into_iter().for_each(|key| self.replay_remove(key));
+        clean.into_iter().for_each(|key| self.replay_remove(id, key));
     }
 
     /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the index.
@@ -292,20 +301,9 @@ impl Engine {
             let summary = &mut self.opening.as_mut().expect("recovery").summary;
             summary.regions_dropped.push((id, region));
         }
-        let mut entries = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, located| entries.push((key, located)));
-        for (key, located) in entries {
-            let dirty = self.dirty.get(located.slot as usize);
-            let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("of volumes");
-            let volume = self.vol_mut(id);
-            volume.stats.cached_blocks += 1;
-            if dirty {
-                volume.dirty.insert(key - base);
-            }
-            volume.stats.dirty_blocks = volume.dirty.len();
-        }
         for volume in self.volumes.iter_mut().flatten() {
             volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);
+            volume.stats.dirty_blocks = volume.dirty.len();
         }
     }
 }

@@ -4,13 +4,29 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
+use crate::index::Slot;
 use crate::limits::RECOVERY_READ_BLOCKS;
 use crate::op::open::{RecoverRead, Step};
 use crate::op::replay::Found;
 use crate::segment::SegmentId;
-use forebay_format::record::{self, EntryKind, RecordHeader};
+use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
 use forebay_format::{BLOCK_SIZE, FormatError, checkpoint, checksum};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+/// What the records of one life of a segment have in common, and how far they go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    generation: u32,
+    epoch: u64,
+    seq: u64,
+}
+
+/// The records of a segment as far as their headers were read.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    records: Vec<Found>,
+    life: Option<Life>,
+}
 
 impl Engine {
     pub(crate) fn recover_heads(&mut self) {
@@ -51,33 +67,138 @@ impl Engine {
             && (header.segment.get() == segment || header.twin.get() == segment)
     }
 
-    /// Reads whole the segments that may hold records behind the checkpoint.
+    /// Goes through the segments that may hold records behind the checkpoint, from header to header.
     pub(crate) fn recover_segments(&mut self) {
-        let blocks = self.segments.blocks;
         let opening = self.opening.as_mut().expect("recovery is under way");
         opening.step = Step::Segments;
         let from = opening.source.map_or(0, |source| source.seq);
-        let mut wanted = BTreeSet::new();
-        for (&segment, head) in &opening.heads {
-            let item = opening.segments.get(&segment);
-            let newer =
-                head.seq.get() > from || item.is_some_and(|item| item.last_seq.get() > from);
-            let twin = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_TWIN != 0);
-            let open = item.is_some_and(|item| item.flags.get() & checkpoint::SEGMENT_OPEN != 0);
-            if newer || open || twin {
-                wanted.insert(segment);
+        let wanted = |&(segment, head): &(&SegmentId, &RecordHeader)| {
+            // The table tells of both copies where the first one is listed.
+            let items = [*segment, head.segment.get()];
+            head.seq.get() > from
+                || items.iter().filter_map(|id| opening.segments.get(id)).any(|item| {
+                    item.last_seq.get() > from || item.flags.get() & checkpoint::SEGMENT_OPEN != 0
+                })
+        };
+        let chains: Vec<SegmentId> =
+            opening.heads.iter().filter(wanted).map(|(&segment, _)| segment).collect();
+        let suspects = std::mem::take(&mut opening.suspects);
+        for segment in chains {
+            self.open_mut().reads.push_back((RecoverRead::Header(segment, 0), 0));
+        }
+        for segment in suspects {
+            self.segment_whole(segment);
+        }
+        self.recover_reads();
+    }
+
+    /// Reads a segment whole: it is damaged, or the log ended in it.
+    fn segment_whole(&mut self, segment: SegmentId) {
+        let step = RECOVERY_READ_BLOCKS as u32;
+        let pieces = self.segments.blocks.div_ceil(step);
+        let reads = (0..pieces).map(|n| (RecoverRead::Segment(segment, n * step), 0));
+        self.open_mut().reads.extend(reads);
+    }
+
+    /// A record's header is here, or what is in its place.
+    pub(crate) fn header_seen(
+        &mut self,
+        segment: SegmentId,
+        at: u32,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        let chain = self.open_mut().chains.remove(&segment).unwrap_or_default();
+        let found = result.ok().and_then(|()| self.record_at(segment, at, buf.bytes(), chain.life));
+        self.pool.give(buf);
+        let Some((header, entries, life)) = found else {
+            if at + 1 == self.segments.blocks {
+                // A segment is left when no payload fits any more; the last block is seldom used.
+                return self.open_mut().records.extend(chain.records);
+            }
+            return self.segment_whole(segment);
+        };
+        let next = at + 1 + u32::from(header.payload_blocks.get());
+        let own = header.segment.get() == segment;
+        let verified = header.payload_blocks.get() == 0;
+        let mut records = chain.records;
+        records.push(Found { header, entries, bad: Vec::new(), verified, whole: [own, !own] });
+        if next >= self.segments.blocks {
+            return self.open_mut().records.extend(records);
+        }
+        self.open_mut().chains.insert(segment, Chain { records, life: Some(life) });
+        self.open_mut().reads.push_back((RecoverRead::Header(segment, next), 0));
+    }
+
+    /// The record at a block of a segment, if there is one and it belongs to the same life of the segment as
+    /// those before it. A newer life starts over at the beginning of the segment; what is older is left over. It
+    /// may even have the same generation, when its first record was lost in a crash.
+    fn record_at(
+        &self,
+        segment: SegmentId,
+        at: u32,
+        bytes: &[u8],
+        before: Option<Life>,
+    ) -> Option<(RecordHeader, Vec<Entry>, Life)> {
+        let (header, entries) = record::decode(bytes).ok()?;
+        let payload = u32::from(header.payload_blocks.get());
+        let fits = self.is_ours(&header, segment)
+            && header.offset.get() == at
+            && at + 1 + payload <= self.segments.blocks
+            && entries.iter().all(|entry| self.entry_makes_sense(entry));
+        let generation = match header.segment.get() == segment {
+            true => header.segment_generation.get(),
+            false => header.twin_generation.get(),
+        };
+        let life = Life { generation, epoch: header.epoch.get(), seq: header.seq.get() };
+        let goes_on = before.is_none_or(|old| {
+            life.generation == old.generation && life.epoch >= old.epoch && life.seq > old.seq
+        });
+        (fits && goes_on).then_some((header, entries, life))
+    }
+
+    /// Looks at the payload of the records of which nothing says that it was durable.
+    pub(crate) fn recover_payloads(&mut self) {
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        opening.step = Step::Payloads;
+        let headers =
+            opening.records.iter().map(|found| &found.header).chain(opening.heads.values());
+        let durable = headers.map(|header| header.durable_seq.get()).max().unwrap_or(0);
+        let unsure = |found: &Found| !found.verified && found.header.seq.get() > durable;
+        let reads: Vec<_> = (0..)
+            .zip(&opening.records)
+            .filter(|(_, found)| unsure(found))
+            .map(|(number, _)| (RecoverRead::Payload(number), 0))
+            .collect();
+        opening.reads.extend(reads);
+        self.recover_reads();
+    }
+
+    /// Where the payload of a record found lies: first slot and blocks.
+    pub(crate) fn payload_of(&self, number: u32) -> (Slot, u64) {
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        let found = &opening.records[number as usize];
+        let header = &found.header;
+        let segment = if found.whole[0] { header.segment.get() } else { header.twin.get() };
+        let slot = self.segments.slot(segment, header.offset.get() + 1);
+        (slot, u64::from(header.payload_blocks.get()))
+    }
+
+    pub(crate) fn payload_seen(&mut self, number: u32, result: Result<(), IoError>, buf: Buf) {
+        let torn_accepted = self.is(Mutant::TornAccepted);
+        let found = &mut self.open_mut().records[number as usize];
+        found.verified = true;
+        let mut blocks = buf.bytes().chunks_exact(BLOCK_SIZE);
+        for (n, entry) in found.entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
+            let fits = blocks.next().is_some_and(|bytes| checksum(bytes) == entry.crc.get());
+            if (result.is_err() || !fits) && !torn_accepted {
+                found.bad.push(n);
             }
         }
-        wanted.extend(opening.suspects.iter().copied());
-        let step = RECOVERY_READ_BLOCKS as u32;
-        opening.reads = wanted
-            .into_iter()
-            .flat_map(|segment| {
-                (0..blocks.div_ceil(step))
-                    .map(move |n| (RecoverRead::Segment(segment, n * step), 0))
-            })
-            .collect();
-        self.recover_reads();
+        if !found.bad.is_empty() {
+            found.whole = [false; 2];
+        }
+        self.pool.give(buf);
     }
 
     pub(crate) fn segment_piece(&mut self, segment: SegmentId, from: u32, buf: Buf) {
@@ -135,33 +256,15 @@ impl Engine {
             let from = (at % step) as usize * BLOCK_SIZE;
             piece.bytes().get(from..from + BLOCK_SIZE)
         };
-        let mut life: Option<(u32, u64, u64)> = None;
+        let mut life = None;
         let mut at = 0;
         while at < self.segments.blocks {
-            let decoded = block(at).and_then(|bytes| record::decode(bytes).ok());
-            let good = decoded.filter(|(header, entries)| {
-                let payload = u32::from(header.payload_blocks.get());
-                self.is_ours(header, segment)
-                    && header.offset.get() == at
-                    && at + 1 + payload <= self.segments.blocks
-                    && entries.iter().all(|entry| self.entry_makes_sense(entry))
-            });
-            let Some((header, entries)) = good else {
+            let found = block(at).and_then(|bytes| self.record_at(segment, at, bytes, life));
+            let Some((header, entries, now)) = found else {
                 at += 1;
                 continue;
             };
-            let generation = match header.segment.get() == segment {
-                true => header.segment_generation.get(),
-                false => header.twin_generation.get(),
-            };
-            // A newer life of the segment starts over at its beginning; what is older is left over. It may even
-            // have the same generation, when its first record was lost in a crash.
-            let (epoch, seq) = (header.epoch.get(), header.seq.get());
-            if life.is_some_and(|(g, e, s)| generation != g || epoch < e || seq <= s) {
-                at += 1;
-                continue;
-            }
-            life = Some((generation, epoch, seq));
+            life = Some(now);
             let mut bad = Vec::new();
             let mut payload = at + 1;
             for (n, entry) in entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
@@ -174,11 +277,11 @@ impl Engine {
             at = payload;
             let own = header.segment.get() == segment;
             let whole = [own && bad.is_empty(), !own && bad.is_empty()];
-            self.open_mut().records.push(Found { header, entries, bad, whole });
+            self.open_mut().records.push(Found { header, entries, bad, verified: true, whole });
         }
     }
 
-    fn entry_makes_sense(&self, entry: &record::Entry) -> bool {
+    fn entry_makes_sense(&self, entry: &Entry) -> bool {
         match entry.kind() {
             EntryKind::SegmentFree => entry.block.get() < self.segments.table.len() as u64,
             EntryKind::MarkClean => entry.aux.get() < u64::from(self.segments.slots()),
