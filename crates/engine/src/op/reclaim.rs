@@ -5,7 +5,7 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located};
+use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
@@ -194,14 +194,11 @@ impl Engine {
         let to = from + self.tuning.scan_buckets;
         let mut found = std::mem::take(&mut self.reclaim.found);
         let segments = &self.segments;
-        let mut look = |key: Key, located: Located| {
-            if segments.table[segments.of(located.slot) as usize].usage == Use::Victim {
-                found.push((key, located));
-            }
-        };
-        self.index.scan(from, to, &mut look);
+        let of_victim =
+            |slot: Slot| segments.table[segments.of(slot) as usize].usage == Use::Victim;
+        self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         let moved = self.index.take_moved();
-        moved.iter().for_each(|&(key, located)| look(key, located));
+        found.extend(moved.iter().filter(|(_, located)| of_victim(located.slot)));
         if self.checkpoint.scanning() {
             self.checkpoint.moved.extend(moved);
         }

@@ -7,7 +7,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
-use crate::index::Located;
+use crate::index::{Located, Slot};
 use forebay_format::record::{Entry, EntryKind, REGION_ALL, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
 
@@ -149,18 +149,20 @@ impl Engine {
     /// Entries of the checkpoint that point into segments that were emptied since.
     fn drop_freed(&mut self, freed: &BTreeMap<u32, u64>) {
         let opening = self.opening.as_ref().expect("recovery is under way");
-        if freed.keys().all(|&segment| self.segments.table[segment as usize].live == 0) {
+        let mut emptied = vec![false; self.segments.table.len()];
+        for (&segment, &last) in freed {
+            let item = opening.segments.get(&segment);
+            let generation = item.map_or(0, |item| u64::from(item.generation.get()));
+            let live = self.segments.table[segment as usize].live > 0;
+            emptied[segment as usize] = live && generation <= last;
+        }
+        if !emptied.contains(&true) {
             return;
         }
         let mut gone = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, located| {
-            let segment = located.slot / self.segments.blocks;
-            let generation =
-                opening.segments.get(&segment).map_or(0, |item| u64::from(item.generation.get()));
-            if freed.get(&segment).is_some_and(|&last| generation <= last) {
-                gone.push(key);
-            }
-        });
+        let blocks = self.segments.blocks;
+        let wanted = |slot: Slot| emptied[(slot / blocks) as usize];
+        self.index.scan_slots(0, self.index.bucket_count(), wanted, |key, _| gone.push(key));
         for key in gone {
             let id = self.volume_of(key).expect("keys are of volumes").id;
             self.replay_remove(id, key);
