@@ -267,7 +267,7 @@ mod tests {
         let lines = table(COLUMNS, &data(), false, |row| vec![format!("  why: {}", row.0)]);
         assert_eq!(
             lines,
-            ["NAME    SIZE", "é         1K", "  why: é", "longer  100K", "  why: longer"]
+            ["NAME    SIZE", "é       1.0K", "  why: é", "longer  100K", "  why: longer"]
         );
         assert_eq!(table(COLUMNS, &data(), true, |_| Vec::new())[0], "NAME    SIZE  NOTE");
     }

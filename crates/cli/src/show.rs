@@ -82,12 +82,12 @@ pub fn job_line(job: &Job) -> String {
         JobState::Running => {
             let rate = done as f64 / job.elapsed_s.max(0.001);
             let eta = if rate >= 1.0 {
-                format!("{:.0} s", job.dirty_bytes as f64 / rate)
+                format!("about {:.0} s to go", job.dirty_bytes as f64 / rate)
             } else {
-                "unknown".to_string()
+                "time to go unknown".to_string()
             };
             let rate = human(rate as u64);
-            format!("{name} runs, {left} dirty left, {rate}/s, about {eta} to go")
+            format!("{name} runs, {left} dirty left, {rate}/s, {eta}")
         }
         JobState::Done { .. } => {
             format!("{name} done: {} sent home in {:.1} s", human(done), job.elapsed_s)
@@ -244,4 +244,25 @@ pub fn plan_lines(plan: &PoolPlan) -> Vec<String> {
         human(plan.ram_cap_bytes)
     ));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::reply::JobKind;
+
+    #[test]
+    fn a_job_tells_rate_and_time_to_go() {
+        let mut job = Job {
+            job: JobKind::Drain,
+            volume: "vz".to_string(),
+            dirty_bytes_start: 300 << 20,
+            dirty_bytes: 100 << 20,
+            elapsed_s: 10.0,
+            progress: JobState::Running,
+        };
+        assert_eq!(job_line(&job), "drain runs, 100M dirty left, 20.0M/s, about 5 s to go");
+        job.dirty_bytes = 300 << 20;
+        assert_eq!(job_line(&job), "drain runs, 300M dirty left, 0/s, time to go unknown");
+    }
 }

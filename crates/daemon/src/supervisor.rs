@@ -4,6 +4,7 @@
 //! two changes never meet; `inner` only for moments, so that questions are answered during a
 //! change. A lock is never held while a shard is asked.
 
+mod bypass;
 mod job;
 mod listen;
 mod open;
@@ -96,6 +97,8 @@ struct Opened {
     exports: BTreeMap<String, Arc<Export>>,
     /// The newest notices that an administrator should see.
     notices: Arc<Mutex<VecDeque<String>>>,
+    /// This is a pool in memory, in the place of one whose devices are missing; and why.
+    bypass: Option<ApiError>,
 }
 
 /// A volume of an open pool.
@@ -150,6 +153,8 @@ impl Supervisor {
         let machine = machine_ram_bytes();
         let ram_cap_bytes = config.ram.map_or(machine / RAM_SHARE, |size| size.of(machine));
         let tls = load_tls(&config)?;
+        // A daemon that was killed left it. Clients find it again when there is something to serve.
+        let _ = std::fs::remove_file(place.nbd_socket());
         let inner = Inner {
             store,
             pools: BTreeMap::new(),
@@ -277,9 +282,18 @@ impl Supervisor {
         }
         let inner = self.inner();
         if let Some(known) = inner.store.get().volume(name) {
-            let pool = inner.pools.get(&known.pool);
-            if let Some(Err(error)) = pool.map(|pool| &pool.open) {
-                return Err(error.clone());
+            let known = known.clone();
+            let pool = inner.pools.get(&known.pool).map(|pool| pool.open.clone());
+            drop(inner);
+            if let Some(error) = self.dirty_in_missing(&known) {
+                return Err(error);
+            }
+            match pool {
+                Some(Err(error)) => return Err(error),
+                Some(Ok(open)) if open.problems.contains_key(name) => {
+                    return Err(open.problems[name].clone());
+                }
+                _ => {}
             }
             return Err(ApiError::conflict(format!("volume {name} is detached"))
                 .action(format!("bring it back: forebay volume attach {name}")));
