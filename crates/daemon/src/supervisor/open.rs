@@ -58,6 +58,7 @@ impl Supervisor {
         }
         self.config_volumes();
         self.inner().opened = true;
+        self.opened.notify_all();
         tracing::info!("ready");
     }
 
