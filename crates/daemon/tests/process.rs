@@ -104,8 +104,8 @@ fn a_configuration_that_is_missing_or_wrong_is_an_error_that_names_it() {
     assert!(text.contains("own.toml:1: unknown key") && text.contains("nbd-listen"), "{text}");
 }
 
-/// The control socket answers before the known pools are opened. A pool that was made in between was
-/// opened a second time, found in use, and given up.
+/// The control socket answers before the known pools are opened. A pool that was made in between
+/// was opened a second time, found in use, and given up.
 #[test]
 fn a_change_that_comes_before_everything_is_opened_waits_for_that() {
     for _ in 0..8 {
