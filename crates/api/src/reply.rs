@@ -217,7 +217,7 @@ pub struct DeviceInfo {
 pub struct PoolInfo {
     /// Name.
     pub name: String,
-    /// Identity, as hexadecimal digits; empty while its devices are missing.
+    /// Identity, as hexadecimal digits; empty if it was never open here.
     pub uuid: String,
     /// Where it stands.
     pub state: State,

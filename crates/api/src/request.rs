@@ -74,6 +74,9 @@ pub struct Change {
     /// Allow what loses data that nothing else holds.
     #[serde(default)]
     pub force: bool,
+    /// Of a removal: also when missing devices hold dirty data of the volume, which is lost.
+    #[serde(default)]
+    pub drop_dirty: bool,
 }
 
 /// The one command: a pool on `devices`, and a volume in front of `origin`.

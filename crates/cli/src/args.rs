@@ -182,7 +182,7 @@ pub enum VolumeCommand {
     /// Bring a detached or offline volume into service
     Attach(AttachArgs),
     /// Drain, take out of service and forget: the origin holds everything
-    Remove(JobArgs),
+    Remove(RemoveArgs),
 }
 
 /// Flags of a verb that may take as long as there is dirty data.
@@ -209,6 +209,16 @@ pub struct JobArgs {
     /// Also when clients are connected
     #[arg(long)]
     pub force: bool,
+}
+
+/// Arguments of `volume remove`.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Also when missing cache devices hold dirty data of the volume, which is lost
+    #[arg(long)]
+    pub drop_dirty: bool,
 }
 
 /// Arguments of `volume create`.

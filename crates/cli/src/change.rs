@@ -1,8 +1,8 @@
 //! The verbs that change something.
 
 use crate::args::{
-    AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, VolumeCommand,
-    VolumeCreateArgs,
+    AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, RemoveArgs,
+    VolumeCommand, VolumeCreateArgs,
 };
 use crate::show::{job_line, plan_lines, unexpected};
 use crate::{output, path, printed, start, watch};
@@ -40,8 +40,8 @@ fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
 }
 
 /// Asks before data is lost. Without a terminal, only `--yes` is an answer.
-fn confirm(flags: &ChangeFlags, what: &str) -> Result<(), ApiError> {
-    if flags.yes {
+fn confirm(yes: bool, what: &str) -> Result<(), ApiError> {
+    if yes {
         return Ok(());
     }
     let refused =
@@ -85,7 +85,7 @@ fn plan_then(
             .collect();
         // Without --force the daemon refuses, and nobody has to be asked.
         if !full.is_empty() && force {
-            confirm(flags, &format!("this destroys {}", full.join("; ")))?;
+            confirm(flags.yes, &format!("this destroys {}", full.join("; ")))?;
         }
     }
     finish(cli.output, ask(client, &request(false))?)
@@ -132,12 +132,12 @@ pub fn pool_create(cli: &Cli, args: &PoolCreateArgs) -> Result<u8, ApiError> {
 pub fn pool_destroy(cli: &Cli, name: &str, flags: &ChangeFlags) -> Result<u8, ApiError> {
     let client = cli.client()?;
     let request =
-        |dry_run| Request::PoolDestroy(Change { name: name.to_string(), dry_run, force: false });
+        |dry_run| Request::PoolDestroy(Change { name: name.into(), dry_run, ..Change::default() });
     let planned = ask(&client, &request(true))?;
     if flags.dry_run {
         return finish(cli.output, planned);
     }
-    confirm(flags, &format!("this takes the pool {name} off its devices for good"))?;
+    confirm(flags.yes, &format!("this takes the pool {name} off its devices for good"))?;
     finish(cli.output, ask(&client, &request(false))?)
 }
 
@@ -163,7 +163,7 @@ pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
     };
     if args.drop_dirty && !args.flags.dry_run {
         confirm(
-            &args.flags,
+            args.flags.yes,
             &format!("this loses the dirty data of {}, if it has any", args.name),
         )?;
     }
@@ -181,6 +181,7 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
         name: args.name.clone(),
         dry_run: args.flags.dry_run,
         force: args.force,
+        drop_dirty: false,
     };
     let (request, name, flags) = match command {
         VolumeCommand::Mode { name, mode, flags } => {
@@ -191,8 +192,13 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
         VolumeCommand::Detach(args) => {
             (Request::VolumeDetach(change(args)), &args.name, &args.flags)
         }
-        VolumeCommand::Remove(args) => {
-            (Request::VolumeRemove(change(args)), &args.name, &args.flags)
+        VolumeCommand::Remove(RemoveArgs { job: args, drop_dirty }) => {
+            if *drop_dirty && !args.flags.dry_run {
+                let what = format!("this loses dirty data of {}, if it has any", args.name);
+                confirm(args.flags.yes, &what)?;
+            }
+            let change = Change { drop_dirty: *drop_dirty, ..change(args) };
+            (Request::VolumeRemove(change), &args.name, &args.flags)
         }
         VolumeCommand::Create(_)
         | VolumeCommand::Attach(_)

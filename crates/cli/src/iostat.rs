@@ -85,48 +85,13 @@ fn bytes(rate: f64) -> String {
 
 const RATES: &[Column<Rates>] = &[
     Column::words("VOLUME", "volume", |r| r.volume.clone()),
-    Column::numbers(
-        "READ/s",
-        "reads_per_s",
-        |r| count(r.reads_per_s),
-        |r| format!("{:.1}", r.reads_per_s),
-    ),
-    Column::numbers(
-        "WRITE/s",
-        "writes_per_s",
-        |r| count(r.writes_per_s),
-        |r| format!("{:.1}", r.writes_per_s),
-    ),
-    Column::numbers(
-        "READ B/s",
-        "read_bytes_per_s",
-        |r| bytes(r.read_bytes_per_s),
-        |r| format!("{:.0}", r.read_bytes_per_s),
-    ),
-    Column::numbers(
-        "WRITE B/s",
-        "write_bytes_per_s",
-        |r| bytes(r.write_bytes_per_s),
-        |r| format!("{:.0}", r.write_bytes_per_s),
-    ),
-    Column::numbers(
-        "HIT",
-        "hit_ratio",
-        |r| r.hit_ratio.map_or_else(|| "-".to_string(), |h| format!("{:.1}%", h * 100.0)),
-        |r| r.hit_ratio.map_or_else(String::new, |h| format!("{h:.4}")),
-    ),
-    Column::numbers(
-        "HOME B/s",
-        "writeback_bytes_per_s",
-        |r| bytes(r.writeback_bytes_per_s),
-        |r| format!("{:.0}", r.writeback_bytes_per_s),
-    ),
-    Column::numbers(
-        "DIRTY",
-        "dirty_bytes",
-        |r| human(r.dirty_bytes),
-        |r| r.dirty_bytes.to_string(),
-    ),
+    Column::number("READ/s", "reads_per_s", |r| r.reads_per_s, count),
+    Column::number("WRITE/s", "writes_per_s", |r| r.writes_per_s, count),
+    Column::number("READ B/s", "read_bytes_per_s", |r| r.read_bytes_per_s, bytes),
+    Column::number("WRITE B/s", "write_bytes_per_s", |r| r.write_bytes_per_s, bytes),
+    Column::ratio("HIT", "hit_ratio", |r| r.hit_ratio),
+    Column::number("HOME B/s", "writeback_bytes_per_s", |r| r.writeback_bytes_per_s, bytes),
+    Column::bytes("DIRTY", "dirty_bytes", |r| r.dirty_bytes),
 ];
 
 const LATENCIES: &[Column<Rates>] = &[
@@ -176,8 +141,8 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
         Body::Counters(counters) => Ok((counters, Instant::now())),
         body => Err(unexpected(&body)),
     };
-    let columns: Vec<&Column<Rates>> =
-        RATES.iter().chain(LATENCIES.iter().filter(|_| args.latency)).collect();
+    let latencies = if args.latency { LATENCIES } else { &[] };
+    let columns = [RATES, latencies].concat();
     let count = match (args.interval, args.count) {
         (None, _) => 1,
         (Some(_), count) => count.unwrap_or(u64::MAX),
@@ -203,19 +168,15 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
 
 fn print(
     format: Format,
-    columns: &[&Column<Rates>],
+    columns: &[Column<Rates>],
     rates: &[Rates],
     first: bool,
 ) -> Result<(), ApiError> {
-    let columns: Vec<Column<Rates>> = columns
-        .iter()
-        .map(|c| Column { title: c.title, key: c.key, wide: c.wide, right: c.right, ..**c })
-        .collect();
     if format == Format::Csv && !first {
-        return printed(output::lines(&output::csv(&columns, rates)[1..]));
+        return printed(output::lines(&output::csv(columns, rates)[1..]));
     }
     let document = serde_json::json!({"schema": SCHEMA, "kind": "iostat", "volumes": rates});
-    printed(output::rows(format, &document, &columns, rates, |_| Vec::new()))
+    printed(output::rows(format, &document, columns, rates, |_| Vec::new()))
 }
 
 #[cfg(test)]

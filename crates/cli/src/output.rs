@@ -1,46 +1,115 @@
 //! Printing: one description of the columns feeds tables and CSV; JSON comes from the model itself.
 
 use crate::args::Format;
+use forebay_api::size::human;
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
 
 /// One column of rows of type `T`.
+#[derive(Clone, Copy)]
 pub struct Column<T> {
     /// Heading in tables.
     pub title: &'static str,
     /// Heading in CSV, with the unit.
     pub key: &'static str,
     /// Only in `wide` and `csv`.
-    pub wide: bool,
-    /// Numbers stand at the right.
-    pub right: bool,
-    /// For people.
-    pub text: fn(&T) -> String,
-    /// For programs; `None` if the text is as good.
-    pub raw: Option<fn(&T) -> String>,
+    wide: bool,
+    cell: Cell<T>,
+}
+
+/// What stands in a column, for people and for programs.
+#[derive(Clone, Copy)]
+enum Cell<T> {
+    Words(fn(&T) -> String),
+    Bytes(fn(&T) -> u64),
+    Count(fn(&T) -> u64),
+    Ratio(fn(&T) -> Option<f64>),
+    Number(fn(&T) -> f64, fn(f64) -> String),
+    Numbers(fn(&T) -> String, fn(&T) -> String),
 }
 
 impl<T> Column<T> {
-    /// A column of words.
-    pub const fn words(title: &'static str, key: &'static str, text: fn(&T) -> String) -> Self {
-        Column { title, key, wide: false, right: false, text, raw: None }
+    const fn new(title: &'static str, key: &'static str, cell: Cell<T>) -> Self {
+        Column { title, key, wide: false, cell }
     }
 
-    /// A column of numbers, for people and for programs.
+    /// Words.
+    pub const fn words(title: &'static str, key: &'static str, text: fn(&T) -> String) -> Self {
+        Column::new(title, key, Cell::Words(text))
+    }
+
+    /// A size in bytes.
+    pub const fn bytes(title: &'static str, key: &'static str, bytes: fn(&T) -> u64) -> Self {
+        Column::new(title, key, Cell::Bytes(bytes))
+    }
+
+    /// How many.
+    pub const fn count(title: &'static str, key: &'static str, count: fn(&T) -> u64) -> Self {
+        Column::new(title, key, Cell::Count(count))
+    }
+
+    /// A share, 0 to 1.
+    pub const fn ratio(
+        title: &'static str,
+        key: &'static str,
+        ratio: fn(&T) -> Option<f64>,
+    ) -> Self {
+        Column::new(title, key, Cell::Ratio(ratio))
+    }
+
+    /// A number, and how people read it.
+    pub const fn number(
+        title: &'static str,
+        key: &'static str,
+        number: fn(&T) -> f64,
+        text: fn(f64) -> String,
+    ) -> Self {
+        Column::new(title, key, Cell::Number(number, text))
+    }
+
+    /// What is a number in its own way, for people and for programs.
     pub const fn numbers(
         title: &'static str,
         key: &'static str,
         text: fn(&T) -> String,
         raw: fn(&T) -> String,
     ) -> Self {
-        Column { title, key, wide: false, right: true, text, raw: Some(raw) }
+        Column::new(title, key, Cell::Numbers(text, raw))
     }
 
     /// The column, only in `wide` and `csv`.
     pub const fn wide(mut self) -> Self {
         self.wide = true;
         self
+    }
+
+    /// Numbers stand at the right.
+    fn is_right(&self) -> bool {
+        !matches!(self.cell, Cell::Words(_))
+    }
+
+    /// For people.
+    pub fn text(&self, row: &T) -> String {
+        match self.cell {
+            Cell::Words(text) | Cell::Numbers(text, _) => text(row),
+            Cell::Bytes(bytes) => human(bytes(row)),
+            Cell::Count(count) => count(row).to_string(),
+            Cell::Ratio(ratio) => {
+                ratio(row).map_or_else(|| "-".to_string(), |r| format!("{:.1}%", r * 100.0))
+            }
+            Cell::Number(number, text) => text(number(row)),
+        }
+    }
+
+    /// For programs.
+    fn raw(&self, row: &T) -> String {
+        match self.cell {
+            Cell::Words(text) | Cell::Numbers(_, text) => text(row),
+            Cell::Bytes(number) | Cell::Count(number) => number(row).to_string(),
+            Cell::Ratio(ratio) => ratio(row).map_or_else(String::new, |r| format!("{r:.4}")),
+            Cell::Number(number, _) => number(row).to_string(),
+        }
     }
 }
 
@@ -53,7 +122,7 @@ pub fn table<T>(
 ) -> Vec<String> {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| wide || !column.wide).collect();
     let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|column| (column.text)(row)).collect()).collect();
+        rows.iter().map(|row| columns.iter().map(|column| column.text(row)).collect()).collect();
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()
@@ -66,7 +135,7 @@ pub fn table<T>(
         let mut text = String::new();
         for ((cell, column), width) in cells.iter().zip(&columns).zip(&widths) {
             let pad = " ".repeat(width - cell.chars().count());
-            let (before, after) = if column.right { (&pad[..], "") } else { ("", &pad[..]) };
+            let (before, after) = if column.is_right() { (&pad[..], "") } else { ("", &pad[..]) };
             text.push_str(before);
             text.push_str(cell);
             text.push_str(after);
@@ -87,10 +156,7 @@ pub fn table<T>(
 pub fn csv<T>(columns: &[Column<T>], rows: &[T]) -> Vec<String> {
     let heading: Vec<&str> = columns.iter().map(|column| column.key).collect();
     let line = |row: &T| {
-        let cells: Vec<String> = columns
-            .iter()
-            .map(|column| quote(&column.raw.map_or_else(|| (column.text)(row), |raw| raw(row))))
-            .collect();
+        let cells: Vec<String> = columns.iter().map(|column| quote(&column.raw(row))).collect();
         cells.join(",")
     };
     std::iter::once(heading.join(",")).chain(rows.iter().map(line)).collect()
@@ -188,12 +254,7 @@ mod tests {
 
     const COLUMNS: &[Column<(String, u64)>] = &[
         Column::words("NAME", "name", |row| row.0.clone()),
-        Column::numbers(
-            "SIZE",
-            "size_bytes",
-            |row| format!("{}K", row.1 / 1024),
-            |row| row.1.to_string(),
-        ),
+        Column::bytes("SIZE", "size_bytes", |row| row.1),
         Column::words("NOTE", "note", |_| "a, \"b\"".to_string()).wide(),
     ];
 
@@ -206,7 +267,7 @@ mod tests {
         let lines = table(COLUMNS, &data(), false, |row| vec![format!("  why: {}", row.0)]);
         assert_eq!(
             lines,
-            ["NAME    SIZE", "é         1K", "  why: é", "longer  100K", "  why: longer"]
+            ["NAME    SIZE", "é       1.0K", "  why: é", "longer  100K", "  why: longer"]
         );
         assert_eq!(table(COLUMNS, &data(), true, |_| Vec::new())[0], "NAME    SIZE  NOTE");
     }

@@ -24,46 +24,17 @@ fn share(part: u64, whole: u64) -> String {
     format!("{:.0}%", part as f64 * 100.0 / whole as f64)
 }
 
-fn ratio(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "-".to_string(), |ratio| format!("{:.1}%", ratio * 100.0))
-}
-
-fn raw_ratio(ratio: Option<f64>) -> String {
-    ratio.map_or_else(String::new, |ratio| format!("{ratio:.4}"))
-}
-
 const VOLUMES: &[Column<VolumeInfo>] = &[
     Column::words("VOLUME", "volume", |v| v.name.clone()),
     Column::words("STATE", "state", |v| v.state.name().to_string()),
     Column::words("MODE", "mode", |v| v.mode.to_string()),
     Column::words("POOL", "pool", |v: &VolumeInfo| v.pool.clone()).wide(),
-    Column::numbers("SIZE", "size_bytes", |v| human(v.bytes), |v| v.bytes.to_string()),
-    Column::numbers("USED", "used_bytes", |v| human(v.used_bytes), |v| v.used_bytes.to_string()),
-    Column::numbers(
-        "DIRTY",
-        "dirty_bytes",
-        |v| human(v.dirty_bytes),
-        |v| v.dirty_bytes.to_string(),
-    ),
-    Column::numbers(
-        "HIT 5m",
-        "hit_ratio_5m",
-        |v| ratio(v.hit_ratio_5m),
-        |v| raw_ratio(v.hit_ratio_5m),
-    ),
-    Column::numbers(
-        "HIT 1h",
-        "hit_ratio_1h",
-        |v| ratio(v.hit_ratio_1h),
-        |v| raw_ratio(v.hit_ratio_1h),
-    ),
-    Column::numbers(
-        "CLIENTS",
-        "clients",
-        |v: &VolumeInfo| v.clients.to_string(),
-        |v| v.clients.to_string(),
-    )
-    .wide(),
+    Column::bytes("SIZE", "size_bytes", |v| v.bytes),
+    Column::bytes("USED", "used_bytes", |v| v.used_bytes),
+    Column::bytes("DIRTY", "dirty_bytes", |v| v.dirty_bytes),
+    Column::ratio("HIT 5m", "hit_ratio_5m", |v| v.hit_ratio_5m),
+    Column::ratio("HIT 1h", "hit_ratio_1h", |v| v.hit_ratio_1h),
+    Column::count("CLIENTS", "clients", |v: &VolumeInfo| v.clients).wide(),
     Column::words("ORIGIN", "origin", |v: &VolumeInfo| v.origin.clone()).wide(),
     Column::words("EXPORT", "export", |v| v.export.clone().unwrap_or_else(|| "-".to_string())),
 ];
@@ -71,50 +42,18 @@ const VOLUMES: &[Column<VolumeInfo>] = &[
 const POOLS: &[Column<PoolInfo>] = &[
     Column::words("POOL", "pool", |p| p.name.clone()),
     Column::words("STATE", "state", |p| p.state.name().to_string()),
-    Column::numbers(
-        "SIZE",
-        "capacity_bytes",
-        |p| human(p.capacity_bytes),
-        |p| p.capacity_bytes.to_string(),
-    ),
+    Column::bytes("SIZE", "capacity_bytes", |p| p.capacity_bytes),
     Column::numbers(
         "USED",
         "used_bytes",
         |p| share(p.used_bytes, p.capacity_bytes),
         |p| p.used_bytes.to_string(),
     ),
-    Column::numbers(
-        "DIRTY",
-        "dirty_bytes",
-        |p| human(p.dirty_bytes),
-        |p| p.dirty_bytes.to_string(),
-    ),
-    Column::numbers(
-        "RAM",
-        "ram_bytes",
-        |p| human(p.ram.total_bytes),
-        |p| p.ram.total_bytes.to_string(),
-    ),
-    Column::numbers(
-        "SEGMENTS",
-        "segments",
-        |p: &PoolInfo| p.segments.to_string(),
-        |p| p.segments.to_string(),
-    )
-    .wide(),
-    Column::numbers(
-        "FREE",
-        "segments_free",
-        |p: &PoolInfo| p.segments_free.to_string(),
-        |p| p.segments_free.to_string(),
-    )
-    .wide(),
-    Column::numbers(
-        "VOLUMES",
-        "volumes",
-        |p| p.volumes.len().to_string(),
-        |p| p.volumes.len().to_string(),
-    ),
+    Column::bytes("DIRTY", "dirty_bytes", |p| p.dirty_bytes),
+    Column::bytes("RAM", "ram_bytes", |p| p.ram.total_bytes),
+    Column::count("SEGMENTS", "segments", |p: &PoolInfo| p.segments).wide(),
+    Column::count("FREE", "segments_free", |p: &PoolInfo| p.segments_free).wide(),
+    Column::count("VOLUMES", "volumes", |p| p.volumes.len() as u64),
     Column::words("DEVICES", "devices", |p| {
         let paths: Vec<&str> = p.devices.iter().map(|device| device.path.as_str()).collect();
         paths.join(" ")
@@ -143,12 +82,12 @@ pub fn job_line(job: &Job) -> String {
         JobState::Running => {
             let rate = done as f64 / job.elapsed_s.max(0.001);
             let eta = if rate >= 1.0 {
-                format!("{:.0} s", job.dirty_bytes as f64 / rate)
+                format!("about {:.0} s to go", job.dirty_bytes as f64 / rate)
             } else {
-                "unknown".to_string()
+                "time to go unknown".to_string()
             };
             let rate = human(rate as u64);
-            format!("{name} runs, {left} dirty left, {rate}/s, about {eta} to go")
+            format!("{name} runs, {left} dirty left, {rate}/s, {eta}")
         }
         JobState::Done { .. } => {
             format!("{name} done: {} sent home in {:.1} s", human(done), job.elapsed_s)
@@ -212,7 +151,7 @@ pub fn volume(format: Format, body: Body) -> Result<u8, ApiError> {
     let Body::Volumes { volumes } = &body else { return Err(unexpected(&body)) };
     let [volume] = &volumes[..] else { return Err(unexpected(&body)) };
     let mut text: Vec<String> =
-        VOLUMES.iter().map(|column| field(column.title, &(column.text)(volume))).collect();
+        VOLUMES.iter().map(|column| field(column.title, &column.text(volume))).collect();
     if let Some(job) = &volume.job {
         text.push(field("LAST JOB", &job_line(job)));
     }
@@ -241,7 +180,7 @@ pub fn pool(format: Format, body: Body) -> Result<u8, ApiError> {
     let mut text: Vec<String> = POOLS
         .iter()
         .filter(|column| column.title != "DEVICES" && column.title != "VOLUMES")
-        .map(|column| field(column.title, &(column.text)(pool)))
+        .map(|column| field(column.title, &column.text(pool)))
         .collect();
     text.push(field("UUID", &pool.uuid));
     text.push(field("INDEX RAM", &human(pool.ram.index_bytes + pool.ram.ghost_bytes)));
@@ -262,14 +201,9 @@ pub fn pool(format: Format, body: Body) -> Result<u8, ApiError> {
 pub fn why(format: Format, body: Body) -> Result<u8, ApiError> {
     const COLUMNS: &[Column<WhyReason>] = &[
         Column::words("REASON", "reason", |r| r.reason.clone()),
-        Column::numbers(
-            "1h",
-            "share_1h",
-            |r| format!("{:.0}%", r.share_1h * 100.0),
-            |r| format!("{:.4}", r.share_1h),
-        ),
-        Column::numbers("BYTES 1h", "bytes_1h", |r| human(r.bytes_1h), |r| r.bytes_1h.to_string()),
-        Column::numbers("BYTES", "bytes", |r| human(r.bytes), |r| r.bytes.to_string()),
+        Column::ratio("1h", "share_1h", |r| Some(r.share_1h)),
+        Column::bytes("BYTES 1h", "bytes_1h", |r| r.bytes_1h),
+        Column::bytes("BYTES", "bytes", |r| r.bytes),
         Column::words("MEANING", "meaning", |r| r.meaning.clone()),
     ];
     let Body::Why(why) = &body else { return Err(unexpected(&body)) };
@@ -310,4 +244,25 @@ pub fn plan_lines(plan: &PoolPlan) -> Vec<String> {
         human(plan.ram_cap_bytes)
     ));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::reply::JobKind;
+
+    #[test]
+    fn a_job_tells_rate_and_time_to_go() {
+        let mut job = Job {
+            job: JobKind::Drain,
+            volume: "vz".to_string(),
+            dirty_bytes_start: 300 << 20,
+            dirty_bytes: 100 << 20,
+            elapsed_s: 10.0,
+            progress: JobState::Running,
+        };
+        assert_eq!(job_line(&job), "drain runs, 100M dirty left, 20.0M/s, about 5 s to go");
+        job.dirty_bytes = 300 << 20;
+        assert_eq!(job_line(&job), "drain runs, 300M dirty left, 0/s, time to go unknown");
+    }
 }

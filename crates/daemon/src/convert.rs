@@ -3,10 +3,11 @@
 use forebay_api::stats::{Latency, PoolCounters, VolumeCounters};
 use forebay_api::{ApiError, Mode};
 use forebay_engine::stats::{Histogram, PoolStats, REASONS, VolumeStats};
-use forebay_format::BLOCK_SIZE;
+use forebay_format::{BLOCK_SIZE, FormatError};
 use forebay_host::device::DeviceError;
 use forebay_host::pool::PoolError;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -130,6 +131,9 @@ pub fn device_error(error: &DeviceError) -> ApiError {
     match error {
         DeviceError::InUse { .. } => ApiError::refused(error.to_string()),
         DeviceError::WrongType { .. } => ApiError::usage(error.to_string()),
+        DeviceError::System { source, .. } if source.kind() == ErrorKind::StorageFull => {
+            ApiError::failed(error.to_string()).action("make room on the file system under it")
+        }
         DeviceError::System { .. } => ApiError::failed(error.to_string()),
     }
 }
@@ -145,7 +149,11 @@ pub fn pool_error(error: &PoolError) -> ApiError {
                 .action("if it is to be overwritten and lost, give --force")
         }
         PoolError::TooMuchRam { .. } => ApiError::refused(error.to_string()),
-        PoolError::Format { .. } | PoolError::NoPool(_) => ApiError::failed(error.to_string()),
+        PoolError::NoPool(_) => ApiError::not_found(error.to_string()),
+        PoolError::Format { source: FormatError::TooSmall { .. }, .. } => {
+            ApiError::failed(error.to_string()).action("give a larger device or file")
+        }
+        PoolError::Format { .. } => ApiError::failed(error.to_string()),
     }
 }
 

@@ -22,6 +22,51 @@ pub struct State {
     pub pools: Vec<PoolState>,
     /// Volumes, also the detached ones: those that their pool's superblock does not list.
     pub volumes: Vec<VolumeState>,
+    /// What was last seen of the pools, by name.
+    #[serde(default)]
+    pub seen: Vec<PoolSeen>,
+    /// What was removed while the devices that hold it were missing. Old when they are back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given_up: Vec<GivenUp>,
+}
+
+/// What was seen of a pool when it was opened last: all there is to go by when its devices are
+/// missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSeen {
+    /// Name.
+    pub name: String,
+    /// Identity, as hexadecimal digits.
+    pub uuid: String,
+    /// The life of its log that began then.
+    pub epoch: u64,
+    /// How an administrator can tell its devices: path, identity, serial number.
+    pub devices: Vec<String>,
+}
+
+/// A volume of a pool, or all of a pool, that was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenUp {
+    /// Identity of the pool, as hexadecimal digits.
+    pub pool: String,
+    /// The volume; `None` for all of the pool.
+    pub volume: Option<String>,
+}
+
+/// Whether a volume is served, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Through its pool.
+    #[default]
+    Served,
+    /// From its origin alone since its pool's devices were missing. What the pool holds of it may
+    /// be old. Set before the first request.
+    Bypassed,
+    /// Not: an administrator took it out of service.
+    Detached,
 }
 
 /// A pool to open.
@@ -56,6 +101,9 @@ pub struct VolumeState {
     /// Whether the cache may hold dirty data for it. Set before the first dirty write is possible,
     /// cleared after the last one is home.
     pub may_be_dirty: bool,
+    /// Whether it is served.
+    #[serde(default)]
+    pub standing: Standing,
     /// Fingerprint, as hexadecimal digits, of an origin that an administrator accepted in place of
     /// the one that the superblock remembers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +112,13 @@ pub struct VolumeState {
 
 impl Default for State {
     fn default() -> State {
-        State { schema: SCHEMA, pools: Vec::new(), volumes: Vec::new() }
+        State {
+            schema: SCHEMA,
+            pools: Vec::new(),
+            volumes: Vec::new(),
+            seen: Vec::new(),
+            given_up: Vec::new(),
+        }
     }
 }
 
@@ -77,6 +131,16 @@ impl State {
     /// The volume with this name, to change it.
     pub fn volume_mut(&mut self, name: &str) -> Option<&mut VolumeState> {
         self.volumes.iter_mut().find(|volume| volume.name == name)
+    }
+
+    /// What was last seen of the pool with this name.
+    pub fn seen(&self, pool: &str) -> Option<&PoolSeen> {
+        self.seen.iter().find(|seen| seen.name == pool)
+    }
+
+    /// Whether this volume of the pool with this identity was given up, or with `None` the pool.
+    pub fn is_given_up(&self, pool: &str, volume: Option<&str>) -> bool {
+        self.given_up.iter().any(|it| it.pool == pool && it.volume.as_deref() == volume)
     }
 
     /// Puts a volume in, in place of one of its name.

@@ -4,6 +4,7 @@
 //! two changes never meet; `inner` only for moments, so that questions are answered during a
 //! change. A lock is never held while a shard is asked.
 
+mod bypass;
 mod job;
 mod listen;
 mod open;
@@ -28,7 +29,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a pool may take to stop before it is left alone. What it did not finish, the next start
@@ -36,6 +37,8 @@ use std::time::{Duration, Instant};
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a command that does not drain may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a change waits for the pools to be opened at the start.
+const OPEN_ALL_TIMEOUT: Duration = Duration::from_secs(110);
 /// Notices that are kept for `status`, for each pool.
 const NOTICES_KEPT: usize = 8;
 /// Share of the machine's memory that all pools together may take when nothing is configured: a
@@ -55,6 +58,8 @@ pub struct Supervisor {
     server: Arc<NbdServer>,
     changes: Mutex<()>,
     inner: Mutex<Inner>,
+    /// Told when [`Inner::opened`] is set.
+    opened: Condvar,
     stopping: AtomicBool,
 }
 
@@ -96,6 +101,8 @@ struct Opened {
     exports: BTreeMap<String, Arc<Export>>,
     /// The newest notices that an administrator should see.
     notices: Arc<Mutex<VecDeque<String>>>,
+    /// This is a pool in memory, in the place of one whose devices are missing; and why.
+    bypass: Option<ApiError>,
 }
 
 /// A volume of an open pool.
@@ -150,6 +157,8 @@ impl Supervisor {
         let machine = machine_ram_bytes();
         let ram_cap_bytes = config.ram.map_or(machine / RAM_SHARE, |size| size.of(machine));
         let tls = load_tls(&config)?;
+        // A daemon that was killed left it. Clients find it again when there is something to serve.
+        let _ = std::fs::remove_file(place.nbd_socket());
         let inner = Inner {
             store,
             pools: BTreeMap::new(),
@@ -170,6 +179,7 @@ impl Supervisor {
             server: NbdServer::new(ServerLimits::default()),
             changes: Mutex::new(()),
             inner: Mutex::new(inner),
+            opened: Condvar::new(),
             stopping: AtomicBool::new(false),
         }))
     }
@@ -199,6 +209,7 @@ impl Supervisor {
             Request::Job(named) => Body::Job { job: self.job(&named.name) },
             Request::JobCancel(named) => done(self.job_cancel(&named.name)?),
             change => {
+                self.wait_until_opened();
                 let _changes = lock(&self.changes);
                 if self.stopping.load(Ordering::Relaxed) {
                     return Err(ApiError::conflict("the daemon is stopping"));
@@ -206,6 +217,13 @@ impl Supervisor {
                 done(self.change(change)?)
             }
         })
+    }
+
+    /// Waits until the pools that are known were tried: a change that came first would meet them
+    /// half open, or make one that is then opened a second time.
+    fn wait_until_opened(&self) {
+        let waits = |inner: &mut Inner| !inner.opened && !self.stopping.load(Ordering::Relaxed);
+        drop(self.opened.wait_timeout_while(self.inner(), OPEN_ALL_TIMEOUT, waits));
     }
 
     /// Carries out a change, with the lock on changes held.
@@ -277,9 +295,18 @@ impl Supervisor {
         }
         let inner = self.inner();
         if let Some(known) = inner.store.get().volume(name) {
-            let pool = inner.pools.get(&known.pool);
-            if let Some(Err(error)) = pool.map(|pool| &pool.open) {
-                return Err(error.clone());
+            let known = known.clone();
+            let pool = inner.pools.get(&known.pool).map(|pool| pool.open.clone());
+            drop(inner);
+            if let Some(error) = self.dirty_in_missing(&known) {
+                return Err(error);
+            }
+            match pool {
+                Some(Err(error)) => return Err(error),
+                Some(Ok(open)) if open.problems.contains_key(name) => {
+                    return Err(open.problems[name].clone());
+                }
+                _ => {}
             }
             return Err(ApiError::conflict(format!("volume {name} is detached"))
                 .action(format!("bring it back: forebay volume attach {name}")));
@@ -295,6 +322,7 @@ impl Supervisor {
     /// Stops everything in order: jobs end, checkpoints are written, pools are marked clean.
     pub fn shutdown(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.opened.notify_all();
         let jobs: Vec<Arc<JobCell>> = self.inner().jobs.values().cloned().collect();
         jobs.iter().for_each(|job| job.cancel());
         let _changes = lock(&self.changes);

@@ -1,6 +1,8 @@
 //! The process itself: its lock, its sockets, its log. What it serves is tested through the command
 //! line.
 
+use forebay_api::reply::State;
+use forebay_api::request::CacheRequest;
 use forebay_api::{Body, Client, Request};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -100,4 +102,38 @@ fn a_configuration_that_is_missing_or_wrong_is_an_error_that_names_it() {
     fs::write(&config, "nbd-listem = \"127.0.0.1:0\"\n").unwrap();
     let text = run();
     assert!(text.contains("own.toml:1: unknown key") && text.contains("nbd-listen"), "{text}");
+}
+
+/// The control socket answers before the known pools are opened. A pool that was made in between
+/// was opened a second time, found in use, and given up.
+#[test]
+fn a_change_that_comes_before_everything_is_opened_waits_for_that() {
+    for _ in 0..8 {
+        let dir = TempDir::new().unwrap();
+        let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        for name in ["origin", "cache"] {
+            fs::File::create(file(name)).unwrap().set_len(32 << 20).unwrap();
+        }
+        let request = Request::Cache(CacheRequest {
+            origin: file("origin"),
+            devices: vec![file("cache")],
+            name: Some("data".to_owned()),
+            mode: None,
+            ram: None,
+            dry_run: false,
+            force: false,
+        });
+        let _daemon = Guard(Some(forebayd(dir.path()).spawn().expect("start forebayd")));
+        let client = Client::new(dir.path().join("control.sock"));
+        let begin = Instant::now();
+        loop {
+            match client.ask(&request) {
+                Ok(_) => break,
+                Err(error) => assert!(error.message.contains("no forebayd answers"), "{error:?}"),
+            }
+            assert!(begin.elapsed() < PATIENCE);
+        }
+        let Ok(Body::Status(status)) = client.ask(&Request::Status) else { panic!("no status") };
+        assert_eq!(status.state, State::Ok, "{status:?}");
+    }
 }

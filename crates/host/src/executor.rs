@@ -4,12 +4,12 @@ pub(crate) mod distrust;
 mod job;
 mod workers;
 
-pub use distrust::read as read_distrust;
+pub use distrust::{note as note_distrust, read as read_distrust};
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
-use crate::origin::{Origin, OriginIo};
+use crate::origin::{Holes, Origin, OriginIo};
 use crate::slab::Slab;
 use crate::waker::Waker;
 use forebay_engine::{Buf, Completion, DeviceId, Effect, IoError, OpId, Target, Time, VolumeId};
@@ -76,6 +76,11 @@ impl Executor {
     /// Whether the origin of this volume is here.
     pub fn has_origin(&self, volume: VolumeId) -> bool {
         self.origins.contains_key(&volume)
+    }
+
+    /// Where the origin of a volume has no space.
+    pub fn holes(&self, volume: VolumeId) -> Holes<'_> {
+        self.origins.get(&volume).map_or_else(Holes::default, Origin::holes)
     }
 
     /// Registers the origin of a volume.
@@ -198,7 +203,7 @@ impl Executor {
         let result = result.map_err(|e| {
             let error = io_error(&job.work, &e);
             if error != IoError::Unsupported {
-                notices.send(Label::of(&job).failed(e.to_string()));
+                notices.send(Label::of(&job).failed(e.to_string(), error));
             }
             error
         });
@@ -298,8 +303,9 @@ impl Label {
         HostNotice::IoSlow { what, offset: self.offset, len: self.len, seconds }
     }
 
-    fn failed(&self, reason: String) -> HostNotice {
-        HostNotice::IoFailed { what: self.what(), offset: self.offset, len: self.len, reason }
+    fn failed(&self, reason: String, error: IoError) -> HostNotice {
+        let (what, no_space) = (self.what(), error == IoError::NoSpace);
+        HostNotice::IoFailed { what, offset: self.offset, len: self.len, reason, no_space }
     }
 }
 

@@ -17,4 +17,4 @@ mod sys;
 mod waker;
 
 pub use driver::Backend;
-pub use executor::read_distrust;
+pub use executor::{note_distrust, read_distrust};

@@ -21,6 +21,8 @@ pub enum HostNotice {
         len: u64,
         /// What the system said.
         reason: String,
+        /// The file system under the device is full.
+        no_space: bool,
     },
     /// An I/O takes very long and goes on.
     IoSlow {
@@ -43,8 +45,10 @@ impl std::fmt::Display for HostNotice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             HostNotice::Engine(notice) => engine_notice(notice, f),
-            HostNotice::IoFailed { what, offset, len, reason } => {
-                write!(f, "{what} failed at {offset} ({len} bytes): {reason}")
+            HostNotice::IoFailed { what, offset, len, reason, no_space } => {
+                write!(f, "{what} failed at {offset} ({len} bytes): {reason}")?;
+                let advice = "; make room on the file system that it lies on, then start again";
+                f.write_str(if *no_space { advice } else { "" })
             }
             HostNotice::IoSlow { what, offset, len, seconds } => {
                 write!(f, "{what} at {offset} ({len} bytes) has taken {seconds} s and goes on")

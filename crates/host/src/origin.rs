@@ -1,5 +1,6 @@
 //! Origins: the slow, authoritative stores under the volumes.
 
+mod holes;
 pub mod ram;
 pub mod spindle;
 pub mod units;
@@ -7,6 +8,7 @@ pub mod units;
 use crate::device::{Access, Device, DeviceError};
 use crate::fingerprint::Fingerprint;
 use forebay_engine::{Buf, Completion, OpId, Time};
+pub(crate) use holes::Holes;
 use ram::{Ram, RamError};
 use spindle::{Spindle, SpindleError};
 use std::path::Path;
@@ -150,6 +152,19 @@ impl Origin {
             Origin::File(device) => device.needs_flush(),
             Origin::Ram(..) => false,
             Origin::Spindle(spindle, _) => spindle.volatile_cache(),
+        }
+    }
+
+    /// Whether it tells where it has no space: a file does.
+    pub fn sparse(&self) -> bool {
+        matches!(self, Origin::File(device) if !device.info().is_block)
+    }
+
+    /// Where it has no space.
+    pub(crate) fn holes(&self) -> Holes<'_> {
+        match self {
+            Origin::File(device) if self.sparse() => Holes::of(device.file()),
+            _ => Holes::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use forebay_format::superblock::{
 };
 use forebay_format::{BLOCK_SIZE, FormatError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -168,6 +169,24 @@ fn write_device(device: &Device, superblock: &Superblock) -> io::Result<()> {
 
 fn write_at(device: &Device, buf: &Buf, offset: u64) -> io::Result<()> {
     device.file_for(offset, buf.len() as u64).write_all_at(buf.bytes(), offset)
+}
+
+/// Bytes of the device of [`stand_in`]; its memory is taken as it is written.
+const STAND_IN_BYTES: u64 = 16 << 20;
+
+/// A new pool in memory, which is gone when it is closed. Volumes in pass-through mode can do
+/// without their own while its devices are missing.
+///
+/// # Errors
+/// The system refuses the memory.
+pub fn stand_in(name: &str) -> Result<PoolOnDisk, PoolError> {
+    let memory = sys::memory_file(STAND_IN_BYTES)
+        .map_err(|e| DeviceError::system(Path::new("memory"), "reserve", e))?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
+    let device = Device::open(&path, Access::Exclusive)?;
+    let options = FormatOptions { name: name.to_owned(), ..FormatOptions::default() };
+    format_pool(&[device], &options)?;
+    read_pool(&[path], Access::Exclusive)
 }
 
 /// One device of a pool.

@@ -68,18 +68,34 @@ pub fn is_in_memory(file: &File) -> bool {
     result == 0 && (kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
+/// A file of `bytes` zeros that lies in memory and is gone when it is closed.
+pub fn memory_file(bytes: u64) -> io::Result<File> {
+    // SAFETY: the name is a terminated string.
+    let raw = check(unsafe { libc::memfd_create(c"forebay".as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: the descriptor is new, open, and nobody else's.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
 /// Where the first byte that may be not zero lies at or behind `offset`; `None` if there is none.
 pub fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    match seek(file, offset, libc::SEEK_DATA) {
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Where the first hole lies at or behind `offset`; the end of the file counts as one.
+pub fn seek_hole(file: &File, offset: u64) -> io::Result<u64> {
+    seek(file, offset, libc::SEEK_HOLE)
+}
+
+fn seek(file: &File, offset: u64, whence: c_int) -> io::Result<u64> {
     let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // SAFETY: lseek takes no pointers, and `file` keeps the descriptor open.
-    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, libc::SEEK_DATA) };
-    match u64::try_from(found) {
-        Ok(found) => Ok(Some(found)),
-        Err(_) => match io::Error::last_os_error() {
-            e if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            e => Err(e),
-        },
-    }
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    u64::try_from(found).map_err(|_| io::Error::last_os_error())
 }
 
 /// Random bytes of the kernel.

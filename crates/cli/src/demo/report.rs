@@ -44,47 +44,31 @@ pub struct Verdict {
 /// The columns of the table.
 pub const COLUMNS: &[Column<Line>] = &[
     Column::words("", "name", |line| line.name.to_string()),
-    Column::numbers("IOPS", "iops", |l| format!("{:.0}", l.iops), |l| l.iops.to_string()),
-    Column::numbers(
-        "MB/s",
-        "megabytes",
-        |l| format!("{:.1}", l.megabytes),
-        |l| l.megabytes.to_string(),
-    ),
-    Column::numbers("P50 ms", "p50_ms", |l| millis(l.p50_ms), |l| l.p50_ms.to_string()),
-    Column::numbers("P99 ms", "p99_ms", |l| millis(l.p99_ms), |l| l.p99_ms.to_string()),
-    Column::numbers(
-        "HITS",
-        "hits",
-        |l| percent(l.hits),
-        |l| l.hits.map_or(String::new(), |hits| hits.to_string()),
-    ),
-    Column::numbers("FACTOR", "factor", |l| factor(l.factor), |l| l.factor.to_string()),
-    Column::numbers(
+    Column::number("IOPS", "iops", |l| l.iops, |n| format!("{n:.0}")),
+    Column::number("MB/s", "megabytes", |l| l.megabytes, |n| format!("{n:.1}")),
+    Column::number("P50 ms", "p50_ms", |l| l.p50_ms, millis),
+    Column::number("P99 ms", "p99_ms", |l| l.p99_ms, millis),
+    Column::numbers("HITS", "hits", |l| percent(l.hits), |l| raw(l.hits)),
+    Column::number("FACTOR", "factor", |l| l.factor, factor),
+    Column::number(
         "SEQ MB/s",
         "sequential_megabytes",
-        |l| format!("{:.0}", l.sequential_megabytes),
-        |l| l.sequential_megabytes.to_string(),
+        |l| l.sequential_megabytes,
+        |n| format!("{n:.0}"),
     ),
-    Column::numbers(
-        "P99 ms",
-        "sequential_p99_ms",
-        |l| millis(l.sequential_p99_ms),
-        |l| l.sequential_p99_ms.to_string(),
-    ),
+    Column::number("P99 ms", "sequential_p99_ms", |l| l.sequential_p99_ms, millis),
     Column::numbers(
         "HITS",
         "sequential_hits",
         |l| percent(l.sequential_hits),
-        |l| l.sequential_hits.map_or(String::new(), |hits| hits.to_string()),
+        |l| raw(l.sequential_hits),
     ),
-    Column::numbers(
-        "FACTOR",
-        "sequential_factor",
-        |l| factor(l.sequential_factor),
-        |l| l.sequential_factor.to_string(),
-    ),
+    Column::number("FACTOR", "sequential_factor", |l| l.sequential_factor, factor),
 ];
+
+fn raw(share: Option<f64>) -> String {
+    share.map_or_else(String::new, |share| share.to_string())
+}
 
 /// Milliseconds with as many digits as they deserve.
 pub fn millis(ms: f64) -> String {

@@ -1,7 +1,9 @@
 //! The whole product, as a user has it: `forebayd` in a directory of its own, `forebay`, and an NBD
 //! client.
 
+mod damaged;
 mod main_job;
+mod missing;
 mod nbd;
 mod output;
 mod refused;

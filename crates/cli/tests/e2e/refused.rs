@@ -209,25 +209,6 @@ fn an_origin_that_shrank_is_refused_while_dirty_and_no_news_when_clean() {
 }
 
 #[test]
-fn a_pool_whose_device_is_gone_says_what_is_lost_and_what_is_not() {
-    let mut world = World::started();
-    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
-    world.stop();
-    fs::rename(world.path("ssd.img"), world.path("away.img")).unwrap();
-    world.start();
-    let status = world.forebay(&["status"]).expect(3);
-    status.says("offline").says("ssd.img").says("nothing is dirty: the origin");
-    world.forebay(&["volume", "attach", "big"]).expect(1).complains("ssd.img");
-    fs::rename(world.path("away.img"), world.path("ssd.img")).unwrap();
-    world.forebay(&["volume", "attach", "big"]).expect(0);
-    world.forebay(&["volume", "mode", "big", "writeback"]).expect(0);
-    world.kill();
-    fs::rename(world.path("ssd.img"), world.path("away.img")).unwrap();
-    world.start();
-    world.forebay(&["status"]).expect(3).says("do not use the origin");
-}
-
-#[test]
 fn a_client_that_is_no_client_gets_an_answer() {
     let world = World::started();
     let client = forebay_api::Client::new(world.state_dir().join("control.sock"));

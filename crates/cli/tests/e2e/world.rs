@@ -120,8 +120,23 @@ impl World {
 
     /// Starts the daemon and waits until it has opened its pools.
     pub fn start(&mut self) {
+        self.spawn(self.daemon_command());
+    }
+
+    /// As [`World::start`]; the kernel refuses it to write to a file behind `bytes`.
+    pub fn start_limited(&mut self, bytes: u64) {
+        let daemon = self.daemon_command();
+        let mut shell = Command::new("bash");
+        // Else the signal ends it, and nobody has that on a full disk.
+        let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 1024);
+        shell.arg("-c").arg(script).arg(daemon.get_program()).args(daemon.get_args());
+        shell.stdin(Stdio::null()).stdout(Stdio::null());
+        self.spawn(shell);
+    }
+
+    fn spawn(&mut self, mut command: Command) {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let child = self.daemon_command().stderr(log).spawn().expect("start forebayd");
+        let child = command.stderr(log).spawn().expect("start forebayd");
         self.daemon = Some(child);
         let client = Client::new(self.state_dir().join("control.sock"));
         let begin = Instant::now();

@@ -3,6 +3,7 @@
 
 use super::{FoundVolume, Supervisor, lock, shard_error};
 use crate::convert::engine_mode;
+use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
@@ -131,6 +132,7 @@ impl Supervisor {
         if now == mode && !draining {
             return Ok(Done::new(Outcome::Unchanged, format!("volume {name} is in mode {mode}")));
         }
+        self.refuse_in_bypass(&found, "switch its mode")?;
         self.no_job(name)?;
         if wanted.dry_run {
             let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
@@ -180,6 +182,7 @@ impl Supervisor {
             }
             Err(error) => return Err(error),
         };
+        self.refuse_in_bypass(&found, "be detached")?;
         self.no_job(name)?;
         if wanted.dry_run {
             return Ok(self.plan_leave(&found, "take it out of service"));
@@ -192,19 +195,7 @@ impl Supervisor {
         let known = self.inner().store.get().volume(name).cloned();
         let found = match (self.find_volume(name), known) {
             (Ok(found), _) => found,
-            (Err(error), Some(known)) => {
-                if error.kind != ErrorKind::Conflict && known.may_be_dirty {
-                    return Err(
-                        error.action("the pool may hold data of it that the origin does not have")
-                    );
-                }
-                if wanted.dry_run {
-                    let text = format!("would forget the volume {name}");
-                    return Ok(Done::new(Outcome::Planned, text));
-                }
-                self.remember(|all| all.volumes.retain(|volume| volume.name != *name))?;
-                return Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")));
-            }
+            (Err(error), Some(known)) => return self.remove_absent(wanted, &known, error),
             (Err(error), None) => return Err(error),
         };
         self.no_job(name)?;
@@ -212,6 +203,31 @@ impl Supervisor {
             return Ok(self.plan_leave(&found, "take it out of service and forget it"));
         }
         self.leave(JobKind::Remove, &found, wanted.force)
+    }
+
+    /// Forgets a volume that no open pool serves.
+    fn remove_absent(
+        &self,
+        wanted: &Change,
+        known: &VolumeState,
+        error: ApiError,
+    ) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let is_missing = error.kind != ErrorKind::Conflict;
+        if is_missing && known.may_be_dirty && !wanted.drop_dirty {
+            return Err(ApiError { kind: ErrorKind::Refused, ..error });
+        }
+        if wanted.dry_run {
+            let lost = if is_missing && known.may_be_dirty { ", and its dirty data" } else { "" };
+            let text = format!("would forget the volume {name}{lost}");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        if is_missing {
+            self.give_up(&known.pool, Some(name))?;
+            self.forget_problem(&known.pool, name);
+        }
+        self.remember(|all| all.volumes.retain(|volume| volume.name != *name))?;
+        Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")))
     }
 
     fn plan_leave(&self, found: &FoundVolume, what: &str) -> Done {
@@ -330,7 +346,9 @@ impl Supervisor {
                     true => ErrorKind::Cancelled,
                     false => ErrorKind::Failed,
                 };
-                JobState::Failed { error: ApiError::new(kind, why) }
+                let error = ApiError::new(kind, why);
+                let failed = job.handle.snapshot().is_ok_and(|snapshot| snapshot.pool.degraded);
+                JobState::Failed { error: if failed { without_device(error, job) } else { error } }
             }
             None => {
                 let error = ApiError::failed("the pool stopped before it was done");
@@ -383,14 +401,30 @@ impl Supervisor {
                 self.remember(|all| {
                     if let Some(volume) = all.volume_mut(name) {
                         volume.may_be_dirty = false;
+                        volume.standing = Standing::Detached;
                         volume.accepted_origin = None;
                     }
                 })
             }
             After::Remove { .. } => {
                 self.forget_problem(&job.pool, name);
+                if self.open_pool(&job.pool).is_ok_and(|open| open.bypass.is_some()) {
+                    self.give_up(&job.pool, Some(name))?;
+                }
                 self.remember(|all| all.volumes.retain(|volume| volume.name != *name))
             }
         }
     }
+}
+
+/// What can be done when a cache device has failed under a volume.
+fn without_device(error: ApiError, job: &JobCell) -> ApiError {
+    let (pool, volume) = (&job.pool, &job.volume);
+    error
+        .action(format!("see what is wrong with it: forebay pool show {pool}"))
+        .action("mend it and start forebayd again: what the device holds is used again")
+        .action(format!(
+            "or take it away, start forebayd without it, and: forebay volume remove {volume} \
+             (--drop-dirty gives up what only the device holds)"
+        ))
 }

@@ -23,6 +23,15 @@ pub(super) struct Listening {
     listeners: Vec<u32>,
 }
 
+/// A volume as it is offered to clients.
+pub(super) struct Offer {
+    pub volume: VolumeId,
+    pub bytes: u64,
+    /// Its origin tells where it has no space.
+    pub sparse: bool,
+    pub mode: Mode,
+}
+
 impl Supervisor {
     /// URI by which clients reach an exported volume.
     pub(super) fn export_uri(&self, name: &str) -> String {
@@ -30,28 +39,38 @@ impl Supervisor {
     }
 
     /// Offers a volume to clients, unless it shall not be.
-    pub(super) fn export(
-        &self,
-        open: &mut Opened,
-        name: &str,
-        volume: VolumeId,
-        bytes: u64,
-        mode: Mode,
-    ) {
+    pub(super) fn export(&self, open: &mut Opened, name: &str, offer: Offer) {
         let kind = self.inner().store.get().volume(name).map(|known| known.export);
         if kind == Some(ExportKind::None) {
             return;
         }
         let export = self.server.exports.insert(Export {
             name: name.to_string(),
-            description: format!("Forebay volume {name}, {mode}"),
+            description: format!("Forebay volume {name}, {}", offer.mode),
             pool: open.handle.number(),
-            volume,
-            bytes: bytes / 512 * 512,
+            volume: offer.volume,
+            bytes: offer.bytes / 512 * 512,
             read_only: false,
-            fast_zero: AtomicBool::new(mode.may_be_dirty()),
+            sparse: offer.sparse,
+            fast_zero: AtomicBool::new(offer.mode.may_be_dirty()),
         });
         open.exports.insert(name.to_string(), export);
+    }
+
+    /// Offers a volume of an open pool to clients.
+    pub(super) fn export_volume(
+        &self,
+        pool: &str,
+        name: &str,
+        offer: Offer,
+    ) -> Result<(), ApiError> {
+        let mut open = self.open_pool(pool)?;
+        self.export(&mut open, name, offer);
+        let mut inner = self.inner();
+        if let Some(Ok(now)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
+            now.exports = open.exports;
+        }
+        Ok(())
     }
 
     /// Tells sessions what a new mode means for them.
@@ -84,6 +103,7 @@ impl Supervisor {
             volume: export.volume,
             bytes: export.bytes,
             read_only: export.read_only,
+            sparse: export.sparse,
             fast_zero: AtomicBool::new(export.fast_zero.load(Ordering::Relaxed)),
         });
         open.exports.insert(export.name.clone(), again);

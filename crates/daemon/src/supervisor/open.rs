@@ -1,11 +1,13 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
+use super::listen::Offer;
+use super::origin::Returned;
 use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, pool_error};
 use crate::state::PoolState;
-use forebay_api::ApiError;
 use forebay_api::reply::DeviceInfo;
 use forebay_api::request::{ChangedOrigin, VolumeCreate};
+use forebay_api::{ApiError, ErrorKind};
 use forebay_engine::{Notice, Tuning, VolumeId};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::field_text;
@@ -13,7 +15,7 @@ use forebay_host::Backend;
 use forebay_host::device::{Access, DeviceError};
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolError, PoolOnDisk, read_pool};
-use forebay_host::shard::{ShardHandle, ShardSettings};
+use forebay_host::shard::{ShardError, ShardHandle, ShardSettings};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -43,17 +45,20 @@ impl Supervisor {
                 return;
             }
             match self.launch_pool(pool, None) {
-                Ok(changed) => started.push((&pool.name, changed)),
+                Ok(returned) => started.push((pool, returned)),
                 Err(error) => self.pool_failed(pool, error),
             }
         }
-        for (name, changed) in started {
-            if let Err(error) = self.settle_pool(name, &changed) {
-                tracing::error!(pool = name.as_str(), "{}", error.message);
+        for (pool, returned) in started {
+            match self.settle_pool(&pool.name, &returned) {
+                Err(error) if error.kind == ErrorKind::NotFound => self.pool_failed(pool, error),
+                Err(error) => tracing::error!(pool = pool.name.as_str(), "{}", error.message),
+                Ok(()) => {}
             }
         }
         self.config_volumes();
         self.inner().opened = true;
+        self.opened.notify_all();
         tracing::info!("ready");
     }
 
@@ -88,14 +93,21 @@ impl Supervisor {
         }
     }
 
-    fn pool_failed(&self, pool: &PoolState, error: ApiError) {
+    /// A pool cannot be opened: its volumes go on without it where they can.
+    pub(super) fn pool_failed(self: &Arc<Self>, pool: &PoolState, error: ApiError) {
+        if error.kind == ErrorKind::NotFound {
+            return self.pool_missing(pool, error);
+        }
+        let (name, devices) = (&pool.name, pool.devices.join(" "));
+        let again = format!("when that is mended: forebay pool create {name} {devices}");
+        self.pool_closed(pool, error.action(again));
+    }
+
+    /// Remembers why a pool is not open.
+    pub(super) fn pool_closed(&self, pool: &PoolState, error: ApiError) {
         tracing::error!(pool = pool.name.as_str(), "{}", error.message);
-        let again = format!("then: forebay pool create {} {}", pool.name, pool.devices.join(" "));
-        let failed = Pool {
-            name: pool.name.clone(),
-            paths: pool.devices.clone(),
-            open: Err(error.action("bring its devices back").action(again)),
-        };
+        let failed =
+            Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Err(error) };
         self.inner().pools.insert(pool.name.clone(), failed);
     }
 
@@ -105,6 +117,17 @@ impl Supervisor {
         self.settle_pool(&pool.name, &changed)
     }
 
+    /// As [`Supervisor::start_pool`]; one that cannot be opened stays known, with the reason.
+    pub(super) fn start_known_pool(self: &Arc<Self>, pool: &PoolState) -> Result<(), ApiError> {
+        self.start_pool(pool).inspect_err(|error| self.keep_why(pool, error))
+    }
+
+    fn keep_why(self: &Arc<Self>, pool: &PoolState, error: &ApiError) {
+        if self.open_pool(&pool.name).is_err() {
+            self.pool_failed(pool, error.clone());
+        }
+    }
+
     /// Opens a pool again, after an origin came back or was accepted as it is.
     pub(super) fn reopen_pool(
         self: &Arc<Self>,
@@ -112,21 +135,14 @@ impl Supervisor {
         accept: (&str, ChangedOrigin),
     ) -> Result<(), ApiError> {
         let open = self.open_pool(name)?;
-        let paths = self.inner().pools.get(name).map(|pool| pool.paths.clone());
-        let stored = self.inner().store.get().pools.iter().find(|pool| pool.name == name).cloned();
-        let state = stored.unwrap_or_else(|| PoolState {
-            name: name.to_string(),
-            devices: paths.unwrap_or_default(),
-            ram_bytes: Some(open.ram.total_bytes),
-        });
+        let pool = self.inner().pools.get(name).cloned();
+        let state = self.pool_state(&pool.ok_or_else(|| self.no_such_pool(name))?);
         tracing::info!(pool = name, "opening the pool again; its clients have to connect again");
-        self.inner().pools.remove(name);
-        self.move_listeners(name);
-        open.handle.stop(super::STOP_TIMEOUT).map_err(|error| shard_error(name, &error))?;
+        self.close_pool(name, &open)?;
         drop(open);
         let launched = self.launch_pool(&state, Some(accept));
-        let changed = launched.inspect_err(|error| self.pool_failed(&state, error.clone()))?;
-        self.settle_pool(name, &changed)
+        let settled = launched.and_then(|returned| self.settle_pool(name, &returned));
+        settled.inspect_err(|error| self.keep_why(&state, error))
     }
 
     /// At the start, tries again for a while when something is in use: a daemon that was killed
@@ -155,7 +171,7 @@ impl Supervisor {
         self: &Arc<Self>,
         pool: &PoolState,
         accept: Option<(&str, ChangedOrigin)>,
-    ) -> Result<Vec<String>, ApiError> {
+    ) -> Result<Vec<(String, Returned)>, ApiError> {
         let paths: Vec<PathBuf> = pool.devices.iter().map(PathBuf::from).collect();
         let on_disk = self
             .patiently(|| read_pool(&paths, Access::Exclusive), is_pool_in_use)
@@ -167,26 +183,32 @@ impl Supervisor {
             return Err(ApiError::refused(text)
                 .action(format!("use its name: forebay pool create {found} {devices}")));
         }
+        self.check_identity(&on_disk)?;
+        if on_disk.devices.iter().all(|slot| slot.device.is_err()) {
+            // Their superblock is all that can be used of them.
+            return Err(ApiError::not_found(on_disk.findings.join("; ")));
+        }
+        self.note_seen(pool, &on_disk)?;
         for finding in &on_disk.findings {
             tracing::warn!(pool = pool.name.as_str(), "{finding}");
         }
         let opened = self.start_shard(pool, on_disk, accept)?;
-        let changed = opened.1;
+        let returned = opened.1;
         let mut inner = self.inner();
         let entry =
             Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened.0) };
         inner.pools.insert(pool.name.clone(), entry);
         drop(inner);
         self.ensure_listening()?;
-        Ok(changed)
+        Ok(returned)
     }
 
-    fn start_shard(
+    pub(super) fn start_shard(
         self: &Arc<Self>,
         pool: &PoolState,
         on_disk: PoolOnDisk,
         accept: Option<(&str, ChangedOrigin)>,
-    ) -> Result<(Opened, Vec<String>), ApiError> {
+    ) -> Result<(Opened, Vec<(String, Returned)>), ApiError> {
         let header = on_disk.superblock.header;
         let block = BLOCK_SIZE as u64;
         let segment_bytes = u64::from(header.segment_blocks.get()) * block;
@@ -196,7 +218,7 @@ impl Supervisor {
         let slots = segments * u64::from(header.segment_blocks.get());
         let ram = self.ram_need(&pool.name, slots, pool.ram_bytes)?;
         let volumes = on_disk.superblock.volumes.clone();
-        let origins = self.open_origins(&pool.name, &volumes, accept)?;
+        let origins = self.open_origins(&pool.name, &on_disk, accept)?;
         let (uuid, findings) = (on_disk.uuid(), on_disk.findings.clone());
         let devices = device_infos(pool, &on_disk);
         let number = {
@@ -204,6 +226,12 @@ impl Supervisor {
             inner.number_next += 1;
             inner.number_next
         };
+        let sparse: Vec<VolumeId> = origins
+            .usable
+            .iter()
+            .filter(|(_, origin)| origin.sparse())
+            .map(|(id, _)| *id)
+            .collect();
         let notices = Arc::new(Mutex::new(VecDeque::new()));
         let settings = ShardSettings {
             pool: on_disk,
@@ -229,54 +257,72 @@ impl Supervisor {
             problems: origins.problems,
             exports: BTreeMap::new(),
             notices,
+            bypass: None,
         };
         for entry in &volumes {
             let volume = VolumeId(entry.id.get());
             let name = field_text(&entry.name);
             let mode = forebay_engine::Mode::from_raw(entry.mode).map(api_mode);
             if !opened.problems.contains_key(&name) {
-                let mode = mode.unwrap_or_default();
-                self.export(&mut opened, &name, volume, entry.bytes.get(), mode);
+                let (bytes, mode) = (entry.bytes.get(), mode.unwrap_or_default());
+                let sparse = sparse.contains(&volume);
+                self.export(&mut opened, &name, Offer { volume, bytes, sparse, mode });
             }
         }
-        Ok((opened, origins.changed))
+        Ok((opened, origins.returned))
     }
 
-    /// Waits until a pool is open, and then puts right what only an open pool can: a changed origin
-    /// under a volume without dirty data only costs the cached blocks.
-    fn settle_pool(self: &Arc<Self>, name: &str, changed: &[String]) -> Result<(), ApiError> {
+    /// Waits until a pool is open, and then puts right what only an open pool can.
+    fn settle_pool(
+        self: &Arc<Self>,
+        name: &str,
+        returned: &[(String, Returned)],
+    ) -> Result<(), ApiError> {
         let open = self.open_pool(name)?;
-        if let Err(error) = open.handle.wait_open(OPEN_TIMEOUT) {
-            let error = shard_error(name, &error);
-            let mut inner = self.inner();
-            if let Some(pool) = inner.pools.get_mut(name) {
-                pool.open = Err(error.clone());
+        match open.handle.wait_open(OPEN_TIMEOUT) {
+            Ok(()) => {}
+            Err(ShardError::OpenFailed(why)) => {
+                // Nothing was written: it is as if the devices were missing.
+                self.close_pool(name, &open)?;
+                return Err(ApiError::not_found(format!("pool {name}: {why}")));
             }
-            drop(inner);
-            open.exports.keys().for_each(|export| drop(self.server.exports.remove(export)));
-            self.move_listeners(name);
-            return Err(error);
+            Err(error) => return Err(shard_error(name, &error)),
         }
-        for volume in changed {
-            let found = self.find_volume(volume)?;
-            let dirty = found.snapshot.stats.dirty_blocks;
-            if dirty > 0 || found.snapshot.stats.lost_blocks > 0 {
-                tracing::error!(
-                    pool = name,
-                    volume = volume.as_str(),
-                    "its origin was changed and {dirty} blocks are dirty: it is not served"
-                );
-                continue;
-            }
-            tracing::warn!(
-                pool = name,
-                volume = volume.as_str(),
-                "its origin was changed; nothing was dirty, so its cached blocks are forgotten"
-            );
-            self.replace_origin(&found)?;
+        for (volume, returned) in returned {
+            self.settle_volume(name, volume, *returned)?;
         }
         self.note_clean(name);
         Ok(())
+    }
+
+    /// A changed origin under a volume without dirty data only costs the cached blocks, and so does
+    /// a volume that went on while its pool was missing.
+    fn settle_volume(
+        self: &Arc<Self>,
+        pool: &str,
+        volume: &str,
+        returned: Returned,
+    ) -> Result<(), ApiError> {
+        let found = self.find_volume(volume)?;
+        let dirty = found.snapshot.stats.dirty_blocks;
+        if returned != Returned::Changed {
+            tracing::warn!(pool, volume, "{}", returned.meaning());
+            return self.settle_returned(&found, returned).or_else(|error| {
+                tracing::error!(pool, volume, "{}", error.message);
+                self.note_problem(pool, volume, error);
+                Ok(())
+            });
+        }
+        if dirty > 0 || found.snapshot.stats.lost_blocks > 0 {
+            tracing::error!(
+                pool,
+                volume,
+                "its origin was changed and {dirty} blocks are dirty: it is not served"
+            );
+            return Ok(());
+        }
+        tracing::warn!(pool, volume, "{}", returned.meaning());
+        self.replace_origin(&found)
     }
 
     /// Notes which volumes of a pool cannot have dirty data any more.
@@ -307,7 +353,7 @@ fn is_pool_in_use(error: &PoolError) -> bool {
     matches!(error, PoolError::Device(DeviceError::InUse { .. }))
 }
 
-fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<DeviceInfo> {
+pub(super) fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<DeviceInfo> {
     let given = |path: &Path| {
         let shown = path.display().to_string();
         pool.devices.iter().find(|given| **given == shown).cloned().unwrap_or(shown)
@@ -333,7 +379,8 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
                 Notice::OpenFailed(_)
                 | Notice::DeviceFailed(..)
                 | Notice::BadBlock { lost: true, .. },
-            ) => {
+            )
+            | HostNotice::IoFailed { no_space: true, .. } => {
                 tracing::error!(pool = pool.as_str(), "{text}");
                 true
             }
@@ -352,7 +399,9 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
         };
         if matters {
             let mut kept = lock(&kept);
-            if !kept.contains(&text) {
+            // Of a full file system once is enough.
+            let is_new = !matches!(notice, HostNotice::IoFailed { .. }) || kept.is_empty();
+            if is_new && !kept.contains(&text) {
                 kept.push_back(text);
             }
             while kept.len() > NOTICES_KEPT {

@@ -1,8 +1,8 @@
 //! The origins of a pool's volumes: opened, and checked that they are the right ones.
 
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
-use crate::convert::api_mode;
-use crate::state::VolumeState;
+use crate::convert::{api_mode, hex};
+use crate::state::{Standing, VolumeState};
 use forebay_api::request::{ChangedOrigin, Export as ExportKind, VolumeCreate};
 use forebay_api::{ApiError, Mode};
 use forebay_engine::{Command, CommandReply, VolumeId};
@@ -10,6 +10,7 @@ use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::device::DeviceError;
 use forebay_host::fingerprint;
 use forebay_host::origin::{Origin, OriginError};
+use forebay_host::pool::PoolOnDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,8 +18,34 @@ use std::sync::Arc;
 pub(super) struct Origins {
     pub usable: Vec<(VolumeId, Origin)>,
     pub problems: BTreeMap<String, ApiError>,
-    /// Volumes whose origin is there but not the one that the pool remembers.
-    pub changed: Vec<String>,
+    /// Volumes that are not as the pool remembers them.
+    pub returned: Vec<(String, Returned)>,
+}
+
+/// What happened to a volume without its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Returned {
+    /// Its origin is there, but not the one that the pool remembers.
+    Changed,
+    /// It was served from its origin alone.
+    Bypassed,
+    /// It was removed.
+    GivenUp,
+}
+
+impl Returned {
+    /// What that means for the volume, when nothing of it is dirty.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Returned::Changed => {
+                "its origin was changed; nothing was dirty, so its cached blocks are forgotten"
+            }
+            Returned::Bypassed => {
+                "it was served without its pool meanwhile, so its cached blocks are forgotten"
+            }
+            Returned::GivenUp => "it was removed while its pool was missing, and is forgotten",
+        }
+    }
 }
 
 impl Supervisor {
@@ -26,14 +53,25 @@ impl Supervisor {
     pub(super) fn open_origins(
         &self,
         pool: &str,
-        entries: &[VolumeEntry],
+        on_disk: &PoolOnDisk,
         accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Origins, ApiError> {
         let mut origins =
-            Origins { usable: Vec::new(), problems: BTreeMap::new(), changed: Vec::new() };
-        for entry in entries {
+            Origins { usable: Vec::new(), problems: BTreeMap::new(), returned: Vec::new() };
+        let pool_uuid = hex(&on_disk.uuid());
+        for entry in &on_disk.superblock.volumes {
             let (name, uri) = (field_text(&entry.name), field_text(&entry.origin));
-            self.know_volume(pool, entry, &name, &uri)?;
+            let returned = self.returned(&pool_uuid, &name);
+            if returned != Some(Returned::GivenUp) {
+                self.know_volume(pool, entry, &name, &uri)?;
+            }
+            if let Some(returned) = returned {
+                let settling = ApiError::failed(returned.meaning())
+                    .action(format!("try again: forebay volume attach {name}"));
+                origins.problems.insert(name.clone(), settling);
+                origins.returned.push((name, returned));
+                continue;
+            }
             let origin = match self.patiently(|| Origin::open(&uri), is_origin_in_use) {
                 Ok(origin) => origin,
                 Err(error) => {
@@ -51,11 +89,22 @@ impl Supervisor {
                 Some(error) => {
                     tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
                     origins.problems.insert(name.clone(), error);
-                    origins.changed.push(name);
+                    origins.returned.push((name, Returned::Changed));
                 }
             }
         }
         Ok(origins)
+    }
+
+    /// What happened to a volume of this pool while the pool was missing, if something did.
+    fn returned(&self, pool_uuid: &str, name: &str) -> Option<Returned> {
+        let inner = self.inner();
+        let state = inner.store.get();
+        if state.is_given_up(pool_uuid, Some(name)) {
+            return Some(Returned::GivenUp);
+        }
+        let known = state.volume(name)?;
+        (known.standing == Standing::Bypassed).then_some(Returned::Bypassed)
     }
 
     /// Whether the origin is the one that the pool remembers, or one that was accepted in its
@@ -125,6 +174,10 @@ impl Supervisor {
                 export: known.as_ref().map_or(ExportKind::Auto, |known| known.export),
                 bytes: entry.bytes.get(),
                 may_be_dirty: mode.may_be_dirty() || dirty,
+                standing: match known.as_ref().map(|known| known.standing) {
+                    Some(Standing::Bypassed) => Standing::Bypassed,
+                    _ => Standing::Served,
+                },
                 accepted_origin: known.and_then(|known| known.accepted_origin),
             });
         })

@@ -1,7 +1,7 @@
 //! Making and destroying pools.
 
+use super::Supervisor;
 use super::plan::{Wanted, same_file, whole_pool_on};
-use super::{STOP_TIMEOUT, Supervisor, shard_error};
 use crate::convert::{device_error, pool_error};
 use crate::state::PoolState;
 use forebay_api::reply::Done;
@@ -67,7 +67,7 @@ impl Supervisor {
         };
         if let Some(user) = self.pool_using(wanted.devices) {
             if user.name == wanted.name && same(&user) {
-                return Ok(self.open_pool(wanted.name).is_ok());
+                return Ok(self.open_pool(wanted.name).is_ok_and(|open| open.bypass.is_none()));
             }
             let (name, devices) = (&user.name, user.devices.join(" "));
             let text = format!("the pool {name} uses these devices or some of them ({devices})");
@@ -126,7 +126,12 @@ impl Supervisor {
                 "pool made"
             );
         }
-        self.start_pool(&state)?;
+        self.close_bypass(&state.name)?;
+        let is_known = self.inner().store.get().seen(&state.name).is_some();
+        match is_known {
+            true => self.start_known_pool(&state)?,
+            false => self.start_pool(&state)?,
+        }
         self.remember(|all| {
             all.pools.retain(|pool| pool.name != state.name);
             all.pools.push(state);
@@ -168,14 +173,20 @@ impl Supervisor {
             let text = format!("would take the pool {name} off {}", paths.join(" "));
             return Ok(Done::new(Outcome::Planned, text));
         }
-        let pool = self.inner().pools.remove(name);
-        let opened = pool.and_then(|pool| pool.open.ok());
-        self.move_listeners(name);
-        if let Some(open) = &opened {
-            open.handle.stop(STOP_TIMEOUT).map_err(|error| shard_error(name, &error))?;
+        let opened = self.open_pool(name).ok();
+        let is_missing = opened.as_ref().is_none_or(|open| open.bypass.is_some());
+        if is_missing {
+            self.give_up(name, None)?;
         }
-        self.remember(|all| all.pools.retain(|pool| pool.name != *name))?;
-        if opened.is_none() {
+        match &opened {
+            Some(open) => self.close_pool(name, open)?,
+            None => drop(self.inner().pools.remove(name)),
+        }
+        self.remember(|all| {
+            all.pools.retain(|pool| pool.name != *name);
+            all.seen.retain(|seen| seen.name != *name);
+        })?;
+        if is_missing {
             let text = format!("pool {name} is forgotten; its devices could not be reached");
             return Ok(Done::new(Outcome::Changed, text));
         }
@@ -196,17 +207,23 @@ impl Supervisor {
 }
 
 /// Zeroes both superblock copies, so that nobody takes the device for a pool, and of a small pool
-/// the checkpoints too, so that an unused one leaves no trace.
+/// the checkpoints too, so that an unused one leaves no trace. What is zero already is not written:
+/// it may be a hole, and the file system full.
 fn wipe(device: &Device) -> Result<(), ApiError> {
     let bytes = device.info().bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
-    let zeros = Buf::zeroed(CHECKPOINT_OFFSET as usize);
+    let mut chunk = Buf::zeroed(CHECKPOINT_OFFSET as usize);
     let mut offset = 0;
     while offset < bytes.min(WIPE_BYTES) {
-        let len = (bytes - offset).min(zeros.len() as u64);
-        device
-            .file_for(offset, len)
-            .write_all_at(&zeros.bytes()[..len as usize], offset)
-            .map_err(|error| wipe_error(device, &error))?;
+        let len = (bytes - offset).min(chunk.len() as u64);
+        let (file, data) = (device.file_for(offset, len), &mut chunk.bytes_mut()[..len as usize]);
+        let wiped = file.read_exact_at(data, offset).and_then(|()| {
+            if data.iter().all(|byte| *byte == 0) {
+                return Ok(());
+            }
+            data.fill(0);
+            file.write_all_at(data, offset)
+        });
+        wiped.map_err(|error| wipe_error(device, &error))?;
         offset += len;
     }
     device.file().sync_all().map_err(|error| wipe_error(device, &error))

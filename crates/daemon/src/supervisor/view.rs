@@ -1,12 +1,13 @@
 //! Answers to questions, from snapshots of the pools and what is remembered.
 
+use super::bypass::with_dirty;
 use super::{FoundVolume, Opened, Pool, Supervisor, shard_error};
 use crate::convert::{api_mode, hex, pool_counters, reason_meaning, volume_counters};
-use crate::state::VolumeState;
+use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{
     Attention, JobState, PoolInfo, State, Status, VolumeInfo, Why, WhyReason,
 };
-use forebay_api::stats::{Counters, VolumeCounters};
+use forebay_api::stats::{Counters, PoolCounters, VolumeCounters};
 use forebay_api::{ApiError, RamNeed};
 use forebay_engine::stats::REASONS;
 use forebay_format::BLOCK_SIZE;
@@ -84,11 +85,20 @@ impl Supervisor {
             Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
         for (pool, snapshot) in self.look() {
             let Ok(snapshot) = snapshot else { continue };
+            let is_bypass = pool.open.as_ref().is_ok_and(|open| open.bypass.is_some());
             let volumes = snapshot.volumes.iter();
             counters
                 .volumes
                 .extend(volumes.map(|v| volume_counters(&v.view.name, &pool.name, &v.stats)));
-            counters.pools.push(pool_counters(&pool.name, &snapshot.pool));
+            counters.pools.push(match is_bypass {
+                // What stands for it caches nothing.
+                true => PoolCounters {
+                    name: pool.name.clone(),
+                    degraded: true,
+                    ..PoolCounters::default()
+                },
+                false => pool_counters(&pool.name, &snapshot.pool),
+            });
         }
         counters
     }
@@ -129,8 +139,11 @@ impl Supervisor {
 
     fn pool_info(&self, pool: &Pool, snapshot: &Result<ShardSnapshot, ApiError>) -> PoolInfo {
         match (&pool.open, snapshot) {
+            (Ok(Opened { bypass: Some(error), .. }), Ok(_)) => {
+                self.closed_pool_info(pool, error, State::Degraded)
+            }
             (Ok(open), Ok(snapshot)) => self.open_pool_info(pool, open, snapshot),
-            (_, Err(error)) | (Err(error), _) => self.closed_pool_info(pool, error),
+            (_, Err(error)) | (Err(error), _) => self.closed_pool_info(pool, error, State::Offline),
         }
     }
 
@@ -177,7 +190,7 @@ impl Supervisor {
         }
     }
 
-    fn closed_pool_info(&self, pool: &Pool, error: &ApiError) -> PoolInfo {
+    fn closed_pool_info(&self, pool: &Pool, error: &ApiError, state: State) -> PoolInfo {
         let devices = pool.paths.iter().map(|path| forebay_api::reply::DeviceInfo {
             path: path.clone(),
             bytes: 0,
@@ -188,8 +201,8 @@ impl Supervisor {
         let known = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool.name);
         PoolInfo {
             name: pool.name.clone(),
-            uuid: String::new(),
-            state: State::Offline,
+            uuid: inner.store.get().seen(&pool.name).map_or_else(String::new, |s| s.uuid.clone()),
+            state,
             devices: devices.collect(),
             capacity_bytes: 0,
             used_bytes: 0,
@@ -217,7 +230,7 @@ impl Supervisor {
                 continue;
             }
             let pool = looks.iter().find(|(pool, _)| pool.name == volume.pool);
-            infos.push(absent_volume(&volume, pool.map(|(_, snapshot)| snapshot)));
+            infos.push(absent_volume(&volume, pool.map(|(pool, _)| pool)));
         }
         infos.sort_by(|a, b| a.name.cmp(&b.name));
         infos
@@ -257,6 +270,13 @@ impl Supervisor {
         if let Some(error) = open.problems.get(&view.name) {
             state = State::Offline;
             attention = of_error(error);
+        } else if let Some(error) = &open.bypass {
+            state = State::Degraded;
+            attention = of_error(error);
+            attention.why.insert(
+                0,
+                "it is served from its origin alone, without a cache; nothing is lost".into(),
+            );
         } else if let Some(why) = &view.offline {
             state = State::Offline;
             attention.why.push(why.clone());
@@ -304,18 +324,22 @@ fn of_error(error: &ApiError) -> Attention {
 }
 
 /// A volume that no open pool serves: detached, or its pool is not open.
-fn absent_volume(
-    volume: &VolumeState,
-    pool: Option<&Result<ShardSnapshot, ApiError>>,
-) -> VolumeInfo {
-    let (state, attention) = match pool {
-        Some(Ok(_)) => (State::Detached, Attention::default()),
-        Some(Err(error)) => (State::Offline, missing_pool(volume, error)),
-        None => {
-            let error = ApiError::failed(format!("its pool {} is not configured", volume.pool))
-                .action(format!("open it: forebay pool create {} DEVICE…", volume.pool));
-            (State::Offline, of_error(&error))
+fn absent_volume(volume: &VolumeState, pool: Option<&Pool>) -> VolumeInfo {
+    let problem = match pool.map(|pool| &pool.open) {
+        Some(Ok(open)) => open.problems.get(&volume.name).or(open.bypass.as_ref()).cloned(),
+        Some(Err(error)) => Some(error.clone()),
+        None => Some(
+            ApiError::failed(format!("its pool {} is not configured", volume.pool))
+                .action(format!("open it: forebay pool create {} DEVICE…", volume.pool)),
+        ),
+    };
+    let is_detached = volume.standing == Standing::Detached && pool.is_some();
+    let (state, attention) = match problem.filter(|_| !is_detached) {
+        None => (State::Detached, Attention::default()),
+        Some(error) if volume.may_be_dirty => {
+            (State::Offline, of_error(&with_dirty(error, volume)))
         }
+        Some(error) => (State::Offline, of_error(&error)),
     };
     VolumeInfo {
         name: volume.name.clone(),
@@ -333,19 +357,4 @@ fn absent_volume(
         job: None,
         attention,
     }
-}
-
-fn missing_pool(volume: &VolumeState, error: &ApiError) -> Attention {
-    let mut attention = of_error(error);
-    if volume.may_be_dirty {
-        attention.why.push(
-            "the cache may hold data that the origin does not have: do not use the origin".into(),
-        );
-    } else {
-        attention.action.push(format!(
-            "nothing is dirty: the origin {} holds everything and can be used as it is",
-            volume.origin
-        ));
-    }
-    attention
 }

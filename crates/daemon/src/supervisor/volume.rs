@@ -1,10 +1,11 @@
 //! Making volumes and bringing them back.
 
+use super::listen::Offer;
 use super::plan::{Wanted, same_file};
 use super::pool::Made;
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, random_uuid, shard_error};
 use crate::convert::{api_mode, device_error, engine_mode};
-use crate::state::{PoolState, VolumeState};
+use crate::state::{Standing, VolumeState};
 use forebay_api::reply::Done;
 use forebay_api::request::{
     CacheRequest, ChangedOrigin, Export, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
@@ -22,7 +23,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// It cannot be used, or is a cache device: whoever swaps the two would lose the origin's data.
-fn open_origin(uri: &str) -> Result<Origin, ApiError> {
+pub(super) fn open_origin(uri: &str) -> Result<Origin, ApiError> {
     if uri.is_empty() || uri.len() > ORIGIN_BYTES_MAX {
         let text = format!(
             "the origin's URI has {} bytes, and a pool remembers {ORIGIN_BYTES_MAX}",
@@ -45,7 +46,11 @@ fn open_origin(uri: &str) -> Result<Origin, ApiError> {
             forebay_host::origin::OriginError::Scheme { .. } => ErrorKind::Usage,
             _ => ErrorKind::Failed,
         };
-        ApiError::new(kind, format!("the origin {uri}: {error}"))
+        let text = error.to_string();
+        match text.starts_with(uri) {
+            true => ApiError::new(kind, format!("the origin {text}")),
+            false => ApiError::new(kind, format!("the origin {uri}: {text}")),
+        }
     })
 }
 
@@ -134,6 +139,7 @@ impl Supervisor {
             let socket = self.nbd_socket.display();
             done.messages.push(format!("reach it at  {uri}"));
             done.messages.push(format!("try it       nbdinfo '{uri}'"));
+            done.messages.push(format!("as a file    nbdfuse MOUNTPOINT/{name} '{uri}'"));
             done.messages
                 .push(format!("as a disk    sudo nbd-client -unix {socket} -N {name} /dev/nbd0"));
             done.messages.push(format!(
@@ -148,13 +154,14 @@ impl Supervisor {
     /// The pool that a volume goes to.
     fn pool_for(&self, wanted: Option<&str>) -> Result<String, ApiError> {
         if let Some(name) = wanted {
-            return self.open_pool(name).map(|_| name.to_string());
+            let missing = self.open_pool(name)?.bypass;
+            return missing.map_or_else(|| Ok(name.to_string()), Err);
         }
         let names: Vec<String> = self.inner().pools.keys().cloned().collect();
         match &names[..] {
             [] => Err(ApiError::usage("there is no pool yet")
                 .action("make one: forebay pool create NAME DEVICE…")),
-            [only] => Ok(only.clone()),
+            [only] => self.pool_for(Some(only)),
             _ => Err(ApiError::usage("there are several pools")
                 .action(format!("choose one: --pool {}", names.join(" or --pool ")))),
         }
@@ -230,6 +237,7 @@ impl Supervisor {
             tracing::info!(volume = request.name.as_str(), "{notice}");
         }
         let bytes = origin.bytes();
+        let sparse = origin.sparse();
         let spec = VolumeSpec {
             name: request.name.clone(),
             origin: request.origin.clone(),
@@ -249,6 +257,7 @@ impl Supervisor {
                 export: request.export,
                 bytes,
                 may_be_dirty: mode.may_be_dirty(),
+                standing: Standing::Served,
                 accepted_origin: None,
             });
         })?;
@@ -267,15 +276,18 @@ impl Supervisor {
                 });
             }
         };
-        let mut open = self.open_pool(pool)?;
-        self.export(&mut open, &request.name, volume, bytes, mode);
-        let mut inner = self.inner();
-        if let Some(Ok(now)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
-            now.exports = open.exports;
-        }
-        drop(inner);
+        self.export_volume(pool, &request.name, Offer { volume, bytes, sparse, mode })?;
         tracing::info!(pool, volume = request.name.as_str(), mode = mode.name(), "volume added");
         Ok(())
+    }
+
+    /// Keeps for `status` why a volume is not served.
+    pub(super) fn note_problem(&self, pool: &str, volume: &str, error: ApiError) {
+        let mut inner = self.inner();
+        if let Some(Ok(open)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
+            let again = format!("when that is mended: forebay volume attach {volume}");
+            open.problems.insert(volume.to_string(), error.action(again));
+        }
     }
 
     /// The volume's origin is no longer a problem.
@@ -294,6 +306,13 @@ impl Supervisor {
         let known = self.inner().store.get().volume(name).cloned();
         let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
         match (self.find_volume(name), known) {
+            (Ok(found), Some(known)) if found.open.bypass.is_some() => {
+                if request.dry_run {
+                    return planned(format!("would open the pool {} again", known.pool));
+                }
+                self.attach_without_pool(&known)?;
+                self.how_to_use(name)
+            }
             (Ok(found), _) => {
                 let offline = found.snapshot.view.offline.is_some();
                 if !offline && !found.open.problems.contains_key(name) {
@@ -312,7 +331,7 @@ impl Supervisor {
                 if request.dry_run {
                     return planned(format!("would attach {name} to pool {}", known.pool));
                 }
-                self.reopen_if_closed(&known.pool)?;
+                self.attach_without_pool(&known)?;
                 if self.find_volume(name).is_err() {
                     let create = VolumeCreate {
                         name: name.clone(),
@@ -327,22 +346,6 @@ impl Supervisor {
                 self.how_to_use(name)
             }
         }
-    }
-
-    /// Tries again to open a pool whose devices were missing.
-    fn reopen_if_closed(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
-        let closed = match self.inner().pools.get(name) {
-            Some(pool) if pool.open.is_err() => pool.paths.clone(),
-            Some(_) => return Ok(()),
-            None => return Err(self.no_such_pool(name)),
-        };
-        let stored = self.inner().store.get().pools.iter().find(|pool| pool.name == name).cloned();
-        let state = stored.unwrap_or_else(|| PoolState {
-            name: name.to_string(),
-            devices: closed,
-            ram_bytes: None,
-        });
-        self.start_pool(&state)
     }
 
     /// Brings a volume back whose origin was missing or is not as the pool remembers it.

@@ -1,42 +1,19 @@
 //! `kill -9` in the middle of writes: what was acknowledged is there afterwards, in every mode.
 
 use crate::daemon::Daemon;
-use crate::noise;
 use crate::tools::{nbd_python, run, tool};
+use crate::{MIB, noise};
 use forebay_api::Mode;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const MIB: usize = 1 << 20;
-
 /// Writes, remembers what was acknowledged, and checks it. See there.
 const MODEL: &str = include_str!("crash.py");
 
-macro_rules! in_every_mode {
-    ($($name:ident $mode:ident)*) => {$(
-        mod $name {
-            use forebay_api::Mode;
-
-            #[test]
-            fn nothing_acknowledged_is_lost() {
-                super::model(Mode::$mode);
-            }
-
-            #[test]
-            fn fio_finds_what_it_had_written() {
-                super::fio(Mode::$mode);
-            }
-        }
-    )*};
-}
-
 in_every_mode! {
-    writethrough WriteThrough
-    writeback WriteBack
-    writearound WriteAround
-    writeonly WriteOnly
-    passthrough PassThrough
+    nothing_acknowledged_is_lost: model,
+    fio_finds_what_it_had_written: fio,
 }
 
 /// A libnbd client writes without flushing until the daemon is killed under it. Each sector must

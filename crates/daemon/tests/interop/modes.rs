@@ -1,48 +1,21 @@
 //! Every mode, with every program.
 
 use crate::daemon::Daemon;
-use crate::noise;
 use crate::tools::{nbd_python, outcome, run, tool};
+use crate::{MIB, noise};
 use forebay_api::Mode;
 
-const MIB: usize = 1 << 20;
-
-/// The mode's tests: one for each group of programs, so that they run beside each other.
-macro_rules! in_every_mode {
-    ($($name:ident $mode:ident)*) => {$(
-        mod $name {
-            use forebay_api::Mode;
-
-            #[test]
-            fn libnbd_copies_there_and_back() {
-                super::copies(Mode::$mode);
-            }
-
-            #[test]
-            fn qemu_converts_compares_and_pokes() {
-                super::qemu(Mode::$mode);
-            }
-
-            #[test]
-            fn fio_verifies() {
-                super::fio(Mode::$mode);
-            }
-        }
-    )*};
-}
-
 in_every_mode! {
-    writethrough WriteThrough
-    writeback WriteBack
-    writearound WriteAround
-    writeonly WriteOnly
-    passthrough PassThrough
+    libnbd_copies_there_and_back: copies,
+    qemu_converts_compares_and_pokes: qemu,
+    fio_verifies: fio,
+    nbdsh_meets_the_rules_of_the_protocol: nbdsh,
 }
 
 fn copies(mode: Mode) {
     let Some(mut nbdcopy) = tool("nbdcopy", "libnbd-bin") else { return };
     let before = noise(24 * MIB, 1);
-    let daemon = Daemon::with_volume(&before, 64 << 20, mode);
+    let mut daemon = Daemon::with_volume(&before, 64 << 20, mode);
     let uri = daemon.uri();
     // The cache is before a disk full of data, and changes none of it.
     run(nbdcopy.arg(&uri).arg(daemon.path("first")));
@@ -50,8 +23,11 @@ fn copies(mode: Mode) {
     let mut after = noise(24 * MIB, 2);
     after[5 * MIB..9 * MIB].fill(0);
     std::fs::write(daemon.path("new"), &after).unwrap();
-    run(tool("nbdcopy", "").unwrap().arg("--flush").arg(daemon.path("new")).arg(&uri));
+    run(tool("nbdcopy", "").unwrap().arg(daemon.path("new")).arg(&uri));
     for name in ["second", "third"] {
+        // Nothing was flushed: what was acknowledged is there all the same.
+        daemon.kill();
+        daemon.start_again();
         run(tool("nbdcopy", "").unwrap().arg(&uri).arg(daemon.path(name)));
         assert!(std::fs::read(daemon.path(name)).unwrap() == after);
     }
@@ -75,7 +51,7 @@ fn field(line: &str, index: usize) -> usize {
 fn qemu(mode: Mode) {
     let Some(mut qemu_io) = tool("qemu-io", "qemu-utils") else { return };
     let mut wanted = noise(16 * MIB, 3);
-    let daemon = Daemon::with_volume(&wanted, 48 << 20, mode);
+    let mut daemon = Daemon::with_volume(&wanted, 48 << 20, mode);
     let uri = daemon.uri();
     let commands = [
         "write -f -P 0x11 0 64k",
@@ -117,6 +93,9 @@ fn qemu(mode: Mode) {
         command
     };
     run(compare().arg(daemon.path("wanted")).arg(&uri));
+    daemon.kill();
+    daemon.start_again();
+    run(compare().arg(daemon.path("wanted")).arg(&uri));
     run(qemu_img().args(["bench", "-f", "raw", "-c", "2000", "-d", "32"]).arg(&uri));
     run(qemu_img()
         .args(["convert", "-n", "-W", "-m", "8", "-f", "raw", "-O", "raw"])
@@ -148,10 +127,10 @@ fn fio(mode: Mode) {
     ]));
 }
 
-#[test]
-fn nbdsh_meets_the_rules_of_the_protocol() {
+fn nbdsh(mode: Mode) {
     let Some(mut python) = nbd_python() else { return };
-    let daemon = Daemon::with_volume(&noise(16 * MIB, 4), 48 << 20, Mode::WriteBack);
+    let daemon = Daemon::with_volume(&noise(16 * MIB, 4), 48 << 20, mode);
+    let keeps_dirty = if mode.may_be_dirty() { "dirty" } else { "clean" };
     let script = r#"
 import errno, nbd, sys
 
@@ -175,11 +154,16 @@ h.cache(1 << 20, 8 << 20)
 h.pwrite(b"x" * 512, 512, nbd.CMD_FLAG_FUA)
 assert h.pread(1024, 512)[:512] == b"x" * 512
 h.trim(1 << 20, 1 << 20)
-h.zero(1 << 20, 2 << 20, nbd.CMD_FLAG_FAST_ZERO)
+fast = lambda: h.zero(1 << 20, 2 << 20, nbd.CMD_FLAG_FAST_ZERO)
+if sys.argv[2] == "dirty":
+    fast()
+else:
+    fails(errno.EOPNOTSUPP, fast)
+    h.zero(1 << 20, 2 << 20)
 assert h.pread(1 << 20, 2 << 20) == bytes(1 << 20)
 states = []
 h.block_status(4096, 0, lambda name, at, entries, err: states.extend(entries))
-assert states == [4096, 3], states
+assert states[1] & 2 == (2 if sys.argv[2] == "dirty" else 0), states
 # A second connection sees what the first has flushed, and its flush covers the first's writes.
 g = nbd.NBD()
 g.connect_uri(sys.argv[1])
@@ -190,7 +174,7 @@ assert g.pread(4096, 65536) == b"y" * 4096
 h.shutdown()
 g.shutdown()
 "#;
-    run(python.args(["-c", script, &daemon.uri()]));
+    run(python.args(["-c", script, &daemon.uri(), keeps_dirty]));
 }
 
 #[test]
@@ -201,4 +185,33 @@ fn an_unknown_volume_is_refused() {
     assert!(!outcome(nbdinfo.arg(uri)).status.success());
     let text = run(tool("nbdinfo", "").unwrap().arg("--list").arg(daemon.uri()));
     assert!(text.contains("export=\"data\""), "{text}");
+}
+
+/// What the origin has no space for is a hole, unless the cache holds something newer.
+#[test]
+fn holes_of_the_origin_are_told() {
+    let Some(mut python) = nbd_python() else { return };
+    let mut origin = vec![0; 4 * MIB];
+    origin[..MIB].fill(7);
+    let daemon = Daemon::with_volume(&origin, 48 << 20, Mode::WriteBack);
+    let file = std::fs::File::options().write(true).open(daemon.path("origin")).unwrap();
+    // Written zeros take space; a file that is cut and grown again has a hole.
+    file.set_len(MIB as u64).unwrap();
+    file.set_len(4 * MIB as u64).unwrap();
+    let map = || run(tool("nbdinfo", "").unwrap().arg("--map").arg(daemon.uri()));
+    let lines = |text: &str| -> Vec<Vec<usize>> {
+        text.lines().map(|line| (0..3).map(|index| field(line, index)).collect()).collect()
+    };
+    assert_eq!(lines(&map()), [[0, MIB, 0], [MIB, 3 * MIB, 3]]);
+    let script = "import nbd, sys; h = nbd.NBD(); h.connect_uri(sys.argv[1]); \
+                  h.pwrite(b'x' * 512, 2 << 20)";
+    run(python.args(["-c", script, &daemon.uri()]));
+    let wanted =
+        [[0, MIB, 0], [MIB, MIB, 3], [2 * MIB, 4096, 0], [2 * MIB + 4096, 2 * MIB - 4096, 3]];
+    assert_eq!(lines(&map()), wanted);
+    daemon.drain();
+    assert_eq!(lines(&map()), wanted);
+    run(tool("nbdcopy", "").unwrap().arg(daemon.uri()).arg(daemon.path("copy")));
+    let copy = std::fs::read(daemon.path("copy")).unwrap();
+    assert!(copy == std::fs::read(daemon.path("origin")).unwrap());
 }

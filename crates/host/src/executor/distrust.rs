@@ -31,6 +31,18 @@ pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<u64> {
     }
 }
 
+/// Notes that the clean content of a pool's lives up to `epoch` must not be used again. Durable
+/// when it returns.
+///
+/// # Errors
+/// As [`read`], or the note cannot be written.
+pub fn note(state_dir: &Path, pool: &[u8; 16], epoch: u64) -> io::Result<()> {
+    match read(state_dir, pool)? {
+        before if before >= epoch => Ok(()),
+        _ => write(&file(state_dir, pool), epoch),
+    }
+}
+
 /// Writes the note: after this returns it survives a power failure; a crash leaves the old or the new one.
 pub(super) fn write(file: &Path, epoch: u64) -> io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
@@ -56,6 +68,10 @@ mod tests {
             assert_eq!(read(dir.path(), &pool).unwrap(), epoch);
         }
         assert_eq!(read(dir.path(), &[8; 16]).unwrap(), 0);
+        for (epoch, noted) in [(11, 12), (13, 13)] {
+            note(dir.path(), &pool, epoch).unwrap();
+            assert_eq!(read(dir.path(), &pool).unwrap(), noted);
+        }
         fs::write(file(dir.path(), &pool), "many").unwrap();
         assert!(read(dir.path(), &pool).unwrap_err().to_string().contains("starts cold"));
     }

@@ -35,5 +35,5 @@ mod wire;
 pub use budget::{Budget, Limits};
 pub use export::{Export, ExportTable};
 pub use session::{Session, SessionEvent, Ticket};
-pub use status::{STATE_CACHED, STATE_DIRTY};
+pub use status::{BlockState, STATE_CACHED, STATE_DIRTY};
 pub use tls::{Tls, TlsConfig, TlsError};

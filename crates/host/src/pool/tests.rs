@@ -219,3 +219,11 @@ fn a_copied_device_is_not_used_twice() {
     assert!(pool.findings[0].contains("copy is a copy of another device"), "{:?}", pool.findings);
     assert_eq!(pool.devices.len(), 1);
 }
+
+#[test]
+fn a_pool_in_memory_takes_the_place_of_one_whose_devices_are_missing() {
+    let pool = stand_in("fast").unwrap();
+    assert_eq!(pool.name(), "fast");
+    assert!(pool.findings.is_empty() && pool.superblock.volumes.is_empty(), "{pool:?}");
+    assert_ne!(pool.uuid(), stand_in("fast").unwrap().uuid());
+}

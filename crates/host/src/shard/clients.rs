@@ -2,11 +2,11 @@
 
 use super::server::{NbdServer, Place};
 use crate::driver::Driver;
-use crate::frontend::nbd::{Session, SessionEvent, Ticket, Tls};
+use crate::frontend::nbd::{BlockState, Session, SessionEvent, Ticket, Tls};
 use crate::notice::{HostNotice, Notices};
 use crate::slab::Slab;
 use crate::sys;
-use forebay_engine::{BlockStatus, Buf, BufPool, IoError, Time, VolumeId};
+use forebay_engine::{Buf, BufPool, IoError, Time, VolumeId};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -307,7 +307,7 @@ impl Clients {
     }
 
     /// A client asks where blocks are.
-    pub fn status(&mut self, key: u32, ticket: Ticket, lookup: impl FnMut(u64) -> BlockStatus) {
+    pub fn status(&mut self, key: u32, ticket: Ticket, lookup: impl FnMut(u64) -> BlockState) {
         let client = self.clients.get_mut(key).expect("a client stays until it is answered");
         client.session.status(ticket, lookup, &mut self.bufs);
         self.touch(key);

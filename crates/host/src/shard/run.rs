@@ -6,7 +6,7 @@ use super::server::NbdServer;
 use super::{ShardSnapshot, VolumeSnapshot};
 use crate::driver::{Arrival, Driver};
 use crate::executor::Executor;
-use crate::frontend::nbd::{SessionEvent, Ticket};
+use crate::frontend::nbd::{BlockState, SessionEvent, Ticket};
 use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
 use crate::slab::Slab;
@@ -312,7 +312,11 @@ impl Shard {
                 }
                 SessionEvent::Status { ticket, volume, .. } => {
                     let engine = &self.engine;
-                    self.clients.status(key, ticket, |block| engine.block_status(volume, block));
+                    let mut holes = self.executor.holes(volume);
+                    self.clients.status(key, ticket, |block| BlockState {
+                        cache: engine.block_status(volume, block),
+                        hole: holes.has(block),
+                    });
                 }
             }
         }

@@ -95,6 +95,7 @@ impl Rig {
             volume,
             bytes,
             read_only: false,
+            sparse: false,
             fast_zero: AtomicBool::new(false),
         });
         volume

@@ -153,6 +153,7 @@ pub fn export(name: &str, bytes: u64, read_only: bool) -> Export {
         volume: VolumeId(1),
         bytes,
         read_only,
+        sparse: false,
         fast_zero: AtomicBool::new(true),
     }
 }

@@ -20,6 +20,8 @@ pub struct Export {
     pub bytes: u64,
     /// Writes are refused.
     pub read_only: bool,
+    /// The origin tells where it has no space.
+    pub sparse: bool,
     /// Zeroing costs less than writing zeros would: the mode writes zero entries, or the origin can
     /// punch holes. Requests with the fast-zero flag are refused otherwise. May change with the
     /// mode.

@@ -2,8 +2,9 @@
 
 use super::core::{Closing, Core, Policy};
 use super::output::Output;
+use super::status::BlockState;
 use super::{Budget, Export, ExportTable, Limits, Tls, TlsConfig};
-use forebay_engine::{BlockStatus, Buf, BufPool, IoError, Request, VolumeId};
+use forebay_engine::{Buf, BufPool, IoError, Request, VolumeId};
 use rustls::ServerConnection;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -133,10 +134,10 @@ impl Session {
 
     /// Answers a [`SessionEvent::Status`]. `lookup` is called for the blocks of the event in
     /// ascending order, perhaps not for all.
-    pub fn status(
+    pub fn status<S: Into<BlockState>>(
         &mut self,
         ticket: Ticket,
-        lookup: impl FnMut(u64) -> BlockStatus,
+        lookup: impl FnMut(u64) -> S,
         bufs: &mut BufPool,
     ) {
         self.core.status(ticket, lookup, bufs);

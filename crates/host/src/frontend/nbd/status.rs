@@ -6,9 +6,11 @@ use super::wire::{self, Head, chunk, cmd_flag};
 use super::{SessionEvent, Ticket};
 use forebay_engine::{BlockStatus, Buf, BufPool};
 
-/// Identity of `base:allocation`. Everything counts as allocated: what the origin has no space for,
-/// it does not tell us.
+/// Identity of `base:allocation`. Where an origin does not tell, everything counts as allocated.
 const ALLOCATION: u32 = 1;
+
+/// Bits of `base:allocation`: the origin has no space for it, and it reads as zeros.
+const STATE_HOLE: u32 = 3;
 
 /// Identity of `forebay:cache`.
 const CACHE: u32 = 2;
@@ -70,6 +72,26 @@ impl Contexts {
     }
 }
 
+/// What there is to say of a block.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockState {
+    /// Where it is in the cache.
+    pub cache: BlockStatus,
+    /// The origin has no space for it: all of it reads as zeros there.
+    pub hole: bool,
+}
+
+impl From<BlockStatus> for BlockState {
+    fn from(cache: BlockStatus) -> BlockState {
+        BlockState { cache, hole: false }
+    }
+}
+
+/// What `base:allocation` says of a block.
+fn allocation_of(state: BlockState) -> u32 {
+    if state.hole && state.cache != BlockStatus::Dirty { STATE_HOLE } else { 0 }
+}
+
 /// What `forebay:cache` says of a block.
 fn state_of(status: BlockStatus) -> u32 {
     match status {
@@ -80,17 +102,22 @@ fn state_of(status: BlockStatus) -> u32 {
 }
 
 impl Core {
-    /// Bytes of the buffer for the longest answer about the cache.
+    /// Bytes of the buffer for the longest answer of one context.
     fn status_bytes(&self) -> u64 {
         (8 + EXTENT_BYTES_MAX * self.limits.status_extents_max) as u64
     }
 
+    /// The contexts of a request in `slot` for whose blocks the loop is asked.
+    fn contexts_asked(&mut self, slot: u32) -> Vec<u32> {
+        let contexts = self.slots.get(slot).contexts;
+        let is_sparse = self.export.as_ref().is_some_and(|export| export.sparse);
+        let asked = |id: &u32| contexts.has(*id) && (*id == CACHE || is_sparse);
+        [ALLOCATION, CACHE].into_iter().filter(asked).collect()
+    }
+
     /// What a block-status request in `slot` is charged.
     pub(super) fn status_charge(&mut self, slot: u32) -> u64 {
-        match self.slots.get(slot).contexts.has(CACHE) {
-            true => buf_bytes(self.status_bytes()),
-            false => 0,
-        }
+        buf_bytes(self.status_bytes()) * self.contexts_asked(slot).len() as u64
     }
 
     /// Asks the loop where the blocks of a range are, or answers at once if nobody wants to know.
@@ -102,17 +129,18 @@ impl Core {
     ) {
         let ticket = self.slots.ticket(slot, 0);
         let volume = self.export.as_ref().expect("a request has an export").volume;
-        let request = self.slots.get(slot);
-        let header = request.header;
-        if !request.contexts.has(CACHE) {
+        let header = self.slots.get(slot).header;
+        let asked = self.contexts_asked(slot);
+        if asked.is_empty() {
             self.allocation_chunk(slot, chunk::DONE);
             self.slots.remove(slot);
             return;
         }
-        let buf = bufs.take(self.status_bytes() as usize);
-        let request = self.slots.get(slot);
-        request.parts.push(buf);
-        request.waiting += 1;
+        for _ in asked {
+            let buf = bufs.take(self.status_bytes() as usize);
+            self.slots.get(slot).parts.push(buf);
+        }
+        self.slots.get(slot).waiting += 1;
         self.in_flight += 1;
         let block = header.offset / BLOCK_BYTES;
         let end = (header.offset + header.len).div_ceil(BLOCK_BYTES);
@@ -121,52 +149,56 @@ impl Core {
     }
 
     /// The loop's answer: builds and queues the reply.
-    pub(super) fn status(
+    pub(super) fn status<S: Into<BlockState>>(
         &mut self,
         ticket: Ticket,
-        mut lookup: impl FnMut(u64) -> BlockStatus,
+        mut lookup: impl FnMut(u64) -> S,
         bufs: &mut BufPool,
     ) {
         let (slot, _) = self.slots.find(ticket);
         self.in_flight -= 1;
+        let asked = self.contexts_asked(slot);
         let request = self.slots.get(slot);
         request.waiting -= 1;
-        let mut buf = request.parts.pop().expect("a status request has a buffer");
+        let mut parts = std::mem::take(&mut request.parts);
         if self.gone {
-            return bufs.give(buf);
+            return parts.drain(..).for_each(|buf| bufs.give(buf));
         }
-        let (header, contexts) = (request.header, request.contexts);
-        if contexts.has(ALLOCATION) {
+        let header = request.header;
+        if request.contexts.has(ALLOCATION) && !asked.contains(&ALLOCATION) {
             self.allocation_chunk(slot, 0);
         }
         let extended = self.negotiated.extended;
         let one = header.flags & cmd_flag::REQ_ONE != 0;
         let extents_max = if one { 1 } else { self.limits.status_extents_max };
-        let mut extents = Extents::start(&mut buf, extended);
-        let (mut at, end) = (header.offset, header.offset + header.len);
+        let mut answers: Vec<Extents> = asked
+            .iter()
+            .zip(&mut parts)
+            .map(|(&id, buf)| Extents::start(buf, id, header.offset, (extended, extents_max)))
+            .collect();
+        let end = header.offset + header.len;
         let first = header.offset / BLOCK_BYTES;
         let last = end.div_ceil(BLOCK_BYTES).min(first + self.limits.status_blocks_max);
-        let mut state = state_of(lookup(first));
-        for block in first + 1..last {
-            let next = state_of(lookup(block));
-            if next != state {
-                extents.push(block * BLOCK_BYTES - at, state);
-                (at, state) = (block * BLOCK_BYTES, next);
-                if extents.count == extents_max {
-                    break;
-                }
+        for block in first..last {
+            let state = lookup(block).into();
+            answers.iter_mut().for_each(|answer| answer.block(block * BLOCK_BYTES, state));
+            if answers.iter().all(Extents::is_full) {
+                break;
             }
         }
-        if extents.count < extents_max {
-            extents.push((last * BLOCK_BYTES).min(end) - at, state);
-        }
-        let len = extents.finish();
-        buf.set_len(len);
+        let end = (last * BLOCK_BYTES).min(end);
+        let lens: Vec<usize> = answers.into_iter().map(|answer| answer.finish(end)).collect();
         let charge = buf_bytes(self.status_bytes());
         let kind = if extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
-        let head = self.chunk_head(&header, chunk::DONE, kind, len as u64);
-        self.out.head(head.bytes());
-        self.out.data(buf, charge);
+        let mut left = parts.len();
+        for (mut buf, len) in parts.drain(..).zip(lens) {
+            left -= 1;
+            buf.set_len(len);
+            let flags = if left == 0 { chunk::DONE } else { 0 };
+            let head = self.chunk_head(&header, flags, kind, len as u64);
+            self.out.head(head.bytes());
+            self.out.data(buf, charge);
+        }
         self.slots.remove(slot);
     }
 
@@ -190,15 +222,27 @@ impl Core {
 /// Writes the extents of one context into a buffer.
 struct Extents<'a> {
     bytes: &'a mut [u8],
+    context: u32,
     extended: bool,
     len: usize,
     count: usize,
+    count_max: usize,
+    /// Where the extent that is not written yet begins, and its state.
+    at: u64,
+    state: Option<u32>,
 }
 
 impl Extents<'_> {
-    fn start(buf: &mut Buf, extended: bool) -> Extents<'_> {
-        let mut extents = Extents { bytes: buf.bytes_mut(), extended, len: 0, count: 0 };
-        extents.put(CACHE);
+    fn start(
+        buf: &mut Buf,
+        context: u32,
+        at: u64,
+        (extended, count_max): (bool, usize),
+    ) -> Extents<'_> {
+        let bytes = buf.bytes_mut();
+        let mut extents =
+            Extents { bytes, context, extended, len: 0, count: 0, count_max, at, state: None };
+        extents.put(context);
         if extended {
             extents.put(0);
         }
@@ -210,7 +254,29 @@ impl Extents<'_> {
         self.len += 4;
     }
 
-    fn push(&mut self, bytes: u64, state: u32) {
+    fn is_full(&self) -> bool {
+        self.count == self.count_max
+    }
+
+    /// Takes in the block that begins at byte `start`.
+    fn block(&mut self, start: u64, block: BlockState) {
+        let next = match self.context {
+            ALLOCATION => allocation_of(block),
+            _ => state_of(block.cache),
+        };
+        if let Some(state) = self.state.replace(next)
+            && state != next
+        {
+            self.push(start, state);
+        }
+    }
+
+    /// Writes the extent up to `end`, if there is room.
+    fn push(&mut self, end: u64, state: u32) {
+        if self.is_full() {
+            return;
+        }
+        let bytes = end - self.at;
         if self.extended {
             self.put((bytes >> 32) as u32);
             self.put(bytes as u32);
@@ -220,10 +286,14 @@ impl Extents<'_> {
         }
         self.put(state);
         self.count += 1;
+        self.at = end;
     }
 
-    /// Bytes written.
-    fn finish(self) -> usize {
+    /// Ends at `end`. Bytes written.
+    fn finish(mut self, end: u64) -> usize {
+        if let Some(state) = self.state {
+            self.push(end, state);
+        }
         if self.extended {
             self.bytes[4..8].copy_from_slice(&(self.count as u32).to_be_bytes());
         }

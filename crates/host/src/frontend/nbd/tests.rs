@@ -18,6 +18,7 @@ fn export(name: &str, bytes: u64) -> Export {
         volume: VolumeId(7),
         bytes,
         read_only: false,
+        sparse: false,
         fast_zero: AtomicBool::new(true),
     }
 }

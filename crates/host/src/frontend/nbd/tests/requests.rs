@@ -1,6 +1,8 @@
 //! Requests: what reaches the engine, and what the client is told.
 
 use super::*;
+use crate::frontend::nbd::BlockState;
+use crate::frontend::nbd::wire::u32_at;
 use forebay_engine::{BlockStatus, RequestKind};
 
 const STRUCTURED: u32 = 8;
@@ -369,6 +371,36 @@ fn block_status_of_terabytes_has_64_bit_extents() {
     }
     driven.send(ask(&[1, 2], 1 << 44));
     assert_eq!(fault(&driven.output()).0, 22);
+}
+
+#[test]
+fn holes_are_told_where_the_origin_tells_them() {
+    let exports = table();
+    exports.insert(Export { sparse: true, ..export("disk", 1 << 30) });
+    let budget = Arc::new(Budget::new(256 * MIB));
+    let mut driven = Driven::new(exports, Limits::default(), budget);
+    let queries = bytes().string("disk").u32(1).string("base:allocation");
+    let options = bytes().u32(3).option(STRUCTURED, bytes()).option(10, queries);
+    driven.send(options.option(7, bytes().string("disk").u16(0)));
+    driven.output();
+    driven.events.clear();
+    driven.send(bytes().request(0, 7, 3, 512, 10 * 4096));
+    let Some(SessionEvent::Status { ticket, .. }) = driven.events.pop() else { panic!("none") };
+    // Data, a hole with a dirty and a clean block in it, data.
+    let lookup = |block| BlockState {
+        cache: match block {
+            4 => BlockStatus::Dirty,
+            6 => BlockStatus::Clean,
+            _ => BlockStatus::NotCached,
+        },
+        hole: (2..8).contains(&block),
+    };
+    driven.session.status(ticket, lookup, &mut driven.bufs);
+    let out = driven.output();
+    let extents: Vec<(u32, u32)> =
+        out[24..].chunks(8).map(|pair| (u32_at(pair, 0), u32_at(pair, 4))).collect();
+    let wanted = [(8192 - 512, 0), (8192, 3), (4096, 0), (3 * 4096, 3), (2 * 4096 + 512, 0)];
+    assert_eq!(extents, wanted);
 }
 
 #[test]

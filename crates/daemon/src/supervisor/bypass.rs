@@ -1,0 +1,351 @@
+//! A pool whose devices are missing. Its volumes without dirty data are served from their origins
+//! alone, through a pool in memory that holds nothing. When the devices are back, what they hold of
+//! these volumes is old, and is forgotten.
+
+use super::listen::Offer;
+use super::origin::Returned;
+use super::volume::open_origin;
+use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Pool, STOP_TIMEOUT, Supervisor, shard_error};
+use crate::convert::hex;
+use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
+use forebay_api::{ApiError, ErrorKind, Mode};
+use forebay_engine::{Command, CommandReply, VolumeSpec};
+use forebay_host::device::{Access, Device};
+use forebay_host::note_distrust;
+use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The identity of a pool from its hexadecimal digits.
+fn uuid_of(text: &str) -> Option<[u8; 16]> {
+    let digit = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..16).map(digit).collect();
+    bytes?.try_into().ok()
+}
+
+impl Supervisor {
+    /// Remembers how to tell a pool and its devices, before its log begins a new life.
+    pub(super) fn note_seen(&self, pool: &PoolState, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
+        let serial = |device: &Device| device.info().serial.clone();
+        let devices = on_disk.devices.iter().zip(super::open::device_infos(pool, on_disk));
+        let devices = devices.map(|(slot, info)| {
+            let uuid = hex(&slot.entry.uuid);
+            match slot.device.as_ref().ok().and_then(serial) {
+                Some(serial) => format!("{} (uuid {uuid}, serial {serial})", info.path),
+                None => format!("{} (uuid {uuid})", info.path),
+            }
+        });
+        let seen = PoolSeen {
+            name: pool.name.clone(),
+            uuid: hex(&on_disk.uuid()),
+            epoch: on_disk.superblock.header.epoch.get() + 1,
+            devices: devices.collect(),
+        };
+        self.remember(|all| {
+            all.seen.retain(|other| other.name != seen.name);
+            all.seen.push(seen);
+        })
+    }
+
+    /// Refuses a pool that was given up while its devices were missing, and one that only has the
+    /// name of a pool without which volumes go on.
+    pub(super) fn check_identity(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
+        let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
+        let inner = self.inner();
+        let state = inner.store.get();
+        if state.is_given_up(&uuid, None) {
+            let text = format!(
+                "the pool {name} was destroyed while its devices were missing: what they hold is \
+                 old"
+            );
+            return Err(ApiError::refused(text).action("to make a new pool of them: --force"));
+        }
+        let waits =
+            |volume: &&VolumeState| volume.pool == name && volume.standing == Standing::Bypassed;
+        let other = state.seen(&name).filter(|seen| seen.uuid != uuid);
+        match (other, state.volumes.iter().find(waits)) {
+            (Some(seen), Some(volume)) => {
+                let text = format!(
+                    "the devices hold another pool of the name {name} (uuid {uuid}) than the one \
+                     of volume {} (uuid {})",
+                    volume.name, seen.uuid
+                );
+                let anew = format!("or go on without it: forebay volume remove {}", volume.name);
+                Err(ApiError::not_found(text).action(anew))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Serves what can be served of a pool whose devices are missing, and says what cannot.
+    pub(super) fn pool_missing(self: &Arc<Self>, pool: &PoolState, error: ApiError) {
+        let seen = self.inner().store.get().seen(&pool.name).cloned();
+        let error = match &seen {
+            Some(seen) => {
+                let devices = seen.devices.join(", ");
+                let text = format!("{}; its devices are {devices}", error.message);
+                ApiError { message: text, ..error }
+            }
+            None => error,
+        };
+        let back = format!(
+            "bring its devices back, then: forebay pool create {} {}",
+            pool.name,
+            pool.devices.join(" ")
+        );
+        let error = error.action(back);
+        let served = seen.map_or(Ok(false), |seen| self.bypass(pool, &seen, &error));
+        match served {
+            Ok(true) => tracing::warn!(
+                pool = pool.name.as_str(),
+                "its volumes without dirty data are served from their origins alone: {}",
+                error.message
+            ),
+            Ok(false) => self.pool_closed(pool, error),
+            Err(failed) => {
+                tracing::error!(pool = pool.name.as_str(), "go on without it: {}", failed.message);
+                self.pool_closed(pool, error);
+            }
+        }
+    }
+
+    /// The volumes of a pool that can do without it.
+    fn volumes_without(&self, pool: &str) -> Vec<VolumeState> {
+        let inner = self.inner();
+        let own = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool);
+        own.filter(|volume| volume.standing != Standing::Detached && !volume.may_be_dirty)
+            .cloned()
+            .collect()
+    }
+
+    /// Puts a pool in memory in the place of the missing one, if any volume can do without it.
+    fn bypass(
+        self: &Arc<Self>,
+        pool: &PoolState,
+        seen: &PoolSeen,
+        why: &ApiError,
+    ) -> Result<bool, ApiError> {
+        let volumes = self.volumes_without(&pool.name);
+        let Some(uuid) = uuid_of(&seen.uuid).filter(|_| !volumes.is_empty()) else {
+            return Ok(false);
+        };
+        // Both are durable before the first write that the pool does not see.
+        note_distrust(&self.state_dir, &uuid, seen.epoch).map_err(|error| {
+            ApiError::failed(format!("note that the content of {} is old: {error}", pool.name))
+        })?;
+        self.remember(|all| {
+            for volume in &mut all.volumes {
+                if volumes.iter().any(|bypassed| bypassed.name == volume.name) {
+                    volume.standing = Standing::Bypassed;
+                }
+            }
+        })?;
+        let memory = stand_in(&pool.name).map_err(|error| crate::convert::pool_error(&error))?;
+        let opened =
+            Opened { bypass: Some(why.clone()), ..self.start_shard(pool, memory, None)?.0 };
+        let handle = opened.handle.clone();
+        let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
+        self.inner().pools.insert(pool.name.clone(), entry);
+        self.ensure_listening()?;
+        handle.wait_open(COMMAND_TIMEOUT).map_err(|error| shard_error(&pool.name, &error))?;
+        for volume in &volumes {
+            if let Err(error) = self.bypass_volume(volume) {
+                let name = volume.name.as_str();
+                tracing::error!(pool = pool.name.as_str(), volume = name, "{}", error.message);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Serves a volume of a missing pool from its origin alone. What stands against it is kept for
+    /// `status`.
+    fn bypass_volume(self: &Arc<Self>, volume: &VolumeState) -> Result<(), ApiError> {
+        let added = self.bypass_add(volume);
+        let mut inner = self.inner();
+        let pool = inner.pools.get_mut(&volume.pool);
+        if let Some(Ok(open)) = pool.map(|pool| pool.open.as_mut()) {
+            match &added {
+                Ok(()) => open.problems.remove(&volume.name),
+                Err(error) => {
+                    let again = format!("when it is mended: forebay volume attach {}", volume.name);
+                    open.problems.insert(volume.name.clone(), error.clone().action(again))
+                }
+            };
+        }
+        added
+    }
+
+    fn bypass_add(self: &Arc<Self>, volume: &VolumeState) -> Result<(), ApiError> {
+        let origin = self.patiently(|| open_origin(&volume.origin), is_refused)?;
+        let bytes = origin.bytes().min(volume.bytes);
+        if bytes < volume.bytes {
+            let (was, uri) = (volume.bytes, &volume.origin);
+            let text = format!("the origin {uri} shrank from {was} to {bytes} bytes");
+            return Err(ApiError::refused(text));
+        }
+        let sparse = origin.sparse();
+        let spec = VolumeSpec {
+            name: volume.name.clone(),
+            origin: volume.origin.clone(),
+            bytes,
+            uuid: super::random_uuid()?,
+            fingerprint: origin.fingerprint().encode(),
+            mode: forebay_engine::Mode::PassThrough,
+            volatile_cache: origin.volatile_cache(),
+        };
+        let open = self.open_pool(&volume.pool)?;
+        let reply = open.handle.add_volume(spec, origin, COMMAND_TIMEOUT);
+        let volume_id = match reply.map_err(|error| shard_error(&volume.pool, &error))? {
+            CommandReply::Added(id) => id,
+            other => return Err(ApiError::failed(format!("the stand-in answered {other:?}"))),
+        };
+        let offer = Offer { volume: volume_id, bytes, sparse, mode: Mode::PassThrough };
+        self.export_volume(&volume.pool, &volume.name, offer)
+    }
+
+    /// Tries again to serve a pool as it should be: its devices were missing. Clients of a pool in
+    /// memory are only cut off when the devices are back.
+    pub(super) fn reopen_if_missing(self: &Arc<Self>, name: &str) -> Result<(), ApiError> {
+        let pool = self.inner().pools.get(name).cloned();
+        let pool = pool.ok_or_else(|| self.no_such_pool(name))?;
+        match &pool.open {
+            Ok(open) if open.bypass.is_none() => return Ok(()),
+            Ok(_) => {
+                let paths: Vec<PathBuf> = pool.paths.iter().map(PathBuf::from).collect();
+                read_pool(&paths, Access::ReadOnly)
+                    .map_err(|error| crate::convert::pool_error(&error))?;
+            }
+            Err(_) => {}
+        }
+        let state = self.pool_state(&pool);
+        self.close_bypass(name)?;
+        self.start_known_pool(&state)
+    }
+
+    /// Ends the pool in memory that stands for a missing one.
+    pub(super) fn close_bypass(&self, name: &str) -> Result<(), ApiError> {
+        let open = self.inner().pools.get(name).and_then(|pool| pool.open.clone().ok());
+        let Some(open) = open.filter(|open| open.bypass.is_some()) else { return Ok(()) };
+        tracing::info!(pool = name, "its devices are tried again; clients have to connect again");
+        self.close_pool(name, &open)
+    }
+
+    /// Brings back a volume of a missing pool: with the pool, or if that is still missing, from its
+    /// origin alone.
+    pub(super) fn attach_without_pool(
+        self: &Arc<Self>,
+        found: &VolumeState,
+    ) -> Result<(), ApiError> {
+        let Err(missing) = self.reopen_if_missing(&found.pool) else { return Ok(()) };
+        let open = self.open_pool(&found.pool)?;
+        let known = self.volumes_without(&found.pool);
+        let can = known.iter().any(|volume| volume.name == found.name);
+        if open.bypass.is_some() && can && open.problems.contains_key(&found.name) {
+            return self.bypass_volume(found);
+        }
+        Err(missing)
+    }
+
+    /// Whether a volume is not served because its pool is missing and holds dirty data of it.
+    pub(super) fn dirty_in_missing(&self, volume: &VolumeState) -> Option<ApiError> {
+        let pool = self.inner().pools.get(&volume.pool).cloned();
+        let why = match pool?.open {
+            Err(error) => error,
+            Ok(open) => open.problems.get(&volume.name).or(open.bypass.as_ref())?.clone(),
+        };
+        volume.may_be_dirty.then(|| with_dirty(why, volume))
+    }
+
+    /// Refuses what a pool in memory cannot do.
+    pub(super) fn refuse_in_bypass(&self, found: &FoundVolume, what: &str) -> Result<(), ApiError> {
+        let Some(why) = &found.open.bypass else { return Ok(()) };
+        let name = &found.snapshot.view.name;
+        let text = format!(
+            "volume {name} cannot {what} while the devices of its pool are missing: {}",
+            why.message
+        );
+        Err(ApiError { actions: why.actions.clone(), ..ApiError::conflict(text) }
+            .action(format!("or go on without them for good: forebay volume remove {name}")))
+    }
+
+    /// Remembers that a volume is not to come back with its pool.
+    pub(super) fn give_up(&self, pool: &str, volume: Option<&str>) -> Result<(), ApiError> {
+        self.remember(|all| {
+            let Some(uuid) = all.seen(pool).map(|seen| seen.uuid.clone()) else { return };
+            if !all.is_given_up(&uuid, volume) {
+                all.given_up.push(GivenUp { pool: uuid, volume: volume.map(str::to_owned) });
+            }
+        })
+    }
+
+    /// Puts right what a pool that was missing holds of a volume that went on without it, or that
+    /// was removed meanwhile. Nothing of it was dirty, or it was given up.
+    pub(super) fn settle_returned(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        returned: Returned,
+    ) -> Result<(), ApiError> {
+        let (view, pool) = (&found.snapshot.view, found.pool.as_str());
+        if returned == Returned::Bypassed {
+            // It has to be usable before the pool forgets the volume.
+            drop(open_origin(&view.origin)?);
+        }
+        let drop_dirty = Command::ForceDropDirty(view.id);
+        let reply = found.open.handle.command(drop_dirty, COMMAND_TIMEOUT);
+        if let CommandReply::Failed(why) = reply.map_err(|error| shard_error(pool, &error))? {
+            return Err(ApiError::failed(format!("forget what the pool holds: {why}")));
+        }
+        if returned == Returned::Bypassed {
+            return self.replace_origin(found);
+        }
+        let remove = Command::RemoveVolume(view.id);
+        let reply = found.open.handle.command(remove, COMMAND_TIMEOUT);
+        if let CommandReply::Failed(why) = reply.map_err(|error| shard_error(pool, &error))? {
+            return Err(ApiError::failed(format!("forget the volume: {why}")));
+        }
+        self.forget_problem(pool, &view.name);
+        let uuid = hex(&found.open.uuid);
+        let name = Some(view.name.clone());
+        self.remember(|all| all.given_up.retain(|it| it.pool != uuid || it.volume != name))
+    }
+}
+
+fn is_refused(error: &ApiError) -> bool {
+    error.kind == ErrorKind::Refused
+}
+
+/// Adds what it means that the missing pool holds dirty data of a volume.
+pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
+    let text = format!(
+        "{}. They may hold data of volume {} that its origin does not have: do not use the origin",
+        error.message, volume.name
+    );
+    let lost = format!(
+        "if they will never be back, and what only they held is lost: forebay volume remove {} \
+         --drop-dirty",
+        volume.name
+    );
+    ApiError { message: text, ..error }.action(lost)
+}
+
+/// Closes an open pool, whose listeners go elsewhere.
+impl Supervisor {
+    pub(super) fn close_pool(&self, name: &str, open: &Opened) -> Result<(), ApiError> {
+        open.exports.keys().for_each(|export| drop(self.server.exports.remove(export)));
+        self.inner().pools.remove(name);
+        self.move_listeners(name);
+        let stopped = open.handle.stop(STOP_TIMEOUT);
+        stopped.map(drop).map_err(|error| shard_error(name, &error))
+    }
+
+    /// How a pool is remembered, or was given in the configuration.
+    pub(super) fn pool_state(&self, pool: &Pool) -> PoolState {
+        let inner = self.inner();
+        let stored = inner.store.get().pools.iter().find(|stored| stored.name == pool.name);
+        stored.cloned().unwrap_or_else(|| PoolState {
+            name: pool.name.clone(),
+            devices: pool.paths.clone(),
+            ram_bytes: pool.open.as_ref().ok().map(|open| open.ram.total_bytes),
+        })
+    }
+}
