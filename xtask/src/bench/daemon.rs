@@ -120,6 +120,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            let log = std::fs::read_to_string(self.state.join("log")).unwrap_or_default();
+            eprintln!("forebayd ended by itself: {status}; its log:\n{log}");
+        }
         // It may have ended already; then there is nothing to end.
         let _ = self.child.kill();
         let _ = self.child.wait();
