@@ -6,6 +6,7 @@
 
 mod burst;
 mod daemon;
+mod demo;
 mod engine;
 mod fio;
 mod limited;
@@ -24,13 +25,14 @@ use results::Results;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 7] = [
+const BENCHES: [Bench; 8] = [
     ("engine", engine::run),
     ("nbd", nbd::run),
     ("limited", limited::run),
     ("spindle", spindle::run),
     ("burst", burst::run),
     ("recovery", recovery::run),
+    ("demo", demo::run),
     ("simulator", simulator::run),
 ];
 
