@@ -4,7 +4,9 @@
 //! of every measurement, and `summary.md` with medians and targets. A bench is a function here that
 //! adds rows.
 
+mod burst;
 mod daemon;
+mod demo;
 mod engine;
 mod fio;
 mod limited;
@@ -23,12 +25,14 @@ use results::Results;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 6] = [
+const BENCHES: [Bench; 8] = [
     ("engine", engine::run),
     ("nbd", nbd::run),
     ("limited", limited::run),
     ("spindle", spindle::run),
+    ("burst", burst::run),
     ("recovery", recovery::run),
+    ("demo", demo::run),
     ("simulator", simulator::run),
 ];
 
@@ -74,6 +78,11 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Ours over theirs, round by round: what slowed both in a round falls out.
+fn ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
+    ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -81,5 +90,10 @@ mod tests {
         assert_eq!(super::median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(super::median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(super::median(&[]).is_nan());
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        assert_eq!(super::ratios(&[3.0, 8.0], &[2.0, 4.0]), [1.5, 2.0]);
     }
 }

@@ -99,6 +99,11 @@ impl Daemon {
         output(command.stdin(Stdio::null()))
     }
 
+    /// The process, for [`processor_seconds`].
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it without warning, and starts it again without waiting for it. Returns when the new
     /// one was started.
     ///
@@ -115,10 +120,27 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            let log = std::fs::read_to_string(self.state.join("log")).unwrap_or_default();
+            eprintln!("forebayd ended by itself: {status}; its log:\n{log}");
+        }
         // It may have ended already; then there is nothing to end.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time that a process and its threads have used, in seconds.
+///
+/// # Errors
+/// If the process is not there.
+pub fn processor_seconds(pid: u32) -> Result<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+    let behind_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = behind_name.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
+    Ok(ticks.sum::<Result<f64, _>>().context("read the processor time")? / TICKS_PER_SECOND)
 }
 
 fn spawn(state: &Path, prefix: &[String]) -> Result<Child> {
