@@ -143,11 +143,11 @@ fn record_overhead() {
     }
 }
 
-/// Bytes that the engine holds for each cached block once random 4 KiB reads have filled the cache, and
-/// once random 4 KiB writes have: the allocator's count for a large pool minus that for a small one, so
-/// that what does not grow with the cache does not count, and everything that does is in it (index,
-/// segment table, ghost, dirty and reference bits). Random writes leave dead blocks in the log, so that
-/// fewer are cached.
+/// Bytes that the engine holds for each cached block once random 4 KiB reads have filled the cache,
+/// and once random 4 KiB writes have: the allocator's count for a large pool minus that for a small
+/// one, so that what does not grow with the cache does not count, and everything that does is in it
+/// (index, segment table, ghost, dirty and reference bits). Random writes leave dead blocks in the
+/// log, so that fewer are cached.
 fn index_memory() {
     for (bench, kind) in
         [("index-memory", RequestKind::Read), ("index-memory-writes", RequestKind::Write)]
@@ -166,7 +166,8 @@ fn index_memory() {
     }
 }
 
-/// Fills a pool with random requests of a kind. Bytes held, blocks cached, bytes of the index, slots.
+/// Fills a pool with random requests of a kind. Bytes held, blocks cached, bytes of the index,
+/// slots.
 fn held(pool_bytes: u64, kind: RequestKind) -> (i64, u64, u64, u64) {
     let volume_bytes = pool_bytes * 4;
     let mut world = None;

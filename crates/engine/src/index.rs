@@ -1,10 +1,11 @@
 //! The index: block → slot and checksum, in 9.14 bytes an entry, exact.
 //!
-//! A bucketed cuckoo table (two candidate buckets of seven entries; Pagh & Rodler 2001, bucketised as in
-//! Fan et al., "Cuckoo Filter", 2014) with quotienting: the bucket's number is part of the key and is not
-//! stored (Knuth, TAOCP 3, exercise 6.4-13). A key is permuted, `x = tag × buckets + bucket`, and an entry
-//! holds only the tag. One entry has 73 bits: 32 of checksum, 40 that slot and tag share, and one that says
-//! which of the two buckets it is in; seven of them fill a cache line.
+//! A bucketed cuckoo table (two candidate buckets of seven entries; Pagh & Rodler 2001, bucketised
+//! as in Fan et al., "Cuckoo Filter", 2014) with quotienting: the bucket's number is part of the
+//! key and is not stored (Knuth, TAOCP 3, exercise 6.4-13). A key is permuted, `x = tag × buckets +
+//! bucket`, and an entry holds only the tag. One entry has 73 bits: 32 of checksum, 40 that slot
+//! and tag share, and one that says which of the two buckets it is in; seven of them fill a cache
+//! line.
 //!
 //! The checksum lives here and not beside the data because a block must be verified with one I/O.
 
@@ -16,8 +17,8 @@ pub type Slot = u32;
 const WAYS: usize = 7;
 /// Bits that slot and tag share.
 const BODY_BITS: u32 = 40;
-/// Share of the entries in use for which the table is made. At 0.97, seven-way buckets still find room
-/// within a few moves; what does not fit goes to the stash.
+/// Share of the entries in use for which the table is made. At 0.97, seven-way buckets still find
+/// room within a few moves; what does not fit goes to the stash.
 const LOAD_MAX: f64 = 0.97;
 /// Entries moved for one insertion before it goes to the stash.
 const MOVES_MAX: usize = 512;
@@ -191,8 +192,8 @@ impl Index {
         }
     }
 
-    /// Brings the buckets of these keys into the processor's cache: many misses at once cost little more than
-    /// one, and each of the insertions that follow would have one or two.
+    /// Brings the buckets of these keys into the processor's cache: many misses at once cost little
+    /// more than one, and each of the insertions that follow would have one or two.
     pub fn warm(&self, keys: impl Iterator<Item = Key>) {
         let touch = |key| {
             let (first, tag) = self.home(key);
@@ -237,7 +238,8 @@ impl Index {
         (0..WAYS).find(|&way| self.unpack(entries.body(way)).is_none())
     }
 
-    /// Puts an entry into a full bucket; the one that gives way goes to its other bucket, and so on.
+    /// Puts an entry into a full bucket; the one that gives way goes to its other bucket, and so
+    /// on.
     fn displace(&mut self, bucket: usize, tag: u64, located: Located) {
         let (mut bucket, mut tag, mut located, mut second) = (bucket, tag, located, false);
         for _ in 0..MOVES_MAX {
@@ -285,14 +287,15 @@ impl Index {
         removed
     }
 
-    /// Calls `each` for the entries of buckets `from..to`. A scan in slices sees each entry that does not
-    /// change at least once if [`Index::track_moves`] is on and [`Index::take_moved`] is looked at too.
+    /// Calls `each` for the entries of buckets `from..to`. A scan in slices sees each entry that
+    /// does not change at least once if [`Index::track_moves`] is on and [`Index::take_moved`] is
+    /// looked at too.
     pub fn scan(&self, from: usize, to: usize, each: impl FnMut(Key, Located)) {
         self.scan_slots(from, to, |_| true, each);
     }
 
-    /// As [`Index::scan`], of the entries only whose slots are wanted: much faster where few are, because the
-    /// others' keys need not be computed.
+    /// As [`Index::scan`], of the entries only whose slots are wanted: much faster where few are,
+    /// because the others' keys need not be computed.
     pub fn scan_slots(
         &self,
         from: usize,

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buf;
+mod check;
 pub mod engine;
 pub mod event;
 mod index;

@@ -30,9 +30,11 @@ pub const SEGMENTS_FOR_ENTRIES: usize = 1;
 pub const SETTLE_ROUNDS_MAX: usize = 64;
 /// Free segments below which nothing but dirty data is admitted.
 pub const SEGMENTS_FOR_FILLS: usize = 3;
-/// A device has failed when more than one segment in so many holds dirty blocks that cannot be read.
+/// A device has failed when more than one segment in so many holds dirty blocks that cannot be
+/// read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;
-/// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no more.
+/// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no
+/// more.
 pub const STALL_NS_MAX: u64 = 10_000_000_000;
 /// Segments that reclaim works on at once.
 pub const VICTIMS_MAX: usize = 4;
@@ -46,7 +48,8 @@ pub const RECOVERY_READ_BLOCKS: usize = 256;
 pub const RECOVERY_READS_MAX: usize = 32;
 /// Blocks of one write home.
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
-/// Time after which a range that could not be written home is tried again; doubles up to 64 times that.
+/// Time after which a range that could not be written home is tried again; doubles up to 64 times
+/// that.
 pub const WRITEBACK_RETRY_NS: u64 = 500_000_000;
 /// Bytes of unused buffers that are kept.
 pub const BUFFERS_HELD_MAX: usize = 64 << 20;

@@ -2,7 +2,10 @@
 
 pub mod checkpoint;
 pub mod command;
+pub mod copies;
+pub mod failure;
 pub mod flush;
+pub mod home;
 pub mod open;
 pub mod originwrite;
 pub mod read;

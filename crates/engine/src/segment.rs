@@ -218,8 +218,8 @@ impl Segments {
         (order.first().copied(), order.get(1).copied())
     }
 
-    /// A read of `slot` is under way, from `copy`. The slot's own segment is pinned too: should the copy be
-    /// bad, it is read next.
+    /// A read of `slot` is under way, from `copy`. The slot's own segment is pinned too: should the
+    /// copy be bad, it is read next.
     pub fn pin(&mut self, slot: Slot, copy: SegmentId) {
         let own = self.of(slot);
         self.table[own as usize].pins += 1;
@@ -272,8 +272,9 @@ impl Segments {
         self.emptied.iter().map(after).filter(|&dseq| dseq > durable_dseq).min()
     }
 
-    /// Frees the emptied segments that nobody needs any more. I3: what says that a segment is empty is
-    /// durable, no roll-forward needs its records, no read is under way. Returns how many became free.
+    /// Frees the emptied segments that nobody needs any more. I3: what says that a segment is empty
+    /// is durable, no roll-forward needs its records, no read is under way. Returns how many became
+    /// free.
     pub fn release(&mut self, durable_dseq: u64, forgotten_seq: u64) -> usize {
         let before = self.emptied.len();
         let mut kept = Vec::new();
@@ -281,8 +282,8 @@ impl Segments {
             let segment = &self.table[id as usize];
             let Use::Emptied { after_dseq } = segment.usage else { panic!("listed as emptied") };
             let needed = segment.dirty_class && segment.last_seq > forgotten_seq;
-            // A segment of clean blocks need not wait: where a crash brings an entry back that points into
-            // it, the checksum of what was written over the block does not match.
+            // A segment of clean blocks need not wait: where a crash brings an entry back that
+            // points into it, the checksum of what was written over the block does not match.
             let said = after_dseq <= durable_dseq || !segment.dirty_class;
             let busy = segment.pins > 0 || segment.inflight > 0;
             if !said || needed || busy {

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
 
-/// A set of blocks in order, for writeback sweeps. Compressed: two bytes a block where few are set, one bit where
-/// many are (Lemire et al., "Roaring Bitmaps", 2016).
+/// A set of blocks in order, for writeback sweeps. Compressed: two bytes a block where few are set,
+/// one bit where many are (Lemire et al., "Roaring Bitmaps", 2016).
 #[derive(Debug, Default)]
 pub struct BlockSet {
     blocks: RoaringTreemap,
@@ -73,7 +73,8 @@ pub struct OriginFlush {
     pub wanted: u64,
     /// Tries of the FLUSH under way that failed.
     pub tries: u8,
-    /// A FLUSH failed that should have covered client writes: none can be promised durable any more.
+    /// A FLUSH failed that should have covered client writes: none can be promised durable any
+    /// more.
     pub poisoned: bool,
     /// The last client write is this one.
     pub client_written: u64,

@@ -179,8 +179,8 @@ impl Disk {
         self.in_flight.get_mut(&op).expect("a write in flight").astray = Some(astray);
     }
 
-    /// Where a page of this write will land. Nowhere, if somebody is writing there: nobody could tell what
-    /// would be left.
+    /// Where a page of this write will land. Nowhere, if somebody is writing there: nobody could
+    /// tell what would be left.
     pub fn landing(&mut self, op: OpId) -> Option<u64> {
         let lands = self.in_flight.get(&op)?.astray?.lands?;
         let taken = self.in_flight.iter().any(|(&other, entry)| {

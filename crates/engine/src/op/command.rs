@@ -161,8 +161,8 @@ impl Engine {
         }
     }
 
-    /// What the origin holds counts: dirty blocks on a lost device are given up, and all of a volume that is
-    /// not served, because its origin was changed.
+    /// What the origin holds counts: dirty blocks on a lost device are given up, and all of a
+    /// volume that is not served, because its origin was changed.
     fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
@@ -252,7 +252,8 @@ impl Engine {
 
     /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
     fn remove(&mut self, id: VolumeId, command: CommandId) {
-        // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to say so.
+        // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to
+        // say so.
         let unsure = self.vol(id).retries();
         if self.sync.is_some() || self.checkpoint.running() || unsure || !self.log_idle_for(id) {
             return;
@@ -263,7 +264,8 @@ impl Engine {
         self.superblock_write(Then::Removed(id, command));
     }
 
-    /// Whether no flush of the volume's origin is under way, and everything written there is durable.
+    /// Whether no flush of the volume's origin is under way, and everything written there is
+    /// durable.
     fn log_idle_for(&mut self, id: VolumeId) -> bool {
         let flush = &self.vol(id).flush;
         let (written, idle) = (flush.written, flush.inflight.is_none());

@@ -1,8 +1,9 @@
-//! Opening a pool: newest checkpoint, then everything in the log behind it, then a new life of the log.
+//! Opening a pool: newest checkpoint, then everything in the log behind it, then a new life of the
+//! log.
 //!
-//! Reads only, until it is certain that the pool can be opened. Before the first request is answered, a new
-//! epoch is in the superblock, what recovery decided is in the log, and log and origins are flushed: a value
-//! read after a recovery never reverts (I12).
+//! Reads only, until it is certain that the pool can be opened. Before the first request is
+//! answered, a new epoch is in the superblock, what recovery decided is in the log, and log and
+//! origins are flushed: a value read after a recovery never reverts (I12).
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -99,7 +100,6 @@ pub(crate) struct Opening {
 
 impl Engine {
     pub(crate) fn recover(&mut self, settings: &Settings) {
-        let header = &settings.superblock.header;
         let mut entries = settings.superblock.volumes.clone();
         entries.sort_by_key(|entry| entry.id.get());
         for entry in entries {
@@ -118,35 +118,7 @@ impl Engine {
             };
             self.volumes[at] = Some(Box::new(volume));
         }
-        let mut sources = VecDeque::new();
-        if header.checkpoint_area != CHECKPOINT_NONE {
-            let area = usize::from(header.checkpoint_area);
-            let healthy = (0..self.segments.devices.len())
-                .filter(|&index| self.segments.devices[index].healthy)
-                .map(|index| DeviceId(index as u8));
-            for device in healthy.clone() {
-                sources.push_back(Source {
-                    device,
-                    area,
-                    generation: header.checkpoint_generation.get(),
-                    blocks: header.checkpoint_blocks.get(),
-                    seq: header.checkpoint_seq.get(),
-                    dseq: header.checkpoint_dseq.get(),
-                    epoch: header.checkpoint_epoch.get(),
-                });
-            }
-            for device in healthy.filter(|_| header.previous_generation.get() > 0) {
-                sources.push_back(Source {
-                    device,
-                    area: 1 - area,
-                    generation: header.previous_generation.get(),
-                    blocks: header.previous_blocks.get(),
-                    seq: header.previous_seq.get(),
-                    dseq: header.previous_dseq.get(),
-                    epoch: header.previous_epoch.get(),
-                });
-            }
-        }
+        let sources = self.checkpoint_sources();
         self.opening = Some(Box::new(Opening {
             step: Step::Checkpoint,
             sources,
@@ -177,6 +149,41 @@ impl Engine {
             return self.open_failed("no device of the pool is there; attach one".to_owned());
         }
         self.recover_checkpoint();
+    }
+
+    /// The checkpoints that may be used, newest first, each from every device.
+    fn checkpoint_sources(&self) -> VecDeque<Source> {
+        let header = &self.sb.block.header;
+        let mut sources = VecDeque::new();
+        if header.checkpoint_area != CHECKPOINT_NONE {
+            let area = usize::from(header.checkpoint_area);
+            let healthy = (0..self.segments.devices.len())
+                .filter(|&index| self.segments.devices[index].healthy)
+                .map(|index| DeviceId(index as u8));
+            for device in healthy.clone() {
+                sources.push_back(Source {
+                    device,
+                    area,
+                    generation: header.checkpoint_generation.get(),
+                    blocks: header.checkpoint_blocks.get(),
+                    seq: header.checkpoint_seq.get(),
+                    dseq: header.checkpoint_dseq.get(),
+                    epoch: header.checkpoint_epoch.get(),
+                });
+            }
+            for device in healthy.filter(|_| header.previous_generation.get() > 0) {
+                sources.push_back(Source {
+                    device,
+                    area: 1 - area,
+                    generation: header.previous_generation.get(),
+                    blocks: header.previous_blocks.get(),
+                    seq: header.previous_seq.get(),
+                    dseq: header.previous_dseq.get(),
+                    epoch: header.previous_epoch.get(),
+                });
+            }
+        }
+        sources
     }
 
     pub(crate) fn open_failed(&mut self, why: String) {
@@ -222,7 +229,8 @@ impl Engine {
         let header = &self.sb.block.header;
         if header.checkpoint_area != CHECKPOINT_NONE {
             let why = "the checkpoint is damaged, and so is the one before; the pool's dirty data \
-                       cannot be told from old data: `forebay pool rescue` or destroy the pool";
+                       cannot be told from old data. Bring the devices back as they were, or `forebay pool \
+                       destroy` the pool to go on with what the origins hold";
             return self.open_failed(why.to_owned());
         }
         self.recover_heads();
@@ -463,8 +471,8 @@ impl Engine {
         self.recover_repair();
     }
 
-    /// The superblock that was read may not have survived a power cut yet: before the other copy is written,
-    /// it must.
+    /// The superblock that was read may not have survived a power cut yet: before the other copy is
+    /// written, it must.
     pub(crate) fn recover_settle(&mut self) {
         self.open_mut().step = Step::Settle;
         for index in 0..self.segments.devices.len() {

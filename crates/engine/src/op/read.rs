@@ -1,7 +1,8 @@
-//! Read: each block from RAM, from a record in memory, from its slot (verified), or from the origin.
+//! Read: each block from RAM, from a record in memory, from its slot (verified), or from the
+//! origin.
 //!
-//! The places are taken from the index when the read begins. I7: what an origin read brings enters the
-//! cache only if no write has overtaken the read.
+//! The places are taken from the index when the read begins. I7: what an origin read brings enters
+//! the cache only if no write has overtaken the read.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -11,10 +12,9 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::{CACHE_READ_TRIES, SEGMENTS_FOR_FILLS};
 use crate::log::Point;
 use crate::op::Op;
-use crate::segment::SegmentId;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
-use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE, checksum};
+use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 /// Blocks being read from consecutive slots.
 #[derive(Debug)]
@@ -195,36 +195,6 @@ impl Engine {
         self.read_cache_again(run, buf);
     }
 
-    /// I: the reference bit counts hits in the older half of the log only.
-    fn touch(&mut self, slot: Slot, blocks: u64) {
-        let segment = &self.segments.table[self.segments.of(slot) as usize];
-        let in_use = self.segments.table.len() as u64;
-        if self.segments.order_next().saturating_sub(segment.order) * 2 > in_use {
-            for slot in slot..slot + blocks as u32 {
-                self.referenced.set(slot as usize, true);
-            }
-        }
-    }
-
-    /// Pins the copy of a slot that this try reads: its segment, and where it lies.
-    pub(crate) fn pin(&mut self, slot: Slot, tries: u8) -> (SegmentId, DeviceId, u64) {
-        let copy = self.copy_for(slot, tries);
-        self.segments.pin(slot, copy);
-        let at = self.segments.slot(copy, slot % self.segments.blocks);
-        let (device, offset) = self.segments.locate(at);
-        (copy, device, offset)
-    }
-
-    /// The segment to read a slot from at this try: its own, or its second copy.
-    pub(crate) fn copy_for(&self, slot: Slot, tries: u8) -> SegmentId {
-        let segment = self.segments.of(slot);
-        let twin = self.segments.table[segment as usize].twin;
-        let second = twin != SEGMENT_NONE
-            && (tries % 2 == 1 || !self.segments.healthy(segment))
-            && self.segments.healthy(twin);
-        if second { twin } else { segment }
-    }
-
     fn read_cache_again(&mut self, mut run: CacheRun, buf: Buf) {
         let (copy, device, offset) = self.pin(run.slot, run.tries);
         run.pinned = copy;
@@ -312,8 +282,8 @@ impl Engine {
         }
     }
 
-    /// No copy of a block in the cache can be read. I: a bad clean block is read from the origin, a bad
-    /// dirty one is answered with an error, never with old bytes (contract point 3).
+    /// No copy of a block in the cache can be read. I: a bad clean block is read from the origin, a
+    /// bad dirty one is answered with an error, never with old bytes (contract point 3).
     pub(crate) fn read_unreadable(&mut self, run: CacheRun, buf: Buf) {
         if run.direct {
             self.req(run.req).buf = buf;

@@ -105,8 +105,8 @@ impl Engine {
         self.reopen_log();
     }
 
-    /// The log goes on where it ended: else each start would cost a segment. Records that do not count lie
-    /// behind the end; what is written over them has a greater number than they have.
+    /// The log goes on where it ended: else each start would cost a segment. Records that do not
+    /// count lie behind the end; what is written over them has a greater number than they have.
     fn reopen_log(&mut self) {
         let records = &self.opening.as_ref().expect("recovery is under way").records;
         let last = records
@@ -128,7 +128,8 @@ impl Engine {
         let twin_there = segment.twin == SEGMENT_NONE || self.segments.healthy(segment.twin);
         let single = segment.twin == SEGMENT_NONE;
         if single && self.segments.devices.iter().filter(|device| device.healthy).count() > 1 {
-            return; // It was opened while the other device was away: new dirty data gets two copies again.
+            // It was opened while the other device was away: new dirty data gets two copies again.
+            return;
         }
         let same = segment.generation == last.segment_generation.get();
         let usable = matches!(segment.usage, Use::Sealed | Use::Emptied { .. });

@@ -1,5 +1,5 @@
-//! Reclaim: empties segments for reuse. What is kept is moved first; only then does an entry say that the
-//! segment is empty, and only when that is durable is the segment used again (I3).
+//! Reclaim: empties segments for reuse. What is kept is moved first; only then does an entry say
+//! that the segment is empty, and only when that is durable is the segment used again (I3).
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -93,7 +93,8 @@ impl Engine {
         self.lost_segments();
         self.admission.full_once = true;
         let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
-        // Dirty blocks had better go home than be moved; but where an origin fails, moving must help.
+        // Dirty blocks had better go home than be moved; but where an origin fails, moving must
+        // help.
         let blocks = self.segments.blocks;
         let dirty_max = match (critical, self.reclaim.starves && self.origins_fail()) {
             (_, true) => blocks / 4 * 3,
@@ -133,8 +134,9 @@ impl Engine {
         }
     }
 
-    /// Segments that held dirty blocks which nobody could read come back when these are gone. A device of
-    /// which too much cannot be read has failed: writers must not wait for room that never comes.
+    /// Segments that held dirty blocks which nobody could read come back when these are gone. A
+    /// device of which too much cannot be read has failed: writers must not wait for room that
+    /// never comes.
     fn lost_segments(&mut self) {
         for index in 0..self.segments.devices.len() {
             let device = &self.segments.devices[index];
@@ -212,7 +214,8 @@ impl Engine {
         self.keep_or_drop();
     }
 
-    /// Decides for each block of the victims. Those to drop stay in `found` until the segment is empty.
+    /// Decides for each block of the victims. Those to drop stay in `found` until the segment is
+    /// empty.
     fn keep_or_drop(&mut self) {
         self.reclaim.found.sort_unstable_by_key(|&(_, located)| located.slot);
         self.reclaim.found.dedup();
@@ -320,7 +323,8 @@ impl Engine {
         for victim in std::mem::take(&mut self.reclaim.victims) {
             let id = victim.segment;
             if lost.contains(&id) {
-                // It holds a dirty block that cannot be read: to be answered with an error for ever.
+                // It holds a dirty block that cannot be read: to be answered with an error for
+                // ever.
                 self.segments.table[id as usize].usage = Use::Lost;
                 continue;
             }

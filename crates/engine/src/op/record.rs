@@ -1,8 +1,9 @@
-//! Records: gathering entries and blocks, sending them, and what happens when they are on the device.
+//! Records: gathering entries and blocks, sending them, and what happens when they are on the
+//! device.
 //!
-//! Group commit: while as many dirty-class records are under way as the tuning allows, what comes gathers in
-//! the next one. Writes are acknowledged in the order of the log, so that what recovery finds up to the
-//! first gap contains everything acknowledged.
+//! Group commit: while as many dirty-class records are under way as the tuning allows, what comes
+//! gathers in the next one. Writes are acknowledged in the order of the log, so that what recovery
+//! finds up to the first gap contains everything acknowledged.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -11,7 +12,6 @@ use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
-use crate::op::superblock::Then;
 use crate::op::{Op, read};
 use crate::segment::{SegmentId, Use};
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
@@ -53,7 +53,8 @@ impl Engine {
 
     /// Appends a block at a write point and points the index at it. `None`: no room now.
     ///
-    /// `block` is one whole block; sectors outside `mask` are of no meaning. `reserved` free segments stay free.
+    /// `block` is one whole block; sectors outside `mask` are of no meaning. `reserved` free
+    /// segments stay free.
     pub(crate) fn append(
         &mut self,
         point: Point,
@@ -150,7 +151,7 @@ impl Engine {
     }
 
     /// Closes the open segment of a write point.
-    fn seal(&mut self, point: Point) {
+    pub(crate) fn seal(&mut self, point: Point) {
         if let Some(open) = self.log.open[point as usize].take() {
             let segment = &mut self.segments.table[open as usize];
             if segment.usage == Use::Open {
@@ -413,8 +414,9 @@ impl Engine {
         }
     }
 
-    /// Whether the record gathered for dirty data is to be sent now. In the last segment of the log entries
-    /// without data gather until a record is full or somebody waits for them: what makes room needs room.
+    /// Whether the record gathered for dirty data is to be sent now. In the last segment of the log
+    /// entries without data gather until a record is full or somebody waits for them: what makes
+    /// room needs room.
     fn worth_a_block(&self) -> bool {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
         gather.payload > 0
@@ -442,8 +444,8 @@ impl Engine {
         })
     }
 
-    /// A clean block was replaced before its record was sent: the record must not bring it back, since it
-    /// will have a greater number than what replaced the block.
+    /// A clean block was replaced before its record was sent: the record must not bring it back,
+    /// since it will have a greater number than what replaced the block.
     pub(crate) fn void_gathered(&mut self, slot: Slot) {
         if self.is(Mutant::NoVoid) {
             return;
@@ -461,75 +463,6 @@ impl Engine {
     pub(crate) fn is_durable(&self, slot: Slot) -> bool {
         let segment = &self.segments.table[self.segments.of(slot) as usize];
         slot % self.segments.blocks < segment.durable_end
-    }
-
-    /// A cache device does not work any more.
-    pub(crate) fn device_failed(&mut self, device: DeviceId, why: &str) {
-        let entry = &mut self.segments.devices[usize::from(device.0)];
-        if !entry.healthy {
-            return;
-        }
-        entry.healthy = false;
-        self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
-        if self.segments.devices.iter().any(|device| device.healthy) {
-            for point in crate::log::POINTS {
-                let copies_there = |s: SegmentId| {
-                    let twin = self.segments.table[s as usize].twin;
-                    self.segments.healthy(s)
-                        && (twin == SEGMENT_NONE || self.segments.healthy(twin))
-                };
-                if self.log.open[point as usize].is_some_and(|s| !copies_there(s)) {
-                    self.send(point);
-                    self.seal(point);
-                }
-            }
-            if self.state != State::Opening {
-                self.superblock_write(Then::Away(1));
-            }
-            return;
-        }
-        self.die();
-    }
-
-    /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten; dirty ones
-    /// are read as long as that works, and cannot be written. Contract points 4 and 6.
-    fn die(&mut self) {
-        self.dead = true;
-        let mut clean = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, located| {
-            if !self.dirty.get(located.slot as usize) {
-                clean.push(key);
-            }
-        });
-        for key in clean {
-            self.forget(key);
-        }
-        self.log.backlog.clear();
-        for point in crate::log::POINTS {
-            if let Some(gather) = self.log.gather[point as usize].take() {
-                self.pool.give(gather.buf);
-                for req in gather.waiters {
-                    self.req(req).fail(IoError::Io);
-                    self.part_done(req);
-                }
-            }
-        }
-        self.writeback.abandon();
-        self.sync = None;
-        self.superblock_give_up();
-        let op = self.op(Op::Distrust);
-        self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
-        self.tasks_fail("the cache device failed");
-    }
-
-    /// The executor has, or has not, written down that our clean content must not be used.
-    pub(crate) fn distrust_done(&mut self, result: Result<(), IoError>) {
-        if result.is_ok() {
-            self.distrusted = true;
-        } else {
-            let op = self.op(Op::Distrust);
-            self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
-        }
     }
 
     pub(crate) fn read_sent(&mut self, run: read::CacheRun) {

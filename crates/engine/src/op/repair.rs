@@ -1,7 +1,8 @@
 //! Repair: recovery gives each record that counts its second copy back.
 //!
-//! A crash may have left only one copy of what was not flushed. Together the copies make a log without gaps; the
-//! failure of either device would leave gaps, so before the first answer both are whole again.
+//! A crash may have left only one copy of what was not flushed. Together the copies make a log
+//! without gaps; the failure of either device would leave gaps, so before the first answer both are
+//! whole again.
 
 use crate::buf::Buf;
 use crate::engine::Engine;

@@ -1,8 +1,8 @@
 //! Replay: which records count, and what they make of the index.
 //!
-//! Dirty-class records count up to the first gap in their numbers, life by life. A gap with a record behind
-//! it that calls the missing one durable is damage, not the end of the log. Clean records count as far as a
-//! sync point vouches for them.
+//! Dirty-class records count up to the first gap in their numbers, life by life. A gap with a
+//! record behind it that calls the missing one durable is damage, not the end of the log. Clean
+//! records count as far as a sync point vouches for them.
 
 use crate::Mutant;
 use crate::engine::Engine;
@@ -60,7 +60,8 @@ pub(crate) struct Summary {
 }
 
 impl Engine {
-    /// Computes the state from checkpoint and records. Fails where going on could return wrong data.
+    /// Computes the state from checkpoint and records. Fails where going on could return wrong
+    /// data.
     pub(crate) fn replay(&mut self) -> Result<(), String> {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let records = merge_copies(std::mem::take(&mut opening.records));
@@ -140,7 +141,8 @@ impl Engine {
         if vouched >= next && counts.range(next..).next().is_some() {
             return Err(format!(
                 "record {next} of the log was durable and cannot be read any more, and no second copy \
-                 is there; what it held is not known: `forebay pool rescue`, or destroy the pool"
+                 is there; what it held is not known. Bring the devices back as they were, or `forebay pool \
+                 destroy` the pool to go on with what the origins hold"
             ));
         }
         Ok((valid, next - 1))
@@ -291,7 +293,8 @@ impl Engine {
         clean.into_iter().for_each(|key| self.replay_remove(id, key));
     }
 
-    /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the index.
+    /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the
+    /// index.
     fn settle_volumes(&mut self, trust: &Trust) {
         let marks = std::mem::take(&mut self.opening.as_mut().expect("recovery").marks);
         for &(volume, region) in marks.keys() {

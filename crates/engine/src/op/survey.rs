@@ -67,7 +67,8 @@ impl Engine {
             && (header.segment.get() == segment || header.twin.get() == segment)
     }
 
-    /// Goes through the segments that may hold records behind the checkpoint, from header to header.
+    /// Goes through the segments that may hold records behind the checkpoint, from header to
+    /// header.
     pub(crate) fn recover_segments(&mut self) {
         let opening = self.opening.as_mut().expect("recovery is under way");
         opening.step = Step::Segments;
@@ -130,9 +131,10 @@ impl Engine {
         self.open_mut().reads.push_back((RecoverRead::Header(segment, next), 0));
     }
 
-    /// The record at a block of a segment, if there is one and it belongs to the same life of the segment as
-    /// those before it. A newer life starts over at the beginning of the segment; what is older is left over. It
-    /// may even have the same generation, when its first record was lost in a crash.
+    /// The record at a block of a segment, if there is one and it belongs to the same life of the
+    /// segment as those before it. A newer life starts over at the beginning of the segment; what
+    /// is older is left over. It may even have the same generation, when its first record was lost
+    /// in a crash.
     fn record_at(
         &self,
         segment: SegmentId,
@@ -247,8 +249,8 @@ impl Engine {
         }
     }
 
-    /// Finds the records of a segment. A block that is no record is stepped over: it may be a damaged header
-    /// in front of good ones.
+    /// Finds the records of a segment. A block that is no record is stepped over: it may be a
+    /// damaged header in front of good ones.
     fn segment_parse(&mut self, segment: SegmentId, pieces: &BTreeMap<u32, Buf>) {
         let step = RECOVERY_READ_BLOCKS as u32;
         let block = |at: u32| -> Option<&[u8]> {

@@ -1,7 +1,7 @@
 //! Write into the cache: acknowledged when its record is on the cache device, sent home later.
 //!
-//! A block that the write covers only in part is merged with what the cache has of it; if it has nothing,
-//! the sectors go to the log with a mask. No write ever waits for a read of the origin.
+//! A block that the write covers only in part is merged with what the cache has of it; if it has
+//! nothing, the sectors go to the log with a mask. No write ever waits for a read of the origin.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -117,8 +117,8 @@ impl Engine {
     }
 
     fn merge_read(&mut self, req: u64, side: usize, mut run: CacheRun) {
-        // A record under way is read from its slot: until it is there the checksum does not match, and the
-        // read is tried again (`merge_done`).
+        // A record under way is read from its slot: until it is there the checksum does not match,
+        // and the read is tried again (`merge_done`).
         let (copy, device, offset) = self.pin(run.slot, run.tries);
         run.pinned = copy;
         let buf = self.pool.take(BLOCK_SIZE);
@@ -183,7 +183,8 @@ impl Engine {
             return self.origin_write_step(name);
         }
         if req.error.is_some() {
-            // Some blocks may be in the log already: they may hold the new data, as after any failed write.
+            // Some blocks may be in the log already: they may hold the new data, as after any
+            // failed write.
             if req.stage != Stage::Stalled {
                 self.reply(name);
             }
@@ -239,8 +240,9 @@ impl Engine {
         }
     }
 
-    /// The first stalled write has waited long, and an origin fails to take dirty blocks home, so no room may
-    /// come. Writes to that origin fail; others go around the cache. Whether it waits no more.
+    /// The first stalled write has waited long, and an origin fails to take dirty blocks home, so
+    /// no room may come. Writes to that origin fail; others go around the cache. Whether it waits
+    /// no more.
     fn stalled_gives_way(&mut self, name: u64) -> bool {
         let req = self.reqs.get(name).expect("stalled requests stay");
         if self.now < req.since + STALL_NS_MAX || !self.origins_fail() {
@@ -313,7 +315,8 @@ impl Engine {
         true
     }
 
-    /// Appends one block of a write. A whole one goes from the request's buffer straight into the record.
+    /// Appends one block of a write. A whole one goes from the request's buffer straight into the
+    /// record.
     fn append_block(&mut self, name: u64, key: Key, id: VolumeId) -> Option<Slot> {
         let base = self.vol(id).base;
         let req = self.reqs.get_mut(name).expect("under way");

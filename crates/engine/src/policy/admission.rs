@@ -1,13 +1,14 @@
-//! What enters the cache. Read misses at their second miss, measured in `shared` traces to halve the flash
-//! writes at ARC's hit ratio (FIFO ghost of half the cache; everything until the cache has been full once).
+//! What enters the cache. Read misses at their second miss, measured in `shared` traces to halve
+//! the flash writes at ARC's hit ratio (FIFO ghost of half the cache; everything until the cache
+//! has been full once).
 
 use crate::index::Key;
 use crate::volume::Stream;
 
 const WAYS: usize = 4;
 
-/// The ghost: fingerprints of blocks that missed once, in small FIFO sets. A byte each: one first miss in 64 is
-/// taken for a second one, which does no harm.
+/// The ghost: fingerprints of blocks that missed once, in small FIFO sets. A byte each: one first
+/// miss in 64 is taken for a second one, which does no harm.
 #[derive(Debug)]
 pub struct Admission {
     sets: Vec<[u8; WAYS]>,
@@ -17,8 +18,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// A ghost for a cache of `slots` blocks: half as many fingerprints. Memory is taken when the cache has
-    /// been full once.
+    /// A ghost for a cache of `slots` blocks: half as many fingerprints. Memory is taken when the
+    /// cache has been full once.
     pub fn new(slots: u32) -> Admission {
         Admission {
             sets: Vec::new(),

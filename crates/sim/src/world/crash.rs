@@ -55,7 +55,8 @@ impl World {
         self.crash(end == End::Kill)
     }
 
-    /// A life in which everything is read and nothing written: what it saw must be there ever after.
+    /// A life in which everything is read and nothing written: what it saw must be there ever
+    /// after.
     fn look(&mut self, number: u64, kill: bool) -> Result<(), Violation> {
         let calm = std::mem::replace(&mut self.calm, true);
         let flow = self.start_life(number);

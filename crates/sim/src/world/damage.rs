@@ -52,8 +52,9 @@ impl World {
             self.caches[index].flush_loss = faults.cache_flush_loss.unwrap_or(FlushLoss::Nothing);
             // Of two devices only the first fails: the other holds the mirror.
             if index == 0 {
-                // Recovery meets fewer errors than it tries: what it cannot read at all may have been the end of
-                // the log or not, and a single copy does not tell. The others begin when it serves.
+                // Recovery meets fewer errors than it tries: what it cannot read at all may have
+                // been the end of the log or not, and a single copy does not tell. The others begin
+                // when it serves.
                 self.caches[index].reads_fail_first = faults.cache_read_errors.min(3);
                 for _ in 0..faults.cache_read_errors {
                     let fault = self.plan_fault(first..size, span, 1);
@@ -283,8 +284,8 @@ impl World {
         Ok(())
     }
 
-    /// A bad block needs a cause, and may be called lost only when its last copy was harmed, or when
-    /// reads fail for a while: the engine cannot know that they will work again.
+    /// A bad block needs a cause, and may be called lost only when its last copy was harmed, or
+    /// when reads fail for a while: the engine cannot know that they will work again.
     pub(super) fn bad_block(
         &mut self,
         volume: VolumeId,

@@ -1,0 +1,84 @@
+//! The numbered invariants, asserted over the whole state, and the state in words.
+
+use crate::engine::{Engine, State};
+
+impl Engine {
+    /// Asserts the numbered invariants over the whole state. Slow; the simulator calls it.
+    pub fn check(&self) {
+        if matches!(self.state, State::Opening | State::Failed(_)) {
+            return;
+        }
+        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
+        let mut slots = std::collections::BTreeSet::new();
+        let mut dirty_count = 0;
+        self.index.scan(0, self.index.bucket_count(), |key, located| {
+            assert!(slots.insert(located.slot), "I1: two blocks in one slot");
+            assert!(self.volume_of(key).is_some(), "I1: a block of no volume");
+            let segment = self.segments.of(located.slot) as usize;
+            live[segment].0 += 1;
+            let dirty = self.dirty.get(located.slot as usize);
+            live[segment].1 += u32::from(dirty);
+            dirty_count += u64::from(dirty);
+            let volume = self.volume_of(key).expect("checked");
+            let listed =
+                volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
+            assert_eq!(listed, dirty, "the dirty set and the index agree");
+        });
+        for (segment, &(live, dirty)) in self.segments.table.iter().zip(&live) {
+            assert_eq!((segment.live, segment.dirty), (live, dirty), "I2");
+            let in_use = matches!(
+                segment.usage,
+                crate::segment::Use::Open
+                    | crate::segment::Use::Sealed
+                    | crate::segment::Use::Victim
+                    | crate::segment::Use::Lost
+            );
+            assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
+        }
+        let listed: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
+        assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
+        assert!(self.log.durable_dseq <= self.log.completed_dseq);
+        assert!(self.log.completed_dseq <= self.log.dseq);
+        let live_slots: Vec<_> = self.partial.keys().filter(|slot| !slots.contains(slot)).collect();
+        assert!(live_slots.is_empty(), "masks of dead slots: {live_slots:?}");
+    }
+
+    /// What holds requests up, in words; for the simulator's report of a world that stands still.
+    pub fn describe(&self) -> String {
+        let reqs: Vec<_> = self
+            .reqs
+            .iter()
+            .map(|(_, r)| (r.kind, r.stage, r.pending, r.first, r.last, r.holds))
+            .collect();
+        let ops: Vec<_> = self.ops.iter().map(|(_, op)| format!("{op:?}")).collect();
+        let waits: Vec<_> =
+            self.reqs.iter().map(|(_, r)| (r.issued, r.durable_dseq, r.durable_origin)).collect();
+        let volumes: Vec<_> = self
+            .volumes
+            .iter()
+            .flatten()
+            .map(|v| {
+                (v.id, v.filled_seq, v.synced_seq, v.synced_dseq, &v.flush, &v.offline, v.task)
+            })
+            .collect();
+        let uses: Vec<_> =
+            self.segments.table.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
+        format!(
+            "state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} \
+             dseq {} completed {} durable {} flush {:?} waits {waits:?} volumes {volumes:?} \
+             checkpoint {:?} sync {} writeback {} segments {uses:?}",
+            self.state,
+            self.dead,
+            self.stalled.len(),
+            self.flushing.len(),
+            self.log.seq,
+            self.log.dseq,
+            self.log.completed_dseq,
+            self.log.durable_dseq,
+            self.cache_flush,
+            self.checkpoint.describe(),
+            self.sync.is_some(),
+            self.writeback.describe(),
+        )
+    }
+}

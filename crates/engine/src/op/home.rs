@@ -1,0 +1,164 @@
+//! One run of a writeback slice: read from the cache, verified, written to the origin.
+
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Slot};
+use crate::limits::*;
+use crate::op::Op;
+use crate::op::writeback::{Item, Run, RunState, sector_runs};
+use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
+
+impl Engine {
+    pub(crate) fn home_read(&mut self, run: usize, key: Key, blocks: u32, slot: Slot, tries: u8) {
+        self.slice().runs[run].pending += 1;
+        let (pinned, device, offset) = self.pin(slot, tries);
+        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        let op = self.op(Op::HomeRead { run, key, pinned, tries });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn home_read_done(
+        &mut self,
+        run: usize,
+        key: Key,
+        pinned: u32,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        let first = self.slice().runs[run].items[0].key;
+        let slot = self.slice().runs[run].items[(key - first) as usize].located.slot;
+        self.segments.unpin(slot, pinned);
+        let mut bad = Vec::new();
+        for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
+            let at = (key - first) as usize + n;
+            let item = self.slice().runs[run].items[at];
+            if result.is_ok() && checksum(block) == item.located.crc {
+                let place = at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE;
+                self.slice().runs[run].buf.bytes_mut()[place].copy_from_slice(block);
+            } else {
+                bad.push(item);
+            }
+        }
+        self.pool.give(buf);
+        for item in bad {
+            if tries + 1 < CACHE_READ_TRIES {
+                self.home_read(run, item.key, 1, item.located.slot, tries + 1);
+            } else {
+                self.home_unreadable(run, item);
+            }
+        }
+        self.run_read(run);
+    }
+
+    pub(crate) fn home_unreadable(&mut self, run: usize, item: Item) {
+        self.slice().runs[run].state = RunState::Failed;
+        if self.index.get(item.key) != Some(item.located) {
+            return;
+        }
+        let dirty = self.dirty.get(item.located.slot as usize);
+        self.count_bad(item.key, dirty);
+        if !dirty {
+            self.ram.remove(item.key);
+            return self.drop_clean(item.key);
+        }
+        self.quarantine(item.key);
+        let (id, base) = self.volume_of(item.key).map(|v| (v.id, v.base)).expect("of volumes");
+        self.vol_mut(id).unreadable.insert(item.key - base);
+    }
+
+    /// Does not try a block again for a while.
+    pub(crate) fn quarantine(&mut self, key: Key) {
+        let now = self.now;
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let entry = self.vol_mut(id).quarantine.entry(key - base).or_insert((0, 0));
+        entry.1 = (entry.1 * 2).clamp(WRITEBACK_RETRY_NS, WRITEBACK_RETRY_NS * 64);
+        entry.0 = now + entry.1;
+    }
+
+    /// Whether any of these blocks could not be written home a short while ago.
+    pub(crate) fn rests(&self, first: Key, last: Key) -> bool {
+        let volume = self.volume_of(first).expect("keys are of volumes");
+        let mut waits = volume.quarantine.range(first - volume.base..=last - volume.base);
+        waits.any(|(_, &(until, _))| until > self.now)
+    }
+
+    /// A read of a run has ended; when all have, it is written.
+    pub(crate) fn run_read(&mut self, at: usize) {
+        let run = &mut self.slice().runs[at];
+        run.pending -= 1;
+        if run.pending > 0 {
+            return;
+        }
+        if run.state == RunState::Failed {
+            return self.run_end(at);
+        }
+        run.state = RunState::Writing;
+        let (first, mask, id) = (run.items[0].key, run.items[0].mask, self.slice().volume);
+        let volume = self.vol(id);
+        let offset = (first - volume.base) * BLOCK_SIZE as u64;
+        let left = volume.bytes - offset;
+        let buf = std::mem::take(&mut self.slice().runs[at].buf);
+        self.vol_mut(id).stats.writeback_writes += 1;
+        if mask == MASK_FULL {
+            self.slice().runs[at].pending = 1;
+            let mut buf = buf;
+            buf.set_len((buf.len() as u64).min(left) as usize);
+            let op = self.op(Op::HomeWrite { run: at });
+            self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
+            return;
+        }
+        for (from, to) in sector_runs(mask) {
+            self.slice().runs[at].pending += 1;
+            let mut part = self.pool.take((to - from) * 512);
+            part.bytes_mut().copy_from_slice(&buf.bytes()[from * 512..to * 512]);
+            let op = self.op(Op::HomeWrite { run: at });
+            let offset = offset + from as u64 * 512;
+            self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf: part });
+        }
+        self.pool.give(buf);
+    }
+
+    pub(crate) fn home_write_done(&mut self, at: usize, result: Result<(), IoError>, buf: Buf) {
+        self.pool.give(buf);
+        let id = self.slice().volume;
+        self.origin_written(id, false);
+        let run = &mut self.slice().runs[at];
+        if result.is_err() {
+            run.state = RunState::Failed;
+        }
+        run.pending -= 1;
+        if run.pending > 0 {
+            return;
+        }
+        if run.state == RunState::Failed {
+            self.home_failed(at);
+        } else {
+            run.state = RunState::Written;
+        }
+        self.run_end(at);
+    }
+
+    /// The origin refused a run: it stays dirty. Long runs are tried again block by block, so that
+    /// one bad sector keeps only its own block from going home.
+    pub(crate) fn home_failed(&mut self, at: usize) {
+        let id = self.slice().volume;
+        let items = self.slice().runs[at].items.clone();
+        let block = items[0].key - self.vol(id).base;
+        self.out.push(Effect::Notice(Notice::WritebackFailed { volume: id, block }));
+        if items.len() == 1 {
+            return self.quarantine(items[0].key);
+        }
+        let singles = items.into_iter().filter(|item| !item.bridge);
+        let runs: Vec<Run> =
+            singles.map(|item| Run { items: vec![item], ..Run::default() }).collect();
+        self.slice().runs.extend(runs);
+    }
+
+    pub(crate) fn run_end(&mut self, at: usize) {
+        let buf = std::mem::take(&mut self.slice().runs[at].buf);
+        self.pool.give(buf);
+        self.slice().active -= 1;
+    }
+}
