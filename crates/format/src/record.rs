@@ -178,8 +178,8 @@ pub struct RecordHeader {
     pub entry_count: U16,
     /// Payload blocks.
     pub payload_blocks: U16,
-    /// Every record of either class up to this `seq` was durable when this one was written, header
-    /// and payload. 0: nothing is known.
+    /// Every record of this life, of either class, up to this `seq` was durable when this one was
+    /// written, header and payload. 0: nothing is known.
     pub durable_seq: U64,
     /// Zero.
     pub reserved: [u8; 8],

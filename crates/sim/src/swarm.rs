@@ -374,8 +374,9 @@ fn draw_faults(rng: &mut Rng) -> Faults {
             let losses = [FlushLoss::Nothing, FlushLoss::Some, FlushLoss::Forget];
             faults.cache_flush_loss = Some(rng.pick(&losses));
         }
-        4 => faults.rot = rng.range(1, 8),
-        5 => faults.astray_one_in = rng.log_range(2, 64),
+        // What a power cut spoils at an origin only the log protects: it must be whole then.
+        4 => (faults.rot, faults.spoil) = (rng.range(1, 8), false),
+        5 => (faults.astray_one_in, faults.spoil) = (rng.log_range(2, 64), false),
         6 => faults.vanish = rng.pick(&[0.3, 1.0]),
         _ => faults.origin_missing = 0.3,
     }

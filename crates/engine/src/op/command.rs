@@ -196,16 +196,12 @@ impl Engine {
         volume.task.is_some() && volume.dirty.len() <= WRITEBACK_RUN_BLOCKS as u64
     }
 
-    pub(crate) fn shutdown_drains(&self) -> bool {
-        false
-    }
-
     pub(crate) fn tasks_more(&mut self) {
         self.resume_behind_writeback();
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref() else { continue };
             let Some(task) = volume.task else { continue };
-            let (id, mode) = (volume.id, volume.mode);
+            let id = volume.id;
             let drained = volume.dirty.is_empty();
             let failures = volume.flush.failures - volume.task_failures;
             if drained && failures > u64::from(FLUSH_TRIES) {
@@ -232,7 +228,7 @@ impl Engine {
                     self.answer(command, CommandReply::Changed);
                 }
                 Task::Switch(command, new) => {
-                    let keeps = new.plan().write_dirty || !mode.plan().write_dirty;
+                    let keeps = new.plan().write_dirty;
                     let quiet = volume.cache_writes_active == 0;
                     let early = self.is(Mutant::SwitchBeforeDrained);
                     if (drained && quiet) || keeps || early {

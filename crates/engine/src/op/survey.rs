@@ -163,10 +163,18 @@ impl Engine {
     pub(crate) fn recover_payloads(&mut self) {
         let opening = self.opening.as_mut().expect("recovery is under way");
         opening.step = Step::Payloads;
-        let headers =
-            opening.records.iter().map(|found| &found.header).chain(opening.heads.values());
-        let durable = headers.map(|header| header.durable_seq.get()).max().unwrap_or(0);
-        let unsure = |found: &Found| !found.verified && found.header.seq.get() > durable;
+        // Each life of the log speaks for its own records: of those before it some may have been
+        // lost.
+        let mut durable: BTreeMap<u64, u64> = BTreeMap::new();
+        let headers = opening.records.iter().map(|found| &found.header);
+        for header in headers.chain(opening.heads.values()) {
+            let known = durable.entry(header.epoch.get()).or_default();
+            *known = header.durable_seq.get().max(*known);
+        }
+        let unsure = |found: &Found| {
+            let known = durable.get(&found.header.epoch.get()).copied().unwrap_or(0);
+            !found.verified && found.header.seq.get() > known
+        };
         let reads: Vec<_> = (0..)
             .zip(&opening.records)
             .filter(|(_, found)| unsure(found))

@@ -48,6 +48,11 @@ impl Engine {
             if !self.touches_dirty(req) || self.dead {
                 return self.origin_write_begin(name);
             }
+            if !self.vol(req.volume).mode.plan().write_dirty {
+                // The mode promises that the origin has everything. A crash brought back a dirty
+                // version that was home already: it goes there again, then the write does.
+                return self.write_after_home(name);
+            }
             if self.nearly_drained(req.volume) && !self.rests(req.first, req.last) {
                 // A block that is written again and again must not keep a drain from ending.
                 self.req(name).stage = Stage::Waiting;
@@ -67,6 +72,16 @@ impl Engine {
             self.merge_begin(name, 1);
         }
         self.part_done(name);
+    }
+
+    fn write_after_home(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        if self.rests(req.first, req.last) {
+            self.req(name).fail(IoError::Io);
+            return self.reply(name);
+        }
+        self.req(name).stage = Stage::Waiting;
+        self.behind_writeback.push(name);
     }
 
     pub(crate) fn mark_cached(&mut self, name: u64) {

@@ -121,7 +121,7 @@ impl Engine {
             }
             let situation = Situation {
                 dirty_share: self.dirty_share(),
-                draining: volume.draining() || volume.urgent || self.shutdown_drains(),
+                draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
                 reclaim_starves: self.reclaim.starves,
                 origin_idle_ns: self.now.saturating_sub(volume.origin_used),
                 write_idle_ns: self.now.saturating_sub(volume.written_at),
