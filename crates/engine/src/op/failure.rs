@@ -1,5 +1,4 @@
-//! Cache devices that fail: the log goes on with those that are left, or the volumes go on without a
-//! cache.
+//! Cache devices that fail: the log goes on with those that are left, or the volumes without one.
 
 use crate::engine::{Engine, State};
 use crate::event::*;
