@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of the index for each slot of the pool, table slack included.
 pub const INDEX_BYTES_PER_SLOT: u64 = 10;
-/// Bytes of the ghost (what was evicted lately, half as many entries as slots) for each slot.
-pub const GHOST_BYTES_PER_SLOT: u64 = 2;
+/// Slots for each byte of the ghost (what missed lately: half as many entries as slots, a byte each).
+pub const GHOST_SLOTS_PER_BYTE: u64 = 2;
 /// Least RAM tier that is worth having, in bytes.
 pub const TIER_BYTES_MIN: u64 = 4 << 20;
 /// Largest RAM tier that a pool takes unasked, in bytes.
@@ -28,7 +28,7 @@ impl RamNeed {
     /// The memory of a pool of `slots` blocks with a RAM tier of `tier_bytes`.
     pub fn new(slots: u64, tier_bytes: u64) -> RamNeed {
         let index_bytes = slots * INDEX_BYTES_PER_SLOT;
-        let ghost_bytes = slots * GHOST_BYTES_PER_SLOT;
+        let ghost_bytes = slots / GHOST_SLOTS_PER_BYTE;
         let total_bytes = index_bytes + ghost_bytes + tier_bytes;
         RamNeed { index_bytes, ghost_bytes, tier_bytes, total_bytes }
     }
@@ -55,11 +55,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tebibyte_of_cache_needs_three_gibibytes_of_index_and_ghost() {
+    fn one_tebibyte_of_cache_needs_less_than_three_gibibytes_of_index_and_ghost() {
         let need = RamNeed::suggested((1 << 40) / 4096);
-        assert_eq!(need.index_bytes + need.ghost_bytes, 3 << 30);
+        assert_eq!(need.index_bytes + need.ghost_bytes, (2 << 30) + (5 << 27));
         assert_eq!(need.tier_bytes, 1 << 30);
-        assert_eq!(need.total_bytes, 4 << 30);
+        assert_eq!(need.total_bytes, (3 << 30) + (5 << 27));
     }
 
     #[test]
@@ -67,9 +67,9 @@ mod tests {
         let slots = 1 << 20;
         let need = RamNeed::within(slots, 32 << 20).unwrap();
         assert_eq!(need.total_bytes, 32 << 20);
-        assert_eq!(need.tier_bytes, 20 << 20);
+        assert_eq!(need.tier_bytes, 43 << 19);
         let least = RamNeed::within(slots, 12 << 20).unwrap_err();
-        assert_eq!(least, 16 << 20);
+        assert_eq!(least, 29 << 19);
         assert!(RamNeed::within(slots, least).is_ok());
     }
 }

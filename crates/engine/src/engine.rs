@@ -304,6 +304,9 @@ impl Engine {
                 due = Some(due.map_or(time, |d| d.min(time)));
             }
         };
+        if let Some(gather) = self.log.gather[0].as_ref().filter(|g| g.payload > 0) {
+            at(gather.since + GATHER_NS_MAX);
+        }
         for gather in self.log.gather[1..].iter().flatten() {
             if !gather.entries.is_empty() {
                 at(gather.since + FILL_AGE_MAX_NS);

@@ -416,17 +416,25 @@ impl Engine {
 
     /// Whether the record gathered for dirty data is to be sent now. In the last segment of the log
     /// entries without data gather until a record is full or somebody waits for them: what makes
-    /// room needs room.
+    /// room needs room. With many writes outstanding a small record waits for more of them, a very
+    /// short time: a device that counts I/Os is used for more than one write each.
     fn worth_a_block(&self) -> bool {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
-        gather.payload > 0
-            || self.free_for(Point::Dirty) > 0
+        let wanted = self.cache_flush.wanted.last().is_some_and(|&dseq| dseq > self.log.dseq);
+        if gather.payload > 0 {
+            let active: u32 = self.volumes.iter().flatten().map(|v| v.cache_writes_active).sum();
+            return active < GATHER_WRITES_MIN
+                || gather.payload * GATHER_SHARE >= active
+                || self.now - gather.since >= GATHER_NS_MAX
+                || wanted
+                || self.state != State::Serving;
+        }
+        self.free_for(Point::Dirty) > 0
             || gather.entries.len() >= RECORD_ENTRIES
             || self.segments.undurable_emptied(self.log.dseq).is_some()
-            || self
-                .intending
-                .iter()
-                .any(|&req| self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq))
+            || self.intending.iter().any(|&req| {
+                self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq)
+            })
             || self.state != State::Serving
     }
 
