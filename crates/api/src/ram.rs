@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of the index for each slot of the pool, table slack included.
 pub const INDEX_BYTES_PER_SLOT: u64 = 10;
-/// Slots for each byte of the ghost (what missed lately: half as many entries as slots, a byte each).
+/// Slots for each byte of the ghost (what missed lately: half as many entries as slots, a byte
+/// each).
 pub const GHOST_SLOTS_PER_BYTE: u64 = 2;
 /// Least RAM tier that is worth having, in bytes.
 pub const TIER_BYTES_MIN: u64 = 4 << 20;

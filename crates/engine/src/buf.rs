@@ -1,4 +1,5 @@
-//! Buffers: owned, page aligned, handed along inside effects and completions. No lifetimes, no sharing.
+//! Buffers: owned, page aligned, handed along inside effects and completions. No lifetimes, no
+//! sharing.
 
 use forebay_format::BLOCK_SIZE;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -12,7 +13,8 @@ struct Page([u8; BLOCK_SIZE]);
 pub struct Buf {
     pages: Box<[Page]>,
     len: usize,
-    /// A number for the executor: for example the index of a registered buffer. The engine keeps it as it is.
+    /// A number for the executor: for example the index of a registered buffer. The engine keeps it
+    /// as it is.
     pub tag: u32,
 }
 
@@ -95,7 +97,8 @@ impl BufPool {
         len.div_ceil(BLOCK_SIZE).next_power_of_two().trailing_zeros() as usize
     }
 
-    /// A buffer of `len` bytes with unspecified content (old data of this pool, never of another process).
+    /// A buffer of `len` bytes with unspecified content (old data of this pool, never of another
+    /// process).
     pub fn take(&mut self, len: usize) -> Buf {
         let class = BufPool::class(len);
         if class >= BufPool::CLASSES {

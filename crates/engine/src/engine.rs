@@ -305,7 +305,7 @@ impl Engine {
             }
         };
         if let Some(gather) = self.log.gather[0].as_ref().filter(|g| g.payload > 0) {
-            at(gather.since + GATHER_NS_MAX);
+            at(gather.since + self.log.pace.gathers().1);
         }
         for gather in self.log.gather[1..].iter().flatten() {
             if !gather.entries.is_empty() {

@@ -1,8 +1,9 @@
 //! The only words that the engine and its executors exchange.
 //!
-//! An executor (the host, or the simulator) feeds [`Event`]s to [`Engine::handle`](crate::Engine::handle),
-//! calls [`Engine::settle`](crate::Engine::settle) after each batch of them, and carries out the
-//! [`Effect`]s. Every I/O effect is answered by exactly one [`Event::Done`], in any order.
+//! An executor (the host, or the simulator) feeds [`Event`]s to
+//! [`Engine::handle`](crate::Engine::handle), calls [`Engine::settle`](crate::Engine::settle) after
+//! each batch of them, and carries out the [`Effect`]s. Every I/O effect is answered by exactly one
+//! [`Event::Done`], in any order.
 
 use crate::buf::Buf;
 use crate::mode::Mode;
@@ -48,7 +49,8 @@ pub enum RequestKind {
     Write,
     /// Make durable all writes that were acknowledged before this request was submitted.
     Flush,
-    /// The client no longer needs `len` bytes at `offset`. Afterwards they read as zeros or as before.
+    /// The client no longer needs `len` bytes at `offset`. Afterwards they read as zeros or as
+    /// before.
     Discard,
     /// `len` bytes at `offset` read as zeros from now on.
     WriteZeroes {
@@ -111,8 +113,8 @@ pub struct Completion {
 /// What an administrator asks. Each is answered by one [`Effect::CommandDone`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Starts to serve a volume whose origin the executor can reach. Answered when it is durable in the
-    /// superblock.
+    /// Starts to serve a volume whose origin the executor can reach. Answered when it is durable in
+    /// the superblock.
     AddVolume(Box<VolumeSpec>),
     /// Drains the volume, forgets its clean blocks and removes it.
     RemoveVolume(VolumeId),
@@ -122,8 +124,8 @@ pub enum Command {
     Drain(VolumeId),
     /// Ends a drain, removal or mode switch that still runs; the volume stays as it was.
     Cancel(VolumeId),
-    /// Drops the dirty blocks of a volume that lie on a device that is lost, or all of them when the volume is
-    /// not served because its origin was changed. What the origin holds counts.
+    /// Drops the dirty blocks of a volume that lie on a device that is lost, or all of them when
+    /// the volume is not served because its origin was changed. What the origin holds counts.
     ForceDropDirty(VolumeId),
     /// Writes a checkpoint and marks the pool clean. Afterwards the engine refuses requests.
     Shutdown,
@@ -206,8 +208,8 @@ pub enum Effect {
         /// What to flush.
         target: Target,
     },
-    /// Make `len` bytes at `offset` read as zeros. With `unmap`, only if the target can do it by giving
-    /// the space back, else [`IoError::Unsupported`] and nothing has changed.
+    /// Make `len` bytes at `offset` read as zeros. With `unmap`, only if the target can do it by
+    /// giving the space back, else [`IoError::Unsupported`] and nothing has changed.
     Zero {
         /// Name of the I/O.
         op: OpId,
@@ -231,8 +233,9 @@ pub enum Effect {
         /// Bytes.
         len: u64,
     },
-    /// The cache device lost our trust while the volumes go on without it. Write down, durably and on
-    /// another medium, that the pool's clean content up to `epoch` must never be used again, then answer.
+    /// The cache device lost our trust while the volumes go on without it. Write down, durably and
+    /// on another medium, that the pool's clean content up to `epoch` must never be used again,
+    /// then answer.
     Distrust {
         /// Name of the I/O.
         op: OpId,

@@ -1,7 +1,8 @@
-//! Forebay's engine: which block is where, what a request may see, what reaches which disk in which order.
+//! Forebay's engine: which block is where, what a request may see, what reaches which disk in which
+//! order.
 //!
-//! A deterministic function of its events. It owns no device, clock, thread, lock or random source: see
-//! `ARCHITECTURE.md` for the picture and `docs/invariants.md` for I1 to I13.
+//! A deterministic function of its events. It owns no device, clock, thread, lock or random source:
+//! see `ARCHITECTURE.md` for the picture and `docs/invariants.md` for I1 to I13.
 #![forbid(unsafe_code)]
 
 pub mod buf;

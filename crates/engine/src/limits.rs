@@ -8,12 +8,14 @@ pub const REQUEST_BLOCKS_MAX: u64 = 1024;
 pub const RECORD_ENTRIES: usize = ENTRIES_MAX - 8;
 /// Age at which a record of fills is written although it is not full.
 pub const FILL_AGE_MAX_NS: u64 = 20_000_000;
+/// Time over which the number of writes under way is averaged: a power of two, about 0.27 s.
+pub const PACE_NS: u64 = 1 << 28;
 /// Writes into the cache under way from which on a small record waits for more of them.
 pub const GATHER_WRITES_MIN: u32 = 8;
 /// It is sent when it holds one in so many of them.
 pub const GATHER_SHARE: u32 = 4;
 /// It is sent at the latest after this time.
-pub const GATHER_NS_MAX: u64 = 50_000;
+pub const GATHER_NS_MAX: u64 = 500_000;
 /// Times that a write to a cache device is tried before the device counts as failed.
 pub const CACHE_WRITE_TRIES: u8 = 4;
 /// Times that a read from a cache device is tried before the block counts as unreadable.

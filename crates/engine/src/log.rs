@@ -3,7 +3,7 @@
 use crate::buf::Buf;
 use crate::event::Time;
 use crate::index::{Key, Slot};
-use crate::limits::RECORD_ENTRIES;
+use crate::limits::{GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES};
 use crate::segment::SegmentId;
 use forebay_format::record::{Entry, RecordClass};
 use std::collections::VecDeque;
@@ -66,6 +66,8 @@ pub struct Sent {
     pub payload_slot: Slot,
     /// Payload blocks.
     pub payload: u32,
+    /// When it was sent.
+    pub since: Time,
     /// Device writes that have not ended.
     pub writes: u8,
     /// Copies that were written.
@@ -78,9 +80,49 @@ pub struct Sent {
     pub done: bool,
 }
 
+/// How writers and the cache device behaved lately; from it follows how long a small record waits.
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// Mean time of a record on its way, in nanoseconds.
+    record_ns: u64,
+    /// Mean number of writes into the cache under way, over time, times `PACE_NS`.
+    active: u64,
+    /// How many have been under way since then.
+    active_since: (u32, Time),
+}
+
+impl Pace {
+    /// A record took so long.
+    pub fn record_took(&mut self, took: Time) {
+        self.record_ns = self.record_ns - self.record_ns / 64 + took / 64;
+    }
+
+    /// So many writes are under way from now on.
+    pub fn look(&mut self, now: Time, active: u32) {
+        let (before, since) = self.active_since;
+        let passed = now.saturating_sub(since).min(PACE_NS);
+        let fades = u128::from(self.active) * u128::from(passed) / u128::from(PACE_NS);
+        self.active = self.active - fades as u64 + u64::from(before) * passed;
+        self.active_since = (active, now);
+    }
+
+    /// Blocks with which a record need not wait for more, and how long a smaller one may wait: half
+    /// the time that the device takes, where many writes are outstanding. A device that counts I/Os
+    /// is then used for more than one write each, and one writer alone never waits.
+    pub fn gathers(&self) -> (u32, Time) {
+        let active = (self.active / PACE_NS) as u32;
+        match active >= GATHER_WRITES_MIN {
+            true => (active / GATHER_SHARE, (self.record_ns / 2).min(GATHER_NS_MAX)),
+            false => (0, 0),
+        }
+    }
+}
+
 /// The write points of one shard.
 #[derive(Debug, Default)]
 pub struct Log {
+    /// How fast writes come and records go.
+    pub pace: Pace,
     /// Open segments, by point.
     pub open: [Option<SegmentId>; 3],
     /// Records being gathered, by point.
@@ -99,7 +141,8 @@ pub struct Log {
     pub durable_dseq: u64,
     /// Every record, of either class, up to here survives power loss.
     pub durable_seq: u64,
-    /// Dirty-class records that are on their devices but not durable: number, segment, end in the segment.
+    /// Dirty-class records that are on their devices but not durable: number, segment, end in the
+    /// segment.
     pub undurable: VecDeque<(u64, SegmentId, u32)>,
     /// Blocks that became clean by a record that is not durable yet.
     pub cleaned: VecDeque<(u64, Key)>,

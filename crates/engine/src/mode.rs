@@ -1,4 +1,5 @@
-//! The mode table: what each mode does with reads and writes. Rules live here, not in the operations.
+//! The mode table: what each mode does with reads and writes. Rules live here, not in the
+//! operations.
 
 /// How a volume uses its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -81,7 +81,8 @@ pub struct Req {
     pub holds: bool,
     /// Blocks of a write that are in the log already.
     pub written: u64,
-    /// Old content of the first and last block of a write that does not cover them, with its valid sectors.
+    /// Old content of the first and last block of a write that does not cover them, with its valid
+    /// sectors.
     pub merge: [Option<(u8, Buf)>; 2],
     /// The log must be durable up to here before the answer.
     pub durable_dseq: u64,
@@ -142,7 +143,8 @@ impl Req {
         (((1_u32 << to) - 1) & !((1_u32 << from) - 1)) as u8
     }
 
-    /// Where the request's part of block `key` lies: range in the block, and first byte in the buffer.
+    /// Where the request's part of block `key` lies: range in the block, and first byte in the
+    /// buffer.
     pub(crate) fn part_of(&self, key: Key, base: Key) -> (std::ops::Range<usize>, usize) {
         let start = (key - base) * BLOCK_SIZE as u64;
         let from = self.offset.max(start);
@@ -266,7 +268,8 @@ impl Engine {
         self.reqs.get_mut(name).expect("the request is under way")
     }
 
-    /// Starts a request that recovery does not hold up: it begins now or behind those that it overlaps.
+    /// Starts a request that recovery does not hold up: it begins now or behind those that it
+    /// overlaps.
     pub(crate) fn accept(&mut self, name: u64) {
         let now = self.now;
         let bytes_min = self.tuning.sequential_bytes;

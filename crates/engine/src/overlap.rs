@@ -1,9 +1,11 @@
-//! Which requests may be under way together. I10: overlapping requests reach cache and origin in one order.
+//! Which requests may be under way together. I10: overlapping requests reach cache and origin in
+//! one order.
 //!
-//! A read never waits for a cache write: it took its places from the index when it began, and either value
-//! is legal for it. A write that begins while a read is under way tells the read not to fill the cache with
-//! what it brings (I7). Only a write to the origin excludes reads, before it and behind it: the origin may
-//! show the new data to one read and the old data to the next, most of all if the write fails.
+//! A read never waits for a cache write: it took its places from the index when it began, and
+//! either value is legal for it. A write that begins while a read is under way tells the read not
+//! to fill the cache with what it brings (I7). Only a write to the origin excludes reads, before it
+//! and behind it: the origin may show the new data to one read and the old data to the next, most
+//! of all if the write fails.
 
 use crate::index::Key;
 

@@ -1,5 +1,5 @@
-//! The RAM tier: whole blocks, replaced by CLOCK (second chance). It serves the short-term reuse that the
-//! admission to the cache device refuses. Holds nothing that is not also elsewhere.
+//! The RAM tier: whole blocks, replaced by CLOCK (second chance). It serves the short-term reuse
+//! that the admission to the cache device refuses. Holds nothing that is not also elsewhere.
 
 use crate::buf::Buf;
 use crate::index::{Bits, Index, Key, Located};

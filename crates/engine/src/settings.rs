@@ -19,8 +19,8 @@ pub struct DeviceSettings {
 pub struct OriginSettings {
     /// The volume.
     pub volume: VolumeId,
-    /// Whether the origin can be reached and is the right one. A volume without is not served, and its
-    /// dirty data stays.
+    /// Whether the origin can be reached and is the right one. A volume without is not served, and
+    /// its dirty data stays.
     pub present: bool,
     /// Whether the origin has a volatile write cache.
     pub volatile_cache: bool,

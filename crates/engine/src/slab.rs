@@ -1,5 +1,6 @@
-//! Values by small numbers, without an allocation for each. A number names a value until it is removed, and
-//! carries a generation, so that a late or foreign number is noticed and not mistaken for another value's.
+//! Values by small numbers, without an allocation for each. A number names a value until it is
+//! removed, and carries a generation, so that a late or foreign number is noticed and not mistaken
+//! for another value's.
 
 /// The store.
 #[derive(Debug)]

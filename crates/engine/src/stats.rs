@@ -1,5 +1,5 @@
-//! What the engine counts. One set for each volume, one for the pool. Counters only grow; whoever shows
-//! them divides.
+//! What the engine counts. One set for each volume, one for the pool. Counters only grow; whoever
+//! shows them divides.
 
 /// Why a block was not served from, or not put into, the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub const REASONS: [&str; 8] = [
     "too-large",
 ];
 
-/// A latency histogram: bucket `n` counts values in `[2^n, 2^(n+1))` nanoseconds, in four linear parts each.
+/// A latency histogram: bucket `n` counts values in `[2^n, 2^(n+1))` nanoseconds, in four linear
+/// parts each.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     /// Counts; bucket `4 * n + part`.
@@ -68,7 +69,8 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The least bucket boundary that `fraction` (0 to 1) of the values do not exceed, in nanoseconds.
+    /// The least bucket boundary that `fraction` (0 to 1) of the values do not exceed, in
+    /// nanoseconds.
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let wanted = (self.count() as f64 * fraction).ceil() as u64;
         let mut seen = 0;

@@ -1,8 +1,9 @@
 //! Checkpoint: the index and the segment table written out while the engine goes on.
 //!
-//! It is fuzzy: an entry is as it was when the scan passed it. What changed since the scan began is in the
-//! log behind `seq`, and replaying that on top gives the exact state. Before it counts, everything that it
-//! mentions is durable and trusted: records, a sync point of every volume, the chunks.
+//! It is fuzzy: an entry is as it was when the scan passed it. What changed since the scan began is
+//! in the log behind `seq`, and replaying that on top gives the exact state. Before it counts,
+//! everything that it mentions is durable and trusted: records, a sync point of every volume, the
+//! chunks.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -297,7 +298,8 @@ impl Engine {
         }
     }
 
-    /// A write or FLUSH of a checkpoint has ended. A device that cannot keep checkpoints cannot keep a log.
+    /// A write or FLUSH of a checkpoint has ended. A device that cannot keep checkpoints cannot
+    /// keep a log.
     pub(crate) fn checkpoint_done(
         &mut self,
         device: DeviceId,

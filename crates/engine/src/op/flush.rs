@@ -1,6 +1,8 @@
-//! FLUSH and FUA: the log durable up to here, and the origin too if clients' data was written there.
+//! FLUSH and FUA: the log durable up to here, and the origin too if clients' data was written
+//! there.
 //!
-//! Flushes coalesce. A FLUSH of a device covers what had completed when it was issued, nothing more.
+//! Flushes coalesce. A FLUSH of a device covers what had completed when it was issued, nothing
+//! more.
 
 use crate::Mutant;
 use crate::engine::{CacheFlush, Engine};
@@ -22,8 +24,8 @@ impl Engine {
         self.flush_wait(name, dseq, written);
     }
 
-    /// The request is answered (or goes on) when the log is durable up to `dseq` and `written` origin
-    /// writes are.
+    /// The request is answered (or goes on) when the log is durable up to `dseq` and `written`
+    /// origin writes are.
     pub(crate) fn flush_wait(&mut self, name: u64, dseq: u64, written: u64) {
         let req = self.req(name);
         req.stage = Stage::Flushing;
@@ -128,8 +130,9 @@ impl Engine {
         self.set_durable(self.cache_flush.covers);
     }
 
-    /// After a failed FLUSH a device may have dropped what it should have made durable, and a second FLUSH
-    /// would succeed without it. What was not durable is then only as safe as the log says it is.
+    /// After a failed FLUSH a device may have dropped what it should have made durable, and a
+    /// second FLUSH would succeed without it. What was not durable is then only as safe as the log
+    /// says it is.
     fn flush_may_lose(&self) -> bool {
         self.log.durable_dseq < self.cache_flush.covers
     }
@@ -200,7 +203,8 @@ impl Engine {
                 flush.flushed = flush.flushed.max(covers);
                 flush.tries = 0;
             }
-            // The origin may have dropped clients' data that nobody else has: no later FLUSH can promise it.
+            // The origin may have dropped clients' data that nobody else has: no later FLUSH can
+            // promise it.
             Err(_) if flush.client_written > flush.flushed => {
                 flush.poisoned = true;
                 flush.failures += 1;

@@ -1,9 +1,10 @@
-//! Write to the origin: write-through, write-around, pass-through, and sequential streams of any mode.
+//! Write to the origin: write-through, write-around, pass-through, and sequential streams of any
+//! mode.
 //!
-//! Before the first such write to a region since the last sync point, an intent for the region is made
-//! durable: after a crash the clean blocks of marked regions do not count, because the origin may hold newer
-//! data (or the cache what the origin has lost). I11: the older cached copy is gone, and the log says so,
-//! before the FLUSH that follows the write completes.
+//! Before the first such write to a region since the last sync point, an intent for the region is
+//! made durable: after a crash the clean blocks of marked regions do not count, because the origin
+//! may hold newer data (or the cache what the origin has lost). I11: the older cached copy is gone,
+//! and the log says so, before the FLUSH that follows the write completes.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -57,15 +58,16 @@ impl Engine {
         }
     }
 
-    /// Whether the log holds, or may hold, dirty versions of the request's blocks, and nothing can be added to it
-    /// any more: what is written at the origin would be hidden by them after the next start.
+    /// Whether the log holds, or may hold, dirty versions of the request's blocks, and nothing can
+    /// be added to it any more: what is written at the origin would be hidden by them after the
+    /// next start.
     pub(crate) fn stuck_in_log(&self, req: &Req) -> bool {
         let unsure = |&(_, key): &(u64, Key)| (req.first..=req.last).contains(&key);
         self.dead && (self.touches_dirty(req) || self.log.cleaned.iter().any(unsure))
     }
 
-    /// Marks the regions of `first..=last`. Returns the dirty-class number that must be durable before the
-    /// origin is written.
+    /// Marks the regions of `first..=last`. Returns the dirty-class number that must be durable
+    /// before the origin is written.
     pub(crate) fn mark_regions(&mut self, id: VolumeId, first: Key, last: Key) -> u64 {
         if self.dead || self.is(Mutant::NoIntent) {
             return 0;
@@ -161,7 +163,8 @@ impl Engine {
         self.part_done(name);
     }
 
-    /// The origin holds data of the write: it may enter the cache, and the write may be acknowledged.
+    /// The origin holds data of the write: it may enter the cache, and the write may be
+    /// acknowledged.
     pub(crate) fn origin_write_step(&mut self, name: u64) {
         if self.reqs.get(name).expect("under way").error.is_none() {
             self.fill_written(name);
@@ -169,8 +172,8 @@ impl Engine {
         self.hold_for_log(name);
     }
 
-    /// I: an older dirty version of these blocks may have ended by a record that is not written yet; a
-    /// `kill -9` before it is would bring that version back. Waits for it.
+    /// I: an older dirty version of these blocks may have ended by a record that is not written
+    /// yet; a `kill -9` before it is would bring that version back. Waits for it.
     pub(crate) fn hold_for_log(&mut self, name: u64) {
         let ends = self.log.cleaned.back().map_or(0, |&(dseq, _)| dseq);
         let req = self.req(name);
@@ -190,8 +193,8 @@ impl Engine {
         self.reply(name);
     }
 
-    /// Write-through: what was written is kept in the cache. Only whole blocks, and before an overlapping
-    /// write may begin.
+    /// Write-through: what was written is kept in the cache. Only whole blocks, and before an
+    /// overlapping write may begin.
     fn fill_written(&mut self, name: u64) {
         let req = self.reqs.get(name).expect("under way");
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);

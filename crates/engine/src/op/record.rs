@@ -208,6 +208,7 @@ impl Engine {
             segment: gather.segment,
             payload_slot: slot + 1,
             payload: gather.payload,
+            since: self.now,
             writes,
             copies: 0,
             waiters: gather.waiters,
@@ -292,9 +293,11 @@ impl Engine {
         sent.writes -= 1;
         sent.copies += u8::from(result.is_ok());
         if sent.writes == 0 {
+            let took = self.now - sent.since;
             sent.done = true;
             let readers = std::mem::take(&mut sent.readers);
             let failed = sent.copies == 0;
+            self.log.pace.record_took(took);
             self.serve_readers(readers, failed, seq, &buf);
             self.complete_clean(seq);
             self.complete_dirty();
@@ -393,6 +396,8 @@ impl Engine {
 
     /// Sends the gathered records that are due.
     pub(crate) fn send_gathered(&mut self) {
+        let active = self.volumes.iter().flatten().map(|v| v.cache_writes_active).sum();
+        self.log.pace.look(self.now, active);
         self.note_backlog();
         while self.log.sent_dirty.len() < self.tuning.records_in_flight_max
             && self.log.gather[Point::Dirty as usize]
@@ -422,19 +427,19 @@ impl Engine {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
         let wanted = self.cache_flush.wanted.last().is_some_and(|&dseq| dseq > self.log.dseq);
         if gather.payload > 0 {
-            let active: u32 = self.volumes.iter().flatten().map(|v| v.cache_writes_active).sum();
-            return active < GATHER_WRITES_MIN
-                || gather.payload * GATHER_SHARE >= active
-                || self.now - gather.since >= GATHER_NS_MAX
+            let (enough, wait_ns) = self.log.pace.gathers();
+            return gather.payload >= enough
+                || self.now - gather.since >= wait_ns
                 || wanted
                 || self.state != State::Serving;
         }
         self.free_for(Point::Dirty) > 0
             || gather.entries.len() >= RECORD_ENTRIES
             || self.segments.undurable_emptied(self.log.dseq).is_some()
-            || self.intending.iter().any(|&req| {
-                self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq)
-            })
+            || self
+                .intending
+                .iter()
+                .any(|&req| self.reqs.get(req).is_some_and(|req| req.durable_dseq > self.log.dseq))
             || self.state != State::Serving
     }
 

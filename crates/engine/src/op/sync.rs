@@ -1,5 +1,5 @@
-//! Sync point: every few seconds the origins are flushed, and a record says so. Clean entries before it
-//! survive a crash, and the intents before it are over.
+//! Sync point: every few seconds the origins are flushed, and a record says so. Clean entries
+//! before it survive a crash, and the intents before it are over.
 
 use crate::Mutant;
 use crate::engine::Engine;
@@ -111,8 +111,9 @@ impl Engine {
         self.send(Point::Dirty);
     }
 
-    /// The origin cannot be flushed, so nothing can vouch for the volume's clean blocks: the checkpoints,
-    /// and with them the other volumes, must not wait for it. No new ones before a FLUSH succeeds.
+    /// The origin cannot be flushed, so nothing can vouch for the volume's clean blocks: the
+    /// checkpoints, and with them the other volumes, must not wait for it. No new ones before a
+    /// FLUSH succeeds.
     fn give_up_clean(&mut self, id: VolumeId) {
         let volume = self.vol(id);
         let (base, blocks) = (volume.base, volume.blocks());

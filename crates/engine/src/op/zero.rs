@@ -1,8 +1,8 @@
 //! Discard and write-zeroes that are not written as data: the origin does them.
 //!
-//! The cached clean blocks of the range end first, durably: then nothing old can come back, and no intents
-//! are needed however large the range is. Dirty blocks end last: their version is forgotten only when the
-//! zeros that replace it are durable at the origin (I4).
+//! The cached clean blocks of the range end first, durably: then nothing old can come back, and no
+//! intents are needed however large the range is. Dirty blocks end last: their version is forgotten
+//! only when the zeros that replace it are durable at the origin (I4).
 
 use crate::Mutant;
 use crate::engine::Engine;
@@ -89,7 +89,8 @@ impl Engine {
         [head.then_some(req.first), tail.then_some(req.last)]
     }
 
-    /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty blocks.
+    /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty
+    /// blocks.
     pub(crate) fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
         let base = self.vol(id).base;
         let mut keys = Vec::new();
