@@ -7,6 +7,7 @@
 
 pub mod buf;
 mod check;
+mod due;
 pub mod engine;
 pub mod event;
 mod index;

@@ -1,0 +1,81 @@
+//! Whether background work has more to do now, and when it will have again.
+
+use crate::engine::Engine;
+use crate::event::Time;
+use crate::limits::{FILL_AGE_MAX_NS, STALL_NS_MAX};
+
+impl Engine {
+    /// A mark that changes whenever a round of background work has changed something.
+    pub(crate) fn progress(&self) -> [u64; 12] {
+        let [reclaim_a, reclaim_b] = self.reclaim.progress();
+        [
+            self.out.len() as u64,
+            self.log.seq,
+            self.log.dseq_gathered(),
+            self.log.completed_dseq,
+            self.log.durable_dseq,
+            (self.segments.free_count() + self.segments.emptied.len() * 65_536) as u64,
+            self.reqs.len() as u64 + ((self.stalled.len() + self.flushing.len()) * 65_536) as u64,
+            reclaim_a,
+            reclaim_b,
+            self.checkpoint.progress(),
+            self.writeback.progress() + u64::from(self.sync.is_some()),
+            self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
+        ]
+    }
+
+    /// When something will be due that only time makes due. What follows from an event is done at
+    /// once.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let mut due: Option<Time> = None;
+        let mut at = |time: Time| {
+            // What is due and was not done waits for an event, not for time.
+            if time > self.now {
+                due = Some(due.map_or(time, |d| d.min(time)));
+            }
+        };
+        if let Some(gather) = self.log.gather[0].as_ref().filter(|g| g.payload > 0) {
+            at(gather.since + self.log.pace.gathers().1);
+        }
+        for gather in self.log.gather[1..].iter().flatten() {
+            if !gather.entries.is_empty() {
+                at(gather.since + FILL_AGE_MAX_NS);
+            }
+        }
+        if let Some(&first) = self.stalled.front() {
+            at(self.throttle_until);
+            at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
+        }
+        for volume in self.volumes.iter().flatten() {
+            volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);
+        }
+        for volume in self.volumes.iter().flatten() {
+            if volume.flush.wanted > volume.flush.flushed && volume.flush.inflight.is_none() {
+                at(volume.flush.retry_at);
+            }
+        }
+        if self.dead {
+            return due;
+        }
+        let idle = self.tuning.idle_ns;
+        for volume in self.volumes.iter().flatten() {
+            if self.sync_wanted(volume) {
+                at(self.synced_at + self.tuning.sync_interval_ns);
+            }
+            if !volume.dirty.is_empty() && volume.offline.is_none() && !self.writeback.busy() {
+                at(volume.origin_used.max(volume.written_at) + idle + 1);
+                if volume.origin_used + idle / 50 >= self.now {
+                    at(volume.origin_used + idle / 50 + 1);
+                }
+                volume.quarantine.values().for_each(|&(until, _)| at(until));
+            }
+        }
+        if self.checkpoint.wants_synced().is_some() {
+            at(self.synced_at + 1_000_000);
+        }
+        if self.checkpoint_retries() {
+            at(self.checkpoint.tried_at + 1_000_001);
+        }
+        due
+    }
+}
