@@ -5,7 +5,7 @@ use forebay_sim::coverage::Coverage;
 use forebay_sim::{Options, Outcome, run_seed};
 
 /// Seeds of one block: what fits a test run beside everything else.
-const BLOCK: u64 = 100;
+const BLOCK: u64 = 300;
 
 fn assert_passes(outcome: &Outcome, plain: bool) {
     let flag = if plain { " --plain" } else { "" };
