@@ -204,3 +204,40 @@ impl Log {
             || self.gather.iter().flatten().any(|gather| !gather.entries.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes outstanding for a second, looked at now and then, while each record takes `took`.
+    fn pace(active: u32, took: Time) -> Pace {
+        let mut pace = Pace::default();
+        for now in (0..1_000).map(|n| n * 1_000_000) {
+            pace.look(now, active);
+            pace.record_took(took);
+        }
+        pace
+    }
+
+    #[test]
+    fn a_few_writers_never_wait_for_more() {
+        assert_eq!(pace(1, 80_000).gathers(), (0, 0));
+        assert_eq!(pace(GATHER_WRITES_MIN - 1, 80_000).gathers(), (0, 0));
+    }
+
+    #[test]
+    fn many_writers_wait_for_a_share_of_each_other_half_as_long_as_the_device_takes() {
+        let (enough, wait_ns) = pace(64, 80_000).gathers();
+        assert!((14..=16).contains(&enough), "{enough}");
+        assert!((35_000..=40_000).contains(&wait_ns), "{wait_ns}");
+        assert_eq!(pace(64, 1_000_000_000).gathers().1, GATHER_NS_MAX, "but not for ever");
+    }
+
+    #[test]
+    fn writers_that_leave_are_forgotten() {
+        let mut pace = pace(64, 80_000);
+        pace.look(1_000_000_000, 1);
+        pace.look(3_000_000_000, 1);
+        assert_eq!(pace.gathers(), (0, 0));
+    }
+}

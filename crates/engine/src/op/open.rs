@@ -74,7 +74,7 @@ pub(crate) struct Opening {
     pub(crate) step: Step,
     sources: VecDeque<Source>,
     pub(crate) source: Option<Source>,
-    pub(crate) reads: VecDeque<(RecoverRead, u8)>,
+    pub(crate) reads: VecDeque<RecoverRead>,
     under_way: usize,
     arrived: BTreeMap<u64, Buf>,
     carry: Vec<u8>,
@@ -218,9 +218,8 @@ impl Engine {
             return self.recover_without_checkpoint();
         };
         let step = RECOVERY_READ_BLOCKS as u64;
-        opening.reads = (0..source.blocks.div_ceil(step))
-            .map(|n| (RecoverRead::Checkpoint(n * step), 0))
-            .collect();
+        opening.reads =
+            (0..source.blocks.div_ceil(step)).map(|n| RecoverRead::Checkpoint(n * step)).collect();
         self.recover_reads();
     }
 
@@ -240,7 +239,7 @@ impl Engine {
     pub(crate) fn recover_reads(&mut self) {
         while self.open_mut().under_way < RECOVERY_READS_MAX {
             let opening = self.open_mut();
-            let Some((read, _)) = opening.reads.pop_front() else { break };
+            let Some(read) = opening.reads.pop_front() else { break };
             opening.under_way += 1;
             self.recover_read(read);
         }
@@ -338,7 +337,7 @@ impl Engine {
         if *tries >= CACHE_WRITE_TRIES {
             return false;
         }
-        self.open_mut().reads.push_back((read, 0));
+        self.open_mut().reads.push_back(read);
         true
     }
 

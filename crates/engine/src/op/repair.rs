@@ -10,9 +10,10 @@ use crate::event::*;
 use crate::limits::RECOVERY_READS_MAX;
 use crate::op::Op;
 use crate::op::replay::Found;
+use crate::op::survey::bad_payload;
 use crate::segment::SegmentId;
 use forebay_format::record::{self, RecordClass};
-use forebay_format::{BLOCK_SIZE, SEGMENT_NONE, checksum};
+use forebay_format::{BLOCK_SIZE, SEGMENT_NONE};
 
 /// A record of which one copy is missing.
 #[derive(Debug, Clone, Copy)]
@@ -90,10 +91,5 @@ impl Engine {
 /// Whether the bytes are a record, header and payload.
 fn is_whole(bytes: &[u8]) -> bool {
     let Ok((_, entries)) = record::decode(&bytes[..BLOCK_SIZE]) else { return false };
-    let payload = bytes[BLOCK_SIZE..].chunks_exact(BLOCK_SIZE);
-    entries
-        .iter()
-        .filter(|entry| entry.kind().has_payload())
-        .zip(payload)
-        .all(|(entry, block)| checksum(block) == entry.crc.get())
+    bad_payload(&entries, bytes[BLOCK_SIZE..].chunks_exact(BLOCK_SIZE)).is_empty()
 }

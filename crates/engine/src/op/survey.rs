@@ -35,8 +35,7 @@ impl Engine {
             .collect();
         let opening = self.open_mut();
         opening.step = Step::Heads;
-        opening.reads =
-            healthy.into_iter().map(|segment| (RecoverRead::Head(segment), 0)).collect();
+        opening.reads = healthy.into_iter().map(|segment| RecoverRead::Head(segment)).collect();
         self.recover_reads();
     }
 
@@ -85,7 +84,7 @@ impl Engine {
             opening.heads.iter().filter(wanted).map(|(&segment, _)| segment).collect();
         let suspects = std::mem::take(&mut opening.suspects);
         for segment in chains {
-            self.open_mut().reads.push_back((RecoverRead::Header(segment, 0), 0));
+            self.open_mut().reads.push_back(RecoverRead::Header(segment, 0));
         }
         for segment in suspects {
             self.segment_whole(segment);
@@ -97,7 +96,7 @@ impl Engine {
     fn segment_whole(&mut self, segment: SegmentId) {
         let step = RECOVERY_READ_BLOCKS as u32;
         let pieces = self.segments.blocks.div_ceil(step);
-        let reads = (0..pieces).map(|n| (RecoverRead::Segment(segment, n * step), 0));
+        let reads = (0..pieces).map(|n| RecoverRead::Segment(segment, n * step));
         self.open_mut().reads.extend(reads);
     }
 
@@ -128,7 +127,7 @@ impl Engine {
             return self.open_mut().records.extend(records);
         }
         self.open_mut().chains.insert(segment, Chain { records, life: Some(life) });
-        self.open_mut().reads.push_back((RecoverRead::Header(segment, next), 0));
+        self.open_mut().reads.push_back(RecoverRead::Header(segment, next));
     }
 
     /// The record at a block of a segment, if there is one and it belongs to the same life of the
@@ -178,7 +177,7 @@ impl Engine {
         let reads: Vec<_> = (0..)
             .zip(&opening.records)
             .filter(|(_, found)| unsure(found))
-            .map(|(number, _)| (RecoverRead::Payload(number), 0))
+            .map(|(number, _)| RecoverRead::Payload(number))
             .collect();
         opening.reads.extend(reads);
         self.recover_reads();
@@ -198,12 +197,9 @@ impl Engine {
         let torn_accepted = self.is(Mutant::TornAccepted);
         let found = &mut self.open_mut().records[number as usize];
         found.verified = true;
-        let mut blocks = buf.bytes().chunks_exact(BLOCK_SIZE);
-        for (n, entry) in found.entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
-            let fits = blocks.next().is_some_and(|bytes| checksum(bytes) == entry.crc.get());
-            if (result.is_err() || !fits) && !torn_accepted {
-                found.bad.push(n);
-            }
+        let there = if result.is_ok() { buf.bytes() } else { &[] };
+        if !torn_accepted {
+            found.bad = bad_payload(&found.entries, there.chunks_exact(BLOCK_SIZE));
         }
         if !found.bad.is_empty() {
             found.whole = [false; 2];
@@ -229,7 +225,7 @@ impl Engine {
         let blocks = (buf.len() / BLOCK_SIZE) as u32;
         let opening = self.open_mut();
         opening.split.insert((segment, from), (buf, blocks));
-        let reads = (from..from + blocks).map(|at| (RecoverRead::Block(segment, at), 0));
+        let reads = (from..from + blocks).map(|at| RecoverRead::Block(segment, at));
         opening.reads.extend(reads);
     }
 
@@ -275,16 +271,12 @@ impl Engine {
                 continue;
             };
             life = Some(now);
-            let mut bad = Vec::new();
-            let mut payload = at + 1;
-            for (n, entry) in entries.iter().enumerate().filter(|(_, e)| e.kind().has_payload()) {
-                let fits = block(payload).is_some_and(|bytes| checksum(bytes) == entry.crc.get());
-                if !fits && !self.is(Mutant::TornAccepted) {
-                    bad.push(n);
-                }
-                payload += 1;
-            }
-            at = payload;
+            let next = at + 1 + u32::from(header.payload_blocks.get());
+            let bad = match self.is(Mutant::TornAccepted) {
+                true => Vec::new(),
+                false => bad_payload(&entries, (at + 1..next).map_while(block)),
+            };
+            at = next;
             let own = header.segment.get() == segment;
             let whole = [own && bad.is_empty(), !own && bad.is_empty()];
             self.open_mut().records.push(Found { header, entries, bad, verified: true, whole });
@@ -299,4 +291,17 @@ impl Engine {
             _ => true,
         }
     }
+}
+
+/// Entries whose payload block is not what their checksum says, or is not there. `blocks` are those
+/// of the record, in order.
+pub(crate) fn bad_payload<'a>(
+    entries: &[Entry],
+    mut blocks: impl Iterator<Item = &'a [u8]>,
+) -> Vec<usize> {
+    let with_payload = entries.iter().enumerate().filter(|(_, entry)| entry.kind().has_payload());
+    with_payload
+        .filter(|(_, entry)| blocks.next().is_none_or(|block| checksum(block) != entry.crc.get()))
+        .map(|(n, _)| n)
+        .collect()
 }
