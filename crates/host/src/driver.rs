@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use poll::Poll;
-use ring::Ring;
+pub(crate) use ring::Ring;
 
 /// How I/O is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,9 +35,14 @@ pub(crate) enum Arrival {
     Sent(u32, i32),
     /// An accept of this listener.
     Accepted(u32, i32),
+    /// What a port started under this tag. A poll's result is the events that are there.
+    Port(u32, u32, i32),
     /// Another thread called the waker.
     Woken,
 }
+
+/// Keys of ports are below this: they travel with a tag in one number through the kernel.
+pub(crate) const PORT_KEYS: u32 = 1 << 24;
 
 /// The two ways.
 pub(crate) enum Driver {
@@ -165,6 +170,34 @@ impl Driver {
         match self {
             Driver::Ring(ring) => ring.cancel_accept(key),
             Driver::Poll(poll) => poll.cancel_accept(key),
+        }
+    }
+
+    /// Waits once until a port's descriptor has input, or is at its end; it stays open until the
+    /// [`Arrival::Port`] of `key` and `tag`. The kernel refuses a descriptor that cannot be waited on by the
+    /// arrival's result.
+    pub fn poll_port(&mut self, key: u32, tag: u32, fd: RawFd) {
+        assert!(key < PORT_KEYS);
+        match self {
+            Driver::Ring(ring) => ring.poll_port(key, tag, fd),
+            Driver::Poll(poll) => poll.poll_port(key, tag, fd),
+        }
+    }
+
+    /// Ends what a port started under this tag, if it can be ended; its [`Arrival::Port`] comes in any case.
+    pub fn cancel_port(&mut self, key: u32, tag: u32) {
+        match self {
+            Driver::Ring(ring) => ring.cancel_port(key, tag),
+            Driver::Poll(poll) => poll.cancel_port(key, tag),
+        }
+    }
+
+    /// The ring, for what only a ring can do for a port.
+    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
+    pub fn ring(&mut self) -> Option<&mut Ring> {
+        match self {
+            Driver::Ring(ring) => Some(ring),
+            Driver::Poll(_) => None,
         }
     }
 

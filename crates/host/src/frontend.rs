@@ -1,3 +1,5 @@
 //! How clients reach a volume.
 
+pub mod fuse;
 pub mod nbd;
+pub(crate) mod port;

@@ -3,10 +3,12 @@
 
 mod clients;
 mod mailbox;
+mod ports;
 mod run;
 mod server;
 
 pub use mailbox::{Answer, ListenerSocket};
+pub use ports::PortSetup;
 pub use server::{NbdServer, ServerLimits};
 
 use crate::driver::{Backend, Driver};
@@ -79,8 +81,10 @@ pub struct VolumeSnapshot {
     pub view: VolumeView,
     /// Its counts.
     pub stats: VolumeStats,
-    /// Clients connected to it.
+    /// NBD clients connected to it.
     pub clients: usize,
+    /// Block devices of the kernel that it is behind.
+    pub ports: usize,
 }
 
 /// A pool at one moment.
@@ -235,6 +239,25 @@ impl ShardHandle {
     /// Accepts no more clients on the socket with this number. Connected ones stay.
     pub fn unlisten(&self, listener: u32) {
         self.0.mailbox.post(Message::Unlisten(listener));
+    }
+
+    /// Serves a volume of this pool as a block device of the kernel. Returns the port's key, for
+    /// [`ShardHandle::detach_port`].
+    ///
+    /// # Errors
+    /// No answer in time, or the kernel refuses.
+    pub fn attach_port(&self, setup: PortSetup, timeout: Duration) -> Result<u32, ShardError> {
+        let reply = self.ask(|reply| Message::Attach(Box::new(setup), reply))?;
+        receive(&reply, timeout)?.map_err(|e| ShardError::System("serve the block device", e))
+    }
+
+    /// Ends a port: it takes no more requests, answers those that it has, and closes its descriptors.
+    ///
+    /// # Errors
+    /// No answer in time: it goes on ending. There is no port with this key.
+    pub fn detach_port(&self, port: u32, timeout: Duration) -> Result<(), ShardError> {
+        let reply = self.ask(|reply| Message::Detach(port, reply))?;
+        receive(&reply, timeout)?.map_err(|e| ShardError::System("end the block device", e))
     }
 
     /// Finishes what runs, writes a checkpoint, closes all connections and ends the thread.

@@ -254,3 +254,21 @@ impl Epoll {
         unsafe { libc::ppoll(&raw mut poll, 1, time, std::ptr::null()) };
     }
 }
+
+/// Reads once into several buffers, in order. Interrupted calls are not repeated.
+pub fn read_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io::Result<usize> {
+    let parts =
+        parts.map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    // SAFETY: the slices are valid for writes during the call.
+    let count = unsafe { libc::readv(fd, parts.as_ptr(), N as c_int) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes several buffers with one call. Interrupted calls are not repeated.
+pub fn write_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<usize> {
+    let parts = parts
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    // SAFETY: the slices are valid for reads during the call.
+    let count = unsafe { libc::writev(fd, parts.as_ptr(), N as c_int) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}

@@ -35,7 +35,7 @@ impl Engine {
             .collect();
         let opening = self.open_mut();
         opening.step = Step::Heads;
-        opening.reads = healthy.into_iter().map(|segment| RecoverRead::Head(segment)).collect();
+        opening.reads = healthy.into_iter().map(RecoverRead::Head).collect();
         self.recover_reads();
     }
 

@@ -1,6 +1,6 @@
 //! epoll: sockets are tried at once and again when they are ready.
 
-use super::Arrival;
+use super::{Arrival, PORT_KEYS};
 use crate::sys::{self, Epoll};
 use crate::waker::Waker;
 use std::collections::BTreeMap;
@@ -18,11 +18,21 @@ struct Watched {
 
 const LISTENER: u64 = 1 << 32;
 const WAKE: u64 = 2 << 32;
+/// A port's descriptor: its key is in the 24 bits below, its tag in the lower 32.
+const PORT: u64 = 1 << 56;
+
+fn port(key: u32, tag: u32) -> u64 {
+    PORT | u64::from(key) << 32 | u64::from(tag)
+}
 
 pub(crate) struct Poll {
     epoll: Epoll,
     waker: Waker,
     watched: BTreeMap<u64, Watched>,
+    /// Descriptors of ports that are waited on, by name.
+    polled: BTreeMap<u64, RawFd>,
+    /// What ports are told before the next wait.
+    told: Vec<Arrival>,
     /// Sockets to try before waiting.
     fresh: Vec<u64>,
     /// Listeners whose accept ends without a client.
@@ -35,8 +45,9 @@ impl Poll {
         let epoll = Epoll::new()?;
         epoll.add(waker.fd(), WAKE, false)?;
         let (fresh, cancelled, ready) = (Vec::new(), Vec::new(), Vec::new());
-        let watched = BTreeMap::new();
-        Ok(Poll { epoll, waker: waker.clone(), watched, fresh, cancelled, ready })
+        let (watched, polled, told) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let waker = waker.clone();
+        Ok(Poll { epoll, waker, watched, polled, told, fresh, cancelled, ready })
     }
 
     fn name(key: u32, listener: bool) -> u64 {
@@ -81,8 +92,39 @@ impl Poll {
         self.cancelled.push(key);
     }
 
+    pub fn poll_port(&mut self, key: u32, tag: u32, fd: RawFd) {
+        let name = port(key, tag);
+        match self.epoll.add(fd, name, false) {
+            Ok(()) => {
+                let before = self.polled.insert(name, fd);
+                assert!(before.is_none(), "one poll at a time under one tag");
+            }
+            Err(e) => {
+                let error = e.raw_os_error().unwrap_or(libc::EIO);
+                self.told.push(Arrival::Port(key, tag, -error));
+            }
+        }
+    }
+
+    pub fn cancel_port(&mut self, key: u32, tag: u32) {
+        if let Some(fd) = self.polled.remove(&port(key, tag)) {
+            self.epoll.remove(fd);
+            self.told.push(Arrival::Port(key, tag, -libc::ECANCELED));
+        }
+    }
+
+    /// Ends the wait on a port's descriptor and tells the port.
+    fn port_ready(&mut self, name: u64, out: &mut Vec<Arrival>) {
+        if let Some(fd) = self.polled.remove(&name) {
+            self.epoll.remove(fd);
+            let key = (name >> 32) as u32 & (PORT_KEYS - 1);
+            out.push(Arrival::Port(key, name as u32, libc::POLLIN.into()));
+        }
+    }
+
     pub fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<Arrival>) -> io::Result<()> {
         let before = out.len();
+        out.append(&mut self.told);
         for key in std::mem::take(&mut self.cancelled) {
             if let Some(watched) = self.watched.get_mut(&Poll::name(key, true))
                 && std::mem::take(&mut watched.accept)
@@ -102,6 +144,8 @@ impl Poll {
             if name == WAKE {
                 self.waker.clear();
                 out.push(Arrival::Woken);
+            } else if name & PORT != 0 {
+                self.port_ready(name, out);
             } else {
                 self.attempt(name, out);
             }

@@ -1,6 +1,6 @@
 //! io_uring: one system call for a batch of everything.
 
-use super::Arrival;
+use super::{Arrival, PORT_KEYS};
 use crate::device::Device;
 use crate::waker::Waker;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
@@ -13,16 +13,29 @@ const ENTRIES: u32 = 512;
 /// Entries of the completion queue; beyond it the kernel keeps them and the batch ends early.
 const COMPLETIONS: u32 = 8192;
 
-/// What a completion is for, in the upper half of its user data; the slot or key is in the lower.
-const IO: u64 = 1 << 32;
-const RECEIVE: u64 = 2 << 32;
-const SEND: u64 = 3 << 32;
-const ACCEPT: u64 = 4 << 32;
-const WAKE: u64 = 5 << 32;
-const CANCEL: u64 = 6 << 32;
+/// What a completion is for, in the upper 8 bits of its user data. The slot or key is in the lower 32; of a
+/// port, the key is in the 24 between and the tag in the lower 32.
+const IO: u64 = 1 << 56;
+const RECEIVE: u64 = 2 << 56;
+const SEND: u64 = 3 << 56;
+const ACCEPT: u64 = 4 << 56;
+const WAKE: u64 = 5 << 56;
+const CANCEL: u64 = 6 << 56;
+const PORT: u64 = 7 << 56;
+/// The bits that say what a completion is for.
+const KIND: u64 = 0xff << 56;
+/// Where an entry holds the length of what its address points to.
+const LEN_AT: usize = 24;
+
+fn port(key: u32, tag: u32) -> u64 {
+    PORT | u64::from(key) << 32 | u64::from(tag)
+}
+
+/// Entries with room for the 80 bytes of a long command.
+type Entry = squeue::Entry128;
 
 pub(crate) struct Ring {
-    ring: IoUring,
+    ring: IoUring<Entry>,
     waker: Waker,
     /// Whether a wait for the waker is under way.
     waking: bool,
@@ -53,9 +66,9 @@ impl Ring {
     }
 
     /// The kernel's newest ways of running completions only when we wait, else older ones.
-    fn build() -> io::Result<IoUring> {
-        let build = |set: fn(&mut io_uring::Builder)| {
-            let mut builder = IoUring::builder();
+    fn build() -> io::Result<IoUring<Entry>> {
+        let build = |set: fn(&mut io_uring::Builder<Entry>)| {
+            let mut builder = IoUring::<Entry>::builder();
             builder.dontfork().setup_clamp().setup_cqsize(COMPLETIONS);
             set(&mut builder);
             builder.build(ENTRIES)
@@ -75,7 +88,8 @@ impl Ring {
     ///
     /// # Safety
     /// What the entry points to stays valid until its completion.
-    unsafe fn push(&mut self, entry: squeue::Entry) {
+    unsafe fn push(&mut self, entry: impl Into<Entry>) {
+        let entry = entry.into();
         // SAFETY: as the caller promises.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             // Full: what is queued goes first. EBUSY and EAGAIN pass when completions were taken.
@@ -157,6 +171,99 @@ impl Ring {
         unsafe { self.push(entry.user_data(CANCEL)) }
     }
 
+    pub fn poll_port(&mut self, key: u32, tag: u32, fd: RawFd) {
+        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { self.push(entry.user_data(port(key, tag))) }
+    }
+
+    pub fn cancel_port(&mut self, key: u32, tag: u32) {
+        let entry = opcode::AsyncCancel::new(port(key, tag)).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { self.push(entry.user_data(CANCEL)) }
+    }
+
+    /// Starts to read `len` bytes at `offset` of a port's descriptor.
+    ///
+    /// # Safety
+    /// `memory` is valid for writes of `len` bytes, nobody uses it, and `fd` stays open, until the
+    /// [`Arrival::Port`] of `key` and `tag`.
+    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
+    pub unsafe fn port_read(
+        &mut self,
+        (key, tag): (u32, u32),
+        fd: RawFd,
+        offset: u64,
+        memory: *mut u8,
+        len: u32,
+    ) {
+        let entry = opcode::Read::new(types::Fd(fd), memory, len).offset(offset).build();
+        // SAFETY: as the caller promises.
+        unsafe { self.push(entry.user_data(port(key, tag))) }
+    }
+
+    /// Starts to write `len` bytes at `offset` of a port's descriptor.
+    ///
+    /// # Safety
+    /// `memory` is valid for reads of `len` bytes, unchanged, and `fd` stays open, until the
+    /// [`Arrival::Port`] of `key` and `tag`.
+    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
+    pub unsafe fn port_write(
+        &mut self,
+        (key, tag): (u32, u32),
+        fd: RawFd,
+        offset: u64,
+        memory: *const u8,
+        len: u32,
+    ) {
+        let entry = opcode::Write::new(types::Fd(fd), memory, len).offset(offset).build();
+        // SAFETY: as the caller promises.
+        unsafe { self.push(entry.user_data(port(key, tag))) }
+    }
+
+    /// Starts a command of 16 bytes on a port's descriptor, with an address as the command wants it.
+    ///
+    /// # Safety
+    /// Whatever the command makes the kernel read or write stays valid for it, and `fd` open, until the
+    /// [`Arrival::Port`] of `key` and `tag`.
+    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
+    pub unsafe fn port_cmd16(
+        &mut self,
+        (key, tag): (u32, u32),
+        fd: RawFd,
+        command: u32,
+        bytes: [u8; 16],
+        addr: u64,
+    ) {
+        let entry = opcode::UringCmd16::new(types::Fd(fd), command).cmd(bytes).addr(Some(addr));
+        // SAFETY: as the caller promises.
+        unsafe { self.push(entry.build().user_data(port(key, tag))) }
+    }
+
+    /// Starts a command of 80 bytes on a port's descriptor, with the address and the length of what it points
+    /// to.
+    ///
+    /// # Safety
+    /// As [`Ring::port_cmd16`].
+    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
+    pub unsafe fn port_cmd80(
+        &mut self,
+        (key, tag): (u32, u32),
+        fd: RawFd,
+        command: u32,
+        bytes: [u8; 80],
+        (addr, len): (u64, u32),
+    ) {
+        let entry = opcode::UringCmd80::new(types::Fd(fd), command).cmd(bytes).addr(Some(addr));
+        let mut entry = entry.build().user_data(port(key, tag));
+        // The crate has no setter for it.
+        const { assert!(size_of::<Entry>() == 128) };
+        // SAFETY: an entry is 128 bytes of plain integers, and the kernel's layout has a u32 there.
+        unsafe { (&raw mut entry).byte_add(LEN_AT).cast::<u32>().write(len) };
+        // SAFETY: as the caller promises.
+        unsafe { self.push(entry) }
+    }
+
     pub fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<Arrival>) -> io::Result<()> {
         if !self.waking {
             let fd = types::Fd(self.waker.fd());
@@ -182,11 +289,12 @@ impl Ring {
         for completion in self.ring.completion() {
             let (data, result) = (completion.user_data(), completion.result());
             let key = data as u32;
-            out.push(match data & !0xffff_ffff {
+            out.push(match data & KIND {
                 IO => Arrival::Io(key, result),
                 RECEIVE => Arrival::Received(key, result),
                 SEND => Arrival::Sent(key, result),
                 ACCEPT => Arrival::Accepted(key, result),
+                PORT => Arrival::Port((data >> 32) as u32 & (PORT_KEYS - 1), key, result),
                 // What it cancels tells by itself.
                 CANCEL => continue,
                 _ => {

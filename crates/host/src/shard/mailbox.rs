@@ -1,6 +1,7 @@
 //! Messages from other threads to a shard.
 
 use super::clients::Migrant;
+use super::ports::PortSetup;
 use super::{ShardError, ShardSnapshot};
 use crate::frontend::nbd::Tls;
 use crate::origin::Origin;
@@ -54,6 +55,9 @@ pub(crate) enum Message {
     Unlisten(u32),
     /// A client of ours that another shard accepted.
     Adopt(Box<Migrant>),
+    /// The key of the new port is the answer.
+    Attach(Box<PortSetup>, SyncSender<io::Result<u32>>),
+    Detach(u32, SyncSender<io::Result<()>>),
     Stop(SyncSender<CommandReply>),
 }
 

@@ -1,12 +1,16 @@
 //! The loop: gather what happened, tell the engine, carry out what it says, wait.
 
+mod stop;
+
 use super::clients::{Clients, Events};
 use super::mailbox::{Answer, Mailbox, Message};
+use super::ports::Ports;
 use super::server::NbdServer;
 use super::{ShardSnapshot, VolumeSnapshot};
 use crate::driver::{Arrival, Driver};
 use crate::executor::Executor;
 use crate::frontend::nbd::{BlockState, SessionEvent, Ticket};
+use crate::frontend::port::{PortAnswer, PortRequest};
 use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
 use crate::slab::Slab;
@@ -15,20 +19,19 @@ use forebay_engine::{
     Request, RequestId, Settings, Target, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 /// Rounds of effects and their immediate consequences before the loop looks at devices and sockets again.
 const ROUNDS_MAX: usize = 64;
-/// How long clients may take their last answers when the shard stops.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// How long I/O under way may take to end when the shard stops.
-const REST: Duration = Duration::from_secs(10);
 
 /// Who is told of a request's end.
 enum Asker {
     Client(u32, Ticket),
+    /// A port, by its key, and its tag.
+    Port(u32, u32),
     Thread(SyncSender<Answer>),
 }
 
@@ -66,6 +69,7 @@ pub(super) struct Shard {
     driver: Driver,
     executor: Executor,
     clients: Clients,
+    ports: Ports,
     links: Links,
     notices: Notices,
     start: Instant,
@@ -82,6 +86,7 @@ pub(super) struct Shard {
     completions: Vec<(OpId, Completion)>,
     mail: VecDeque<Message>,
     events: Events,
+    port_requests: Vec<PortRequest>,
     /// There is more to do at once.
     busy: bool,
 }
@@ -105,6 +110,7 @@ impl Shard {
             driver,
             executor,
             clients: Clients::new(Arc::clone(&links.server), links.number),
+            ports: Ports::new(),
             links,
             notices,
             start: Instant::now(),
@@ -120,6 +126,7 @@ impl Shard {
             completions: Vec::new(),
             mail: VecDeque::new(),
             events: Vec::new(),
+            port_requests: Vec::new(),
             busy: true,
         }
     }
@@ -161,6 +168,10 @@ impl Shard {
                 Arrival::Accepted(key, result) => {
                     let (clients, driver) = (&mut self.clients, &mut self.driver);
                     clients.accepted(driver, key, result, self.now, &mut self.notices);
+                }
+                Arrival::Port(key, tag, result) => {
+                    let (driver, notices) = (&mut self.driver, &mut self.notices);
+                    self.ports.arrived(driver, notices, (key, tag, result));
                 }
                 Arrival::Woken => {}
             }
@@ -215,6 +226,15 @@ impl Shard {
                 let events = clients.add(driver, *migrant, self.now, &mut self.notices);
                 self.events.extend(events);
             }
+            Message::Attach(setup, reply) => {
+                let (driver, notices) = (&mut self.driver, &mut self.notices);
+                let attached = match self.stopping {
+                    None => self.ports.attach(driver, notices, *setup),
+                    Some(_) => Err(io::Error::from_raw_os_error(libc::ESHUTDOWN)),
+                };
+                let _ = reply.send(attached);
+            }
+            Message::Detach(key, reply) => self.ports.detach(key, reply),
             Message::Stop(reply) => self.stop(reply),
         }
     }
@@ -289,6 +309,7 @@ impl Shard {
         let volumes = self.engine.volumes().into_iter().map(|view| VolumeSnapshot {
             stats: self.engine.volume_stats(view.id).cloned().unwrap_or_default(),
             clients: self.clients.count_on(view.id),
+            ports: self.ports.count_on(view.id),
             view,
         });
         ShardSnapshot {
@@ -301,7 +322,7 @@ impl Shard {
         }
     }
 
-    /// Passes on what clients ask.
+    /// Passes on what clients and ports ask.
     fn take_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         for (key, event) in events.drain(..) {
@@ -322,6 +343,12 @@ impl Shard {
         }
         assert!(self.events.is_empty());
         self.events = events;
+        let mut requests = std::mem::take(&mut self.port_requests);
+        self.ports.take_requests(&mut requests);
+        for (key, tag, request) in requests.drain(..) {
+            self.submit(Asker::Port(key, tag), request);
+        }
+        self.port_requests = requests;
     }
 
     /// Tells the engine and carries out what it says until nothing more happens at once.
@@ -347,6 +374,7 @@ impl Shard {
             self.take_completions();
         }
         self.clients.arm_touched(&mut self.driver, self.now);
+        self.ports.arm_touched(&mut self.driver, &mut self.notices);
     }
 
     fn carry_out(&mut self, effect: Effect) {
@@ -372,61 +400,13 @@ impl Shard {
             Asker::Client(client, ticket) => {
                 self.clients.complete(client, ticket, result, buf, &mut self.events);
             }
+            Asker::Port(port, tag) => {
+                let (driver, notices) = (&mut self.driver, &mut self.notices);
+                self.ports.complete(driver, notices, (port, tag), PortAnswer { result, buf });
+            }
             Asker::Thread(sender) => {
                 let _ = sender.send(Answer { result, buf });
             }
-        }
-    }
-
-    fn stop(&mut self, reply: SyncSender<CommandReply>) {
-        if let Some(stopping) = &mut self.stopping {
-            return stopping.replies.push(reply);
-        }
-        self.clients.shut_down(None);
-        let command = CommandId(self.command_next);
-        self.stopping = Some(Stopping { replies: vec![reply], command, answer: None });
-        self.command(Command::Shutdown, None);
-    }
-
-    /// Whether the stop has come so far that the loop can end.
-    fn is_done(&mut self) -> bool {
-        let stopping = self.stopping.as_ref();
-        let Some((_, since)) = stopping.and_then(|stopping| stopping.answer.as_ref()) else {
-            return false;
-        };
-        let waited = since.elapsed();
-        let io_rests = self.executor.under_way() == 0 || waited > REST;
-        io_rests && (self.clients.are_quiet() || waited > FAREWELL)
-    }
-
-    /// Takes everything off the driver, so that no memory is in use by the kernel, and says goodbye.
-    fn finish(mut self) {
-        let _guard = AbortOnPanic;
-        self.links.server.remove_shard(self.links.number);
-        self.links.mailbox.close();
-        self.clients.cut_off(&mut self.driver);
-        let end = Instant::now() + REST;
-        while !(self.clients.is_empty() && self.executor.under_way() == 0) && Instant::now() < end {
-            self.busy = true;
-            self.gather();
-            self.turn();
-            if !self.clients.is_empty() {
-                // What is left ends by itself; looking a thousand times a second is enough.
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        if self.executor.under_way() > 0 || !self.clients.is_empty() {
-            let text = "I/O that does not end is abandoned at the stop".to_owned();
-            self.notices.send(HostNotice::Text(text));
-            self.executor.abandon();
-            self.clients.abandon();
-        }
-        let stopping = self.stopping.take().expect("finished after a stop");
-        let answer = stopping.answer.map(|(answer, _)| answer);
-        drop(self);
-        for reply in stopping.replies {
-            let answer = answer.clone().unwrap_or(CommandReply::Unchanged);
-            let _ = reply.send(answer);
         }
     }
 }

@@ -475,3 +475,5 @@ fn a_request_for_a_volume_without_origin_is_gone() {
     let answer = rig.ask(VolumeId(77), RequestKind::Flush, 0, Buf::empty());
     assert_eq!(answer.result, Err(IoError::Gone));
 }
+
+mod fuse_port;

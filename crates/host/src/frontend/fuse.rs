@@ -1,0 +1,13 @@
+//! One file on the kernel's FUSE: what a loop device makes a block device of.
+//!
+//! The file is mounted over a regular file, so that there are no directories. [`wire`] is the protocol, as
+//! pure functions of bytes; [`port`] answers the kernel on the shard's thread.
+
+mod port;
+pub mod wire;
+
+pub(crate) use port::FusePort;
+pub use port::FuseSetup;
+
+#[cfg(test)]
+mod tests;

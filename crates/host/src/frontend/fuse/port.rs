@@ -1,0 +1,346 @@
+//! A FUSE connection on a shard: requests are read from `/dev/fuse` when it is readable, and each is answered
+//! by one write to it. Data goes between the kernel and the engine's buffers without another copy.
+
+use super::wire::{self, Agreed, Call, Fault};
+use crate::frontend::port::{PortAnswer, PortLink, errno};
+use crate::slab::Slab;
+use crate::sys;
+use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind, VolumeId};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+/// Requests under way at once. The kernel keeps the others.
+const REQUESTS_MAX: usize = 256;
+/// Requests read before others have their turn.
+const BATCH_MAX: usize = 64;
+/// The first bytes of a write have a buffer of their own: few writes are longer, and a long one is two parts.
+const SMALL_BYTES: usize = 64 << 10;
+/// Bytes of one part of a range to zero, and parts under way at once.
+const RANGE_PART_BYTES: u64 = 32 << 20;
+const RANGE_PARTS_MAX: u32 = 4;
+/// What addresses and lengths are multiples of, in bytes.
+const SECTOR: u64 = 512;
+/// The tag under which the device is waited on.
+const POLL: u32 = u32::MAX;
+/// `fallocate` modes, without the one that keeps the size.
+const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+
+/// What a FUSE port is made of.
+#[derive(Debug)]
+pub struct FuseSetup {
+    /// An open `/dev/fuse` whose first request is answered.
+    pub device: OwnedFd,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its size in bytes, a multiple of 512.
+    pub bytes: u64,
+    /// What was agreed on with the kernel.
+    pub agreed: Agreed,
+    /// The origin can give space back at little cost, so that a hole may be punched. Otherwise the kernel is
+    /// told that it is not supported, and writes zeros where it needs them.
+    pub punch: bool,
+    /// The connection had another owner: what that one read and did not answer is asked for again.
+    pub taken_over: bool,
+}
+
+/// What a request waits for.
+enum Work {
+    Read,
+    Write { len: u32 },
+    Flush,
+    Zero { unmap: bool, next: u64, end: u64 },
+}
+
+/// A request that is not answered.
+struct Slot {
+    unique: u64,
+    work: Work,
+    /// Parts that the engine has.
+    parts: u32,
+    error: Option<IoError>,
+}
+
+/// One connection.
+pub(crate) struct FusePort {
+    device: OwnedFd,
+    pub volume: VolumeId,
+    bytes: u64,
+    bytes_max: usize,
+    punch: bool,
+    taken_over: bool,
+    slots: Slab<Slot>,
+    /// The device is waited on.
+    polling: bool,
+    /// The wait is being ended.
+    cancelling: bool,
+    /// No more requests are taken.
+    stopping: bool,
+    /// The kernel's end is gone.
+    ended: bool,
+    /// Room for the next request: its head, and the data of a write.
+    head: [u8; wire::HEAD_BYTES],
+    small: Buf,
+    large: Buf,
+}
+
+impl FusePort {
+    pub fn new(setup: FuseSetup) -> FusePort {
+        let bytes_max = setup.agreed.bytes_max as usize;
+        assert!(bytes_max > SMALL_BYTES && bytes_max.is_multiple_of(4096));
+        FusePort {
+            device: setup.device,
+            volume: setup.volume,
+            bytes: setup.bytes,
+            bytes_max,
+            punch: setup.punch,
+            taken_over: setup.taken_over,
+            slots: Slab::default(),
+            polling: false,
+            cancelling: false,
+            stopping: false,
+            ended: false,
+            head: [0; wire::HEAD_BYTES],
+            small: Buf::empty(),
+            large: Buf::empty(),
+        }
+    }
+
+    /// Begins to take requests.
+    ///
+    /// # Errors
+    /// The kernel does not know the connection, or cannot send requests again.
+    pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
+        sys::set_nonblocking(self.device.as_raw_fd(), true)?;
+        if self.taken_over {
+            self.write(wire::resend_notice().as_bytes(), &[])?;
+        }
+        self.small = link.bufs.take(SMALL_BYTES);
+        self.large = link.bufs.take(self.bytes_max - SMALL_BYTES);
+        Ok(())
+    }
+
+    /// The device is readable, or the wait for that has ended.
+    pub fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
+        assert_eq!(tag, POLL, "nothing else is started");
+        self.polling = false;
+        self.cancelling = false;
+        if result == -libc::ECANCELED || self.stopping {
+            return;
+        }
+        for _ in 0..BATCH_MAX {
+            if self.slots.len() >= REQUESTS_MAX || self.ended || !self.receive(link) {
+                return;
+            }
+        }
+    }
+
+    /// Reads one request and begins it. Whether there may be more.
+    fn receive(&mut self, link: &mut PortLink) -> bool {
+        self.small.set_len(SMALL_BYTES);
+        self.large.set_len(self.bytes_max - SMALL_BYTES);
+        let parts = [&mut self.head[..], self.small.bytes_mut(), self.large.bytes_mut()];
+        match sys::read_parts(self.device.as_raw_fd(), parts) {
+            Ok(len) => self.begin(link, len),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EAGAIN) => return false,
+                // The request was withdrawn while it was read.
+                Some(libc::ENOENT | libc::EINTR) => {}
+                _ => {
+                    self.ended = true;
+                    let volume = self.volume.0;
+                    link.tell(format!(
+                        "the FUSE mount of volume {volume} ended ({e}); attach the volume again"
+                    ));
+                    return false;
+                }
+            },
+        }
+        true
+    }
+
+    /// Begins the request of `len` bytes that was read.
+    fn begin(&mut self, link: &mut PortLink, len: usize) {
+        let mut args = [0; wire::ARGS_BYTES_MAX];
+        let (head, tail) = args.split_at_mut(wire::HEAD_BYTES);
+        head.copy_from_slice(&self.head);
+        tail.copy_from_slice(&self.small.bytes()[..tail.len()]);
+        match wire::parse(&args[..len.min(args.len())], len) {
+            Ok((unique, call)) => self.call(link, unique, call),
+            Err(Fault::Broken(unique)) => self.answer(unique, libc::EINVAL, &[]),
+            Err(Fault::NoHeader) => {}
+        }
+    }
+
+    fn call(&mut self, link: &mut PortLink, unique: u64, call: Call) {
+        match call {
+            Call::Read { offset, len } => self.read(link, unique, offset, len),
+            Call::Write { offset, len, sync } => self.take_write(link, unique, offset, len, sync),
+            Call::Fsync => {
+                let tag = self.slot(unique, Work::Flush, 1);
+                let request = self.request(RequestKind::Flush, 0, 0, Buf::empty());
+                link.submit(tag, request);
+            }
+            Call::Fallocate { mode, offset, len } => self.zero(link, unique, mode, offset, len),
+            Call::Getattr => self.answer(unique, 0, wire::attr_out(self.bytes).as_bytes()),
+            Call::Setattr { access, size } => {
+                let refused = access || size.is_some_and(|size| size != self.bytes);
+                let error = if refused { libc::EPERM } else { 0 };
+                self.answer(unique, error, wire::attr_out(self.bytes).as_bytes());
+            }
+            Call::Open => self.answer(unique, 0, wire::open_out().as_bytes()),
+            Call::Statfs => self.answer(unique, 0, wire::statfs_out(self.bytes).as_bytes()),
+            Call::Nothing => self.answer(unique, 0, &[]),
+            Call::Silent => {}
+            // A second INIT never comes.
+            Call::Init | Call::Unknown => self.answer(unique, libc::ENOSYS, &[]),
+        }
+    }
+
+    fn slot(&mut self, unique: u64, work: Work, parts: u32) -> u32 {
+        self.slots.insert(Slot { unique, work, parts, error: None })
+    }
+
+    fn request(&self, kind: RequestKind, offset: u64, len: u64, buf: Buf) -> Request {
+        Request { volume: self.volume, kind, offset, len, fua: false, buf }
+    }
+
+    fn read(&mut self, link: &mut PortLink, unique: u64, offset: u64, len: u32) {
+        let len = u64::from(len).min(self.bytes.saturating_sub(offset));
+        if !aligned(offset, len) || len > self.bytes_max as u64 {
+            return self.answer(unique, libc::EINVAL, &[]);
+        }
+        if len == 0 {
+            return self.answer(unique, 0, &[]);
+        }
+        let buf = link.bufs.take(len as usize);
+        let tag = self.slot(unique, Work::Read, 1);
+        let request = self.request(RequestKind::Read, offset, len, buf);
+        link.submit(tag, request);
+    }
+
+    /// Begins a write whose data is in the buffers.
+    fn take_write(&mut self, link: &mut PortLink, unique: u64, offset: u64, len: u32, fua: bool) {
+        let aligned = aligned(offset, len.into());
+        if len == 0 || !aligned || len as usize > self.bytes_max {
+            return self.answer(unique, libc::EINVAL, &[]);
+        }
+        let first = (len as usize).min(SMALL_BYTES);
+        let rest = len as usize - first;
+        let tag = self.slot(unique, Work::Write { len }, 1 + u32::from(rest > 0));
+        let mut small = std::mem::replace(&mut self.small, link.bufs.take(SMALL_BYTES));
+        small.set_len(first);
+        let request = self.request(RequestKind::Write, offset, first as u64, small);
+        link.submit(tag, Request { fua, ..request });
+        if rest > 0 {
+            let room = link.bufs.take(self.bytes_max - SMALL_BYTES);
+            let mut large = std::mem::replace(&mut self.large, room);
+            large.set_len(rest);
+            let offset = offset + first as u64;
+            let request = self.request(RequestKind::Write, offset, rest as u64, large);
+            link.submit(tag, Request { fua, ..request });
+        }
+    }
+
+    /// Begins to zero a range. A hole must read as zeros, so it is more than a discard.
+    fn zero(&mut self, link: &mut PortLink, unique: u64, mode: u32, offset: u64, len: u64) {
+        let unmap = match mode & !KEEP_SIZE {
+            PUNCH if self.punch => true,
+            ZERO => false,
+            _ => return self.answer(unique, libc::EOPNOTSUPP, &[]),
+        };
+        let end = offset.checked_add(len).filter(|&end| len > 0 && end <= self.bytes);
+        let Some(end) = end.filter(|_| aligned(offset, len)) else {
+            return self.answer(unique, libc::EINVAL, &[]);
+        };
+        let tag = self.slot(unique, Work::Zero { unmap, next: offset, end }, 0);
+        self.zero_more(link, tag);
+    }
+
+    /// Gives the engine the next parts of a range.
+    fn zero_more(&mut self, link: &mut PortLink, tag: u32) {
+        let volume = self.volume;
+        let slot = self.slots.get_mut(tag).expect("a slot stays until it is answered");
+        let Work::Zero { unmap, next, end } = &mut slot.work else { return };
+        while slot.parts < RANGE_PARTS_MAX && *next < *end && slot.error.is_none() {
+            let len = (*end - *next).min(RANGE_PART_BYTES);
+            let kind = RequestKind::WriteZeroes { unmap: *unmap };
+            let (offset, buf) = (*next, Buf::empty());
+            link.submit(tag, Request { volume, kind, offset, len, fua: false, buf });
+            *next += len;
+            slot.parts += 1;
+        }
+    }
+
+    /// The engine answered a part of a request.
+    pub fn complete(&mut self, link: &mut PortLink, tag: u32, answer: PortAnswer) {
+        let slot = self.slots.get_mut(tag).expect("a slot stays until it is answered");
+        slot.parts -= 1;
+        slot.error = slot.error.or(answer.result.err());
+        self.zero_more(link, tag);
+        let slot = self.slots.get(tag).expect("seen above");
+        if slot.parts == 0 {
+            let slot = self.slots.remove(tag).expect("seen above");
+            self.finish(slot, &answer.buf);
+        }
+        link.bufs.give(answer.buf);
+    }
+
+    fn finish(&mut self, slot: Slot, buf: &Buf) {
+        let unique = slot.unique;
+        match (slot.error, slot.work) {
+            // Whoever has the connection next is asked again. If nobody has it, the kernel gives an error.
+            (Some(IoError::Shutdown), _) => {}
+            (Some(error), _) => self.answer(unique, errno(error), &[]),
+            (None, Work::Read) => self.answer(unique, 0, buf.bytes()),
+            (None, Work::Write { len }) => self.answer(unique, 0, wire::write_out(len).as_bytes()),
+            (None, Work::Flush | Work::Zero { .. }) => self.answer(unique, 0, &[]),
+        }
+    }
+
+    /// Answers a request. The kernel refuses only answers to what it has withdrawn.
+    fn answer(&self, unique: u64, error: i32, body: &[u8]) {
+        let body = if error == 0 { body } else { &[] };
+        let header = wire::out_header(unique, error, body.len());
+        let _ = self.write(header.as_bytes(), body);
+    }
+
+    fn write(&self, header: &[u8], body: &[u8]) -> io::Result<()> {
+        sys::write_parts(self.device.as_raw_fd(), [header, body]).map(drop)
+    }
+
+    /// Waits on the device, or ends that wait.
+    pub fn arm(&mut self, link: &mut PortLink) {
+        if self.stopping {
+            if self.polling && !self.cancelling {
+                self.cancelling = true;
+                link.cancel(POLL);
+            }
+        } else if !self.polling && !self.ended && self.slots.len() < REQUESTS_MAX {
+            self.polling = true;
+            link.poll(POLL, self.device.as_raw_fd());
+        }
+    }
+
+    /// Takes no more requests.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_at_rest(&self) -> bool {
+        !self.polling && self.slots.len() == 0
+    }
+
+    /// Gives the buffers back.
+    pub fn release(self, bufs: &mut BufPool) {
+        bufs.give(self.small);
+        bufs.give(self.large);
+    }
+}
+
+fn aligned(offset: u64, len: u64) -> bool {
+    offset.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR)
+}

@@ -1,0 +1,248 @@
+//! The shard's ports: front ends that are block devices of the kernel.
+
+use crate::driver::{Driver, PORT_KEYS};
+use crate::frontend::fuse::{FusePort, FuseSetup};
+use crate::frontend::port::{PortAnswer, PortLink, PortRequest};
+use crate::notice::Notices;
+use crate::slab::Slab;
+use forebay_engine::{BufPool, VolumeId};
+use std::io;
+use std::sync::mpsc::SyncSender;
+
+/// Ports of one shard.
+const PORTS_MAX: usize = 4096;
+const _: () = assert!(PORTS_MAX <= PORT_KEYS as usize);
+/// Unused buffers that are kept, in bytes.
+const BUFS_BYTES: usize = 64 << 20;
+
+/// What a port is made of: descriptors that are open and set up, so that nothing blocks the shard's thread.
+#[derive(Debug)]
+pub enum PortSetup {
+    /// A file on FUSE.
+    Fuse(FuseSetup),
+}
+
+/// One port, by its kind.
+enum Port {
+    Fuse(Box<FusePort>),
+}
+
+impl Port {
+    fn new(setup: PortSetup) -> Port {
+        match setup {
+            PortSetup::Fuse(setup) => Port::Fuse(Box::new(FusePort::new(setup))),
+        }
+    }
+
+    fn volume(&self) -> VolumeId {
+        match self {
+            Port::Fuse(fuse) => fuse.volume,
+        }
+    }
+
+    /// Prepares it to take requests. If it fails, nothing is under way.
+    fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
+        match self {
+            Port::Fuse(fuse) => fuse.start(link),
+        }
+    }
+
+    /// What it started on the driver has ended.
+    fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
+        match self {
+            Port::Fuse(fuse) => fuse.arrived(link, tag, result),
+        }
+    }
+
+    /// The engine has answered.
+    fn complete(&mut self, link: &mut PortLink, tag: u32, answer: PortAnswer) {
+        match self {
+            Port::Fuse(fuse) => fuse.complete(link, tag, answer),
+        }
+    }
+
+    /// Starts on the driver what is to be started, once after all that happened.
+    fn arm(&mut self, link: &mut PortLink) {
+        match self {
+            Port::Fuse(fuse) => fuse.arm(link),
+        }
+    }
+
+    /// Takes no more requests. Those that it has are answered, except with
+    /// [`IoError::Shutdown`](forebay_engine::IoError::Shutdown): who serves the device next is asked again.
+    fn stop(&mut self) {
+        match self {
+            Port::Fuse(fuse) => fuse.stop(),
+        }
+    }
+
+    /// Whether neither the engine nor the kernel has anything of it.
+    fn is_at_rest(&self) -> bool {
+        match self {
+            Port::Fuse(fuse) => fuse.is_at_rest(),
+        }
+    }
+
+    fn release(self, bufs: &mut BufPool) {
+        match self {
+            Port::Fuse(fuse) => fuse.release(bufs),
+        }
+    }
+}
+
+struct Entry {
+    port: Port,
+    stopping: bool,
+    /// Waits in `touched`.
+    touched: bool,
+    /// Who is told that it is gone.
+    waiting: Vec<SyncSender<io::Result<()>>>,
+}
+
+/// All ports of a shard.
+pub(super) struct Ports {
+    ports: Slab<Entry>,
+    bufs: BufPool,
+    requests: Vec<PortRequest>,
+    /// Ports to look at before the next wait.
+    touched: Vec<u32>,
+}
+
+impl Ports {
+    pub fn new() -> Ports {
+        let (ports, requests, touched) = (Slab::default(), Vec::new(), Vec::new());
+        Ports { ports, bufs: BufPool::new(BUFS_BYTES), requests, touched }
+    }
+
+    /// Ports of this volume.
+    pub fn count_on(&self, volume: VolumeId) -> usize {
+        self.ports.iter().filter(|(_, entry)| entry.port.volume() == volume).count()
+    }
+
+    /// Takes a port in. Returns its key.
+    pub fn attach(
+        &mut self,
+        driver: &mut Driver,
+        notices: &mut Notices,
+        setup: PortSetup,
+    ) -> io::Result<u32> {
+        if self.ports.len() >= PORTS_MAX {
+            return Err(io::Error::other("the pool has too many block devices"));
+        }
+        let entry =
+            Entry { port: Port::new(setup), stopping: false, touched: false, waiting: Vec::new() };
+        let key = self.ports.insert(entry);
+        let started = self.with(driver, notices, key, |port, link| port.start(link));
+        if let Err(e) = started {
+            self.ports.remove(key);
+            return Err(e);
+        }
+        Ok(key)
+    }
+
+    /// Lets a port go: tells `reply` when nothing of it is under way and its descriptors are closed.
+    pub fn detach(&mut self, key: u32, reply: SyncSender<io::Result<()>>) {
+        match self.ports.get_mut(key) {
+            Some(entry) => {
+                entry.waiting.push(reply);
+                self.stop(key);
+            }
+            None => {
+                let _ = reply.send(Err(io::Error::from_raw_os_error(libc::ENODEV)));
+            }
+        }
+    }
+
+    fn stop(&mut self, key: u32) {
+        let entry = self.ports.get_mut(key).expect("known to the caller");
+        if !entry.stopping {
+            entry.stopping = true;
+            entry.port.stop();
+        }
+        self.touch(key);
+    }
+
+    /// Lets all ports go.
+    pub fn shut_down(&mut self) {
+        for key in self.ports.keys() {
+            self.stop(key);
+        }
+    }
+
+    fn touch(&mut self, key: u32) {
+        let entry = self.ports.get_mut(key).expect("known to the caller");
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        driver: &mut Driver,
+        notices: &mut Notices,
+        key: u32,
+        act: impl FnOnce(&mut Port, &mut PortLink) -> T,
+    ) -> T {
+        let entry = self.ports.get_mut(key).expect("a port stays until it is at rest");
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(key);
+        }
+        let (bufs, requests) = (&mut self.bufs, &mut self.requests);
+        act(&mut entry.port, &mut PortLink { key, driver, bufs, requests, notices })
+    }
+
+    /// What a port started on the driver has ended.
+    pub fn arrived(
+        &mut self,
+        driver: &mut Driver,
+        notices: &mut Notices,
+        (key, tag, result): (u32, u32, i32),
+    ) {
+        self.with(driver, notices, key, |port, link| port.arrived(link, tag, result));
+    }
+
+    /// The engine answered a port's request.
+    pub fn complete(
+        &mut self,
+        driver: &mut Driver,
+        notices: &mut Notices,
+        (key, tag): (u32, u32),
+        answer: PortAnswer,
+    ) {
+        self.with(driver, notices, key, |port, link| port.complete(link, tag, answer));
+    }
+
+    /// Takes what ports ask of the engine.
+    pub fn take_requests(&mut self, out: &mut Vec<PortRequest>) {
+        out.append(&mut self.requests);
+    }
+
+    /// Starts what ports with which something happened have to start, and lets go of those that are through.
+    pub fn arm_touched(&mut self, driver: &mut Driver, notices: &mut Notices) {
+        while let Some(key) = self.touched.pop() {
+            let (bufs, requests) = (&mut self.bufs, &mut self.requests);
+            let Some(entry) = self.ports.get_mut(key) else { continue };
+            entry.port.arm(&mut PortLink { key, driver, bufs, requests, notices });
+            entry.touched = false;
+            if entry.stopping && entry.port.is_at_rest() {
+                let entry = self.ports.remove(key).expect("seen above");
+                entry.port.release(&mut self.bufs);
+                for waiting in entry.waiting {
+                    let _ = waiting.send(Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Whether no port is left.
+    pub fn is_empty(&self) -> bool {
+        self.ports.len() == 0
+    }
+
+    /// Forgets ports that never came to rest, with the memory that the kernel may still use.
+    pub fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.ports));
+    }
+}
