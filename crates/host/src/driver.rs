@@ -174,8 +174,8 @@ impl Driver {
     }
 
     /// Waits once until a port's descriptor has input, or is at its end; it stays open until the
-    /// [`Arrival::Port`] of `key` and `tag`. The kernel refuses a descriptor that cannot be waited on by the
-    /// arrival's result.
+    /// [`Arrival::Port`] of `key` and `tag`. The kernel refuses a descriptor that cannot be waited
+    /// on by the arrival's result.
     pub fn poll_port(&mut self, key: u32, tag: u32, fd: RawFd) {
         assert!(key < PORT_KEYS);
         match self {
@@ -184,7 +184,8 @@ impl Driver {
         }
     }
 
-    /// Ends what a port started under this tag, if it can be ended; its [`Arrival::Port`] comes in any case.
+    /// Ends what a port started under this tag, if it can be ended; its [`Arrival::Port`] comes in
+    /// any case.
     pub fn cancel_port(&mut self, key: u32, tag: u32) {
         match self {
             Driver::Ring(ring) => ring.cancel_port(key, tag),

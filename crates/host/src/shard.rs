@@ -251,7 +251,8 @@ impl ShardHandle {
         receive(&reply, timeout)?.map_err(|e| ShardError::System("serve the block device", e))
     }
 
-    /// Ends a port: it takes no more requests, answers those that it has, and closes its descriptors.
+    /// Ends a port: it takes no more requests, answers those that it has, and closes its
+    /// descriptors.
     ///
     /// # Errors
     /// No answer in time: it goes on ending. There is no port with this key.

@@ -13,8 +13,8 @@ const ENTRIES: u32 = 512;
 /// Entries of the completion queue; beyond it the kernel keeps them and the batch ends early.
 const COMPLETIONS: u32 = 8192;
 
-/// What a completion is for, in the upper 8 bits of its user data. The slot or key is in the lower 32; of a
-/// port, the key is in the 24 between and the tag in the lower 32.
+/// What a completion is for, in the upper 8 bits of its user data. The slot or key is in the lower
+/// 32; of a port, the key is in the 24 between and the tag in the lower 32.
 const IO: u64 = 1 << 56;
 const RECEIVE: u64 = 2 << 56;
 const SEND: u64 = 3 << 56;
@@ -221,7 +221,8 @@ impl Ring {
         unsafe { self.push(entry.user_data(port(key, tag))) }
     }
 
-    /// Starts a command of 16 bytes on a port's descriptor, with an address as the command wants it.
+    /// Starts a command of 16 bytes on a port's descriptor, with an address as the command wants
+    /// it.
     ///
     /// # Safety
     /// Whatever the command makes the kernel read or write stays valid for it, and `fd` open, until the
@@ -240,8 +241,8 @@ impl Ring {
         unsafe { self.push(entry.build().user_data(port(key, tag))) }
     }
 
-    /// Starts a command of 80 bytes on a port's descriptor, with the address and the length of what it points
-    /// to.
+    /// Starts a command of 80 bytes on a port's descriptor, with the address and the length of what
+    /// it points to.
     ///
     /// # Safety
     /// As [`Ring::port_cmd16`].

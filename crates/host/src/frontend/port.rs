@@ -1,10 +1,10 @@
-//! What a front end that is a kernel's block device uses of its shard: the ring or epoll that the shard waits
-//! on, buffers, and the way to the engine. Such a front end is a *port*: it has a key in its shard, and what
-//! it starts there carries a tag of its own.
+//! What a front end that is a kernel's block device uses of its shard: the ring or epoll that the
+//! shard waits on, buffers, and the way to the engine. Such a front end is a *port*: it has a key
+//! in its shard, and what it starts there carries a tag of its own.
 //!
-//! A port gives the engine requests under tags ([`PortLink::submit`]) and gets each answered once. What it
-//! starts on the driver arrives under the tag that it was started with. The two kinds of tags have nothing to
-//! do with each other.
+//! A port gives the engine requests under tags ([`PortLink::submit`]) and gets each answered once.
+//! What it starts on the driver arrives under the tag that it was started with. The two kinds of
+//! tags have nothing to do with each other.
 
 use crate::driver::{Driver, Ring};
 use crate::notice::{HostNotice, Notices};

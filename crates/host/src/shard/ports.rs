@@ -15,7 +15,8 @@ const _: () = assert!(PORTS_MAX <= PORT_KEYS as usize);
 /// Unused buffers that are kept, in bytes.
 const BUFS_BYTES: usize = 64 << 20;
 
-/// What a port is made of: descriptors that are open and set up, so that nothing blocks the shard's thread.
+/// What a port is made of: descriptors that are open and set up, so that nothing blocks the shard's
+/// thread.
 #[derive(Debug)]
 pub enum PortSetup {
     /// A file on FUSE.
@@ -69,7 +70,8 @@ impl Port {
     }
 
     /// Takes no more requests. Those that it has are answered, except with
-    /// [`IoError::Shutdown`](forebay_engine::IoError::Shutdown): who serves the device next is asked again.
+    /// [`IoError::Shutdown`](forebay_engine::IoError::Shutdown): who serves the device next is
+    /// asked again.
     fn stop(&mut self) {
         match self {
             Port::Fuse(fuse) => fuse.stop(),
@@ -140,7 +142,8 @@ impl Ports {
         Ok(key)
     }
 
-    /// Lets a port go: tells `reply` when nothing of it is under way and its descriptors are closed.
+    /// Lets a port go: tells `reply` when nothing of it is under way and its descriptors are
+    /// closed.
     pub fn detach(&mut self, key: u32, reply: SyncSender<io::Result<()>>) {
         match self.ports.get_mut(key) {
             Some(entry) => {
@@ -219,7 +222,8 @@ impl Ports {
         out.append(&mut self.requests);
     }
 
-    /// Starts what ports with which something happened have to start, and lets go of those that are through.
+    /// Starts what ports with which something happened have to start, and lets go of those that are
+    /// through.
     pub fn arm_touched(&mut self, driver: &mut Driver, notices: &mut Notices) {
         while let Some(key) = self.touched.pop() {
             let (bufs, requests) = (&mut self.bufs, &mut self.requests);

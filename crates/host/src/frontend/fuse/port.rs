@@ -1,5 +1,6 @@
-//! A FUSE connection on a shard: requests are read from `/dev/fuse` when it is readable, and each is answered
-//! by one write to it. Data goes between the kernel and the engine's buffers without another copy.
+//! A FUSE connection on a shard: requests are read from `/dev/fuse` when it is readable, and each
+//! is answered by one write to it. Data goes between the kernel and the engine's buffers without
+//! another copy.
 
 use super::wire::{self, Agreed, Call, Fault};
 use crate::frontend::port::{PortAnswer, PortLink, errno};
@@ -14,7 +15,8 @@ use zerocopy::IntoBytes;
 const REQUESTS_MAX: usize = 256;
 /// Requests read before others have their turn.
 const BATCH_MAX: usize = 64;
-/// The first bytes of a write have a buffer of their own: few writes are longer, and a long one is two parts.
+/// The first bytes of a write have a buffer of their own: few writes are longer, and a long one is
+/// two parts.
 const SMALL_BYTES: usize = 64 << 10;
 /// Bytes of one part of a range to zero, and parts under way at once.
 const RANGE_PART_BYTES: u64 = 32 << 20;
@@ -39,8 +41,8 @@ pub struct FuseSetup {
     pub bytes: u64,
     /// What was agreed on with the kernel.
     pub agreed: Agreed,
-    /// The origin can give space back at little cost, so that a hole may be punched. Otherwise the kernel is
-    /// told that it is not supported, and writes zeros where it needs them.
+    /// The origin can give space back at little cost, so that a hole may be punched. Otherwise the
+    /// kernel is told that it is not supported, and writes zeros where it needs them.
     pub punch: bool,
     /// The connection had another owner: what that one read and did not answer is asked for again.
     pub taken_over: bool,
@@ -291,7 +293,8 @@ impl FusePort {
     fn finish(&mut self, slot: Slot, buf: &Buf) {
         let unique = slot.unique;
         match (slot.error, slot.work) {
-            // Whoever has the connection next is asked again. If nobody has it, the kernel gives an error.
+            // Whoever has the connection next is asked again. If nobody has it, the kernel gives an
+            // error.
             (Some(IoError::Shutdown), _) => {}
             (Some(error), _) => self.answer(unique, errno(error), &[]),
             (None, Work::Read) => self.answer(unique, 0, buf.bytes()),

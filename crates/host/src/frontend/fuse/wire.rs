@@ -1,5 +1,5 @@
-//! The bytes of the kernel's FUSE protocol, as far as one file needs it. All numbers are in the machine's own
-//! byte order: both ends are on one machine.
+//! The bytes of the kernel's FUSE protocol, as far as one file needs it. All numbers are in the
+//! machine's own byte order: both ends are on one machine.
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -68,8 +68,8 @@ const SET_MODE: u32 = 1;
 const SET_UID: u32 = 1 << 1;
 const SET_GID: u32 = 1 << 2;
 const SET_SIZE: u32 = 1 << 3;
-/// Seconds for which the kernel may trust the attributes. A size changes seldom, and whoever changes it tells
-/// the loop device.
+/// Seconds for which the kernel may trust the attributes. A size changes seldom, and whoever
+/// changes it tells the loop device.
 const ATTR_SECONDS: u64 = 1;
 
 /// Starts every request.
@@ -291,8 +291,8 @@ pub enum Fault {
     Broken(u64),
 }
 
-/// Reads a request. `head` starts it and may be cut behind [`ARGS_BYTES_MAX`]; `len` is the length of all
-/// that came.
+/// Reads a request. `head` starts it and may be cut behind [`ARGS_BYTES_MAX`]; `len` is the length
+/// of all that came.
 ///
 /// # Errors
 /// The bytes are no request.
@@ -374,7 +374,8 @@ pub enum NoAgreement {
     Version(u32, u32),
 }
 
-/// Answers the kernel's first request: the reply's body, and what it means. `request` is the whole request.
+/// Answers the kernel's first request: the reply's body, and what it means. `request` is the whole
+/// request.
 ///
 /// # Errors
 /// It is none, or of another protocol.

@@ -40,7 +40,8 @@ impl Shard {
         self.clients.is_empty() && self.ports.is_empty() && self.executor.under_way() == 0
     }
 
-    /// Takes everything off the driver, so that no memory is in use by the kernel, and says goodbye.
+    /// Takes everything off the driver, so that no memory is in use by the kernel, and says
+    /// goodbye.
     pub(super) fn finish(mut self) {
         let _guard = AbortOnPanic;
         self.links.server.remove_shard(self.links.number);
