@@ -6,6 +6,7 @@ mod check;
 mod command;
 mod golden;
 mod tidy;
+mod vm;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -40,6 +41,11 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Scenarios in a virtual machine with stock kernels, and power cuts.
+    Vm(vm::Arguments),
+    /// The part of `vm` that runs in the virtual machine.
+    #[command(hide = true)]
+    Guest,
     /// Write the golden images of the on-disk format anew.
     Golden,
 }
@@ -64,6 +70,8 @@ fn main() -> Result<()> {
         Task::Tidy { shrink } => tidy::run(root(), shrink),
         Task::Bench { names } => bench::run(&names),
         Task::Demo { arguments } => demo(&arguments),
+        Task::Vm(arguments) => vm::run(&arguments),
+        Task::Guest => vm::guest::main(),
         Task::Golden => golden::write(&root().join("crates/format/tests/golden")),
     }
 }

@@ -1,0 +1,288 @@
+//! `cargo xtask vm`: scenarios in a virtual machine with a stock kernel.
+
+mod cpio;
+mod disk;
+pub mod guest;
+mod initramfs;
+mod modules;
+mod packages;
+mod qemu;
+mod scenario;
+
+use anyhow::{Context, Result, bail, ensure};
+use disk::Disk;
+use packages::{Kernel, Packages};
+use qemu::{Accelerator, Cut, Machine, Verdict};
+use scenario::{SCENARIOS, Scenario};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Memory of a guest.
+const MEMORY_MIB: u32 = 1536;
+/// How long a guest under KVM may take to say that it runs.
+const PROBE: Duration = Duration::from_secs(30);
+
+/// Arguments of `cargo xtask vm`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The packages (a QEMU, two kernels, tools) come from the mirror of Debian \
+    in the system's apt sources, or $FOREBAY_VM_MIRROR. They are kept in $FOREBAY_VM_CACHE, else \
+    $XDG_CACHE_HOME/forebay-vm, else ~/.cache/forebay-vm; once they are there, no network is \
+    needed. Nothing is installed, and root is not needed. The guest runs with KVM where it can be \
+    used, else under software emulation; FOREBAY_VM_ACCEL=tcg or kvm chooses.")]
+pub struct Arguments {
+    /// `shell` gives a prompt in the virtual machine
+    #[arg(value_parser = ["shell"])]
+    action: Option<String>,
+    /// Run on one kernel alone
+    #[arg(long, value_parser = ["6.12", "newest"])]
+    kernel: Option<String>,
+    /// Run these scenarios alone
+    #[arg(long, value_name = "SCENARIO")]
+    only: Vec<String>,
+    /// List the scenarios and end
+    #[arg(long)]
+    list: bool,
+    /// Fetch the packages anew: the newest kernel may be a newer one
+    #[arg(long)]
+    refresh: bool,
+    /// Fetch the packages if they are missing, and end
+    #[arg(long)]
+    fetch: bool,
+    /// Where power cuts fall, and what outlives them, follows from this number
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the task.
+///
+/// # Errors
+/// If a scenario failed, or could not be run.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.list {
+        for scenario in SCENARIOS {
+            println!("{:16} {}", scenario.name, scenario.about);
+        }
+        return Ok(());
+    }
+    for name in &arguments.only {
+        ensure!(scenario::find(name).is_some(), "no scenario {name}: see --list");
+    }
+    let start = Instant::now();
+    let cache = cache_directory()?;
+    std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
+    let packages = Packages::find_or_fetch(&cache, arguments.refresh)?;
+    let fetched = start.elapsed();
+    if arguments.fetch {
+        return Ok(());
+    }
+    let programs = initramfs::build_programs()?;
+    let built = start.elapsed();
+    let mut lab = Lab {
+        cache: &cache,
+        packages: &packages,
+        programs: &programs,
+        accelerator: Accelerator::Tcg,
+    };
+    lab.choose_accelerator()?;
+    let wanted = |kernel: &&Kernel| arguments.kernel.as_ref().is_none_or(|k| k == kernel.name);
+    let kernels: Vec<&Kernel> = packages.kernels.iter().filter(wanted).collect();
+    if arguments.action.is_some() {
+        return lab.shell(kernels.last().context("no kernel")?);
+    }
+    let mut failed = Vec::new();
+    let mut passed = 0;
+    for kernel in kernels {
+        let initramfs = lab.initramfs(kernel)?;
+        for scenario in SCENARIOS {
+            if !arguments.only.is_empty() && !arguments.only.iter().any(|n| n == scenario.name) {
+                continue;
+            }
+            let start = Instant::now();
+            let verdict = lab.run(scenario, kernel, &initramfs, arguments.seed)?;
+            let line = format!("{} on {} ({})", scenario.name, kernel.name, kernel.release);
+            let seconds = start.elapsed().as_secs();
+            match verdict {
+                Verdict::Pass => {
+                    passed += 1;
+                    println!("vm: ok     {line}: {seconds} s");
+                }
+                Verdict::Fail(why) => {
+                    println!("vm: FAILED {line}: {seconds} s: {why}");
+                    failed.push(line);
+                }
+            }
+        }
+    }
+    let seconds = |time: Duration| time.as_secs();
+    println!(
+        "vm: {passed} passed, {} failed; packages {} s, build {} s, scenarios {} s",
+        failed.len(),
+        seconds(fetched),
+        seconds(built - fetched),
+        seconds(start.elapsed() - built)
+    );
+    ensure!(failed.is_empty(), "failed in the virtual machine: {}", failed.join(", "));
+    ensure!(passed > 0, "no scenario ran");
+    Ok(())
+}
+
+fn cache_directory() -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let below = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let path = variable("FOREBAY_VM_CACHE").or_else(|| Some(below?.join("forebay-vm")));
+    let path = path.context("no $HOME: set FOREBAY_VM_CACHE to a folder for the packages")?;
+    std::path::absolute(path).context("find the cache folder")
+}
+
+/// What all boots have in common.
+struct Lab<'a> {
+    cache: &'a Path,
+    packages: &'a Packages,
+    programs: &'a [(&'static str, PathBuf)],
+    accelerator: Accelerator,
+}
+
+impl Lab<'_> {
+    /// KVM, if a guest starts with it: on some machines it is there and cannot run a whole kernel.
+    fn choose_accelerator(&mut self) -> Result<()> {
+        match std::env::var("FOREBAY_VM_ACCEL").as_deref() {
+            Ok("tcg") => return Ok(()),
+            Ok("kvm") => self.accelerator = Accelerator::Kvm,
+            Ok(other) => bail!("FOREBAY_VM_ACCEL={other}: it is tcg or kvm"),
+            Err(_) => {
+                let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm");
+                if kvm.is_err() {
+                    return Ok(());
+                }
+                self.accelerator = Accelerator::Kvm;
+                let kernel = self.packages.kernels.first().context("no kernel")?;
+                let initramfs = self.initramfs(kernel)?;
+                let machine = self.machine(kernel, &initramfs, &[], "forebay.scenario=none".into());
+                let log = self.log("kvm", kernel)?;
+                if machine.run(&log, PROBE, None)?.verdict != Some(Verdict::Pass) {
+                    println!("vm: KVM is there but runs no guest; using software emulation");
+                    self.accelerator = Accelerator::Tcg;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A fresh file for what a guest prints.
+    fn log(&self, name: &str, kernel: &Kernel) -> Result<PathBuf> {
+        let logs = self.cache.join("logs");
+        std::fs::create_dir_all(&logs)?;
+        let log = logs.join(format!("{name}-{}.log", kernel.name));
+        let _ = std::fs::remove_file(&log);
+        Ok(log)
+    }
+
+    fn initramfs(&self, kernel: &Kernel) -> Result<PathBuf> {
+        let path = self.cache.join(format!("initramfs-{}", kernel.name));
+        let modules = self.cache.join(format!("modules-{}", kernel.release));
+        initramfs::write(self.packages, kernel, self.programs, &modules, &path)?;
+        Ok(path)
+    }
+
+    /// A prompt, with the disks of most scenarios.
+    fn shell(&self, kernel: &Kernel) -> Result<()> {
+        let initramfs = self.initramfs(kernel)?;
+        let directory = Directory::create("shell")?;
+        let disks = serve(scenario::find("nbd").map_or(&[], |s| s.disks), &directory.0)?;
+        let machine = self.machine(kernel, &initramfs, &disks, "forebay.scenario=shell".into());
+        let status = machine.command(true)?.status().context("start QEMU")?;
+        ensure!(status.success(), "QEMU ended: {status}");
+        Ok(())
+    }
+
+    fn machine<'b>(
+        &'b self,
+        kernel: &'b Kernel,
+        initramfs: &'b Path,
+        disks: &'b [Disk],
+        words: String,
+    ) -> Machine<'b> {
+        let packages = self.packages;
+        let accelerator = self.accelerator;
+        let memory_mib = MEMORY_MIB;
+        Machine { packages, kernel, initramfs, disks, accelerator, memory_mib, words }
+    }
+
+    /// Runs a scenario: as many boots as it has power cuts, and one.
+    fn run(
+        &self,
+        scenario: &Scenario,
+        kernel: &Kernel,
+        initramfs: &Path,
+        seed: u64,
+    ) -> Result<Verdict> {
+        let directory = Directory::create(scenario.name)?;
+        let disks = serve(scenario.disks, &directory.0)?;
+        let log = self.log(scenario.name, kernel)?;
+        let limit = Duration::from_secs(scenario.limit_seconds);
+        let mut flushed = 0;
+        for life in 0..=scenario.cuts {
+            let without =
+                scenario.without.map_or(String::new(), |m| format!("forebay.without={m} "));
+            let words = format!(
+                "forebay.scenario={} forebay.life={life} forebay.last={} forebay.flushed={flushed} \
+                 {without}",
+                scenario.name, scenario.cuts
+            );
+            let machine = self.machine(kernel, initramfs, &disks, words);
+            let plan = plan(seed.wrapping_add(life));
+            let cut = (life < scenario.cuts).then_some(plan);
+            let ended = machine.run(&log, limit, cut)?;
+            match ended.verdict {
+                Some(Verdict::Pass) if cut.is_none() => return Ok(Verdict::Pass),
+                Some(Verdict::Pass) => bail!("the guest ended before the power was cut"),
+                Some(Verdict::Fail(why)) => {
+                    let place = log.display();
+                    return Ok(Verdict::Fail(format!("life {life}: {why}; see {place}")));
+                }
+                None => {}
+            }
+            flushed = ended.flushed.context("the power was cut after a flush")?;
+            for (number, disk) in disks.iter().enumerate() {
+                let flushes = disk.flushes();
+                let fate = disk.power_on(plan_seed(seed, life, number as u64));
+                println!("    power cut {}: {fate} ({flushes} flushes so far)", life + 1);
+            }
+        }
+        unreachable!("the last life is not cut")
+    }
+}
+
+/// After how many flushes and how much later the power is cut.
+fn plan(seed: u64) -> Cut {
+    let mixed = plan_seed(seed, 17, 4711);
+    Cut { after_flushes: 10 + mixed % 30, delay: Duration::from_millis((mixed >> 32) % 300) }
+}
+
+fn plan_seed(seed: u64, life: u64, disk: u64) -> u64 {
+    let mixed = (seed ^ (life << 20) ^ (disk << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
+}
+
+fn serve(disks: &[(&'static str, usize)], directory: &Path) -> Result<Vec<Disk>> {
+    disks.iter().map(|(name, mib)| Disk::serve(name, mib << 20, directory)).collect()
+}
+
+/// A directory for sockets, which goes away with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create(name: &str) -> Result<Directory> {
+        let path = std::env::temp_dir().join(format!("forebay-vm-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Best effort: what is left lies among temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
