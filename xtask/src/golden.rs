@@ -6,7 +6,8 @@
 
 use anyhow::{Context, Result};
 use forebay_format::checkpoint::{
-    self, BlockItem, ChunkHeader, ChunkKind, SegmentItem, VolumeItem,
+    self, BlockItem, BucketItem, ChunkHeader, ChunkKind, MaskItem, SegmentItem, TableItem,
+    VolumeItem,
 };
 use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::superblock::{
@@ -212,8 +213,9 @@ fn checkpoint_chunks() -> Vec<u8> {
         kind,
         reserved: [0; 5],
     };
-    let mut bytes = vec![0; 4 * BLOCK_SIZE];
-    let (segments, rest) = bytes.split_at_mut(BLOCK_SIZE);
+    let mut bytes = vec![0; 7 * BLOCK_SIZE];
+    let (bytes_before, table) = bytes.split_at_mut(4 * BLOCK_SIZE);
+    let (segments, rest) = bytes_before.split_at_mut(BLOCK_SIZE);
     let (blocks, volumes) = rest.split_at_mut(2 * BLOCK_SIZE);
     let items = [
         segment(5, 71, 2002, SEGMENT_NONE, 4),
@@ -223,11 +225,32 @@ fn checkpoint_chunks() -> Vec<u8> {
     checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
     let items = [
         block(3, 0x0000_8001_0203_0405, 1411, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
-        block(3, 9, 1412, 0x0bad_cafe, checkpoint::FLAG_DIRTY | checkpoint::FLAG_LOST, 0xff),
+        block(3, 9, checkpoint::SLOT_NONE, 0, 0, 0xff),
         block(8, 77, 1413, 0x1234_5678, 0, MASK_FULL),
     ];
     checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
-    let items = [volume(8, 0, 1998, 0), volume(8, 1, 4, 1490)];
+    let items = [volume(8, 0, 1998, 0), volume(8, 1, 4, 1490), volume(8, 2, 4096, 512)];
     checkpoint::encode(&header(ChunkKind::Volumes, 3), &items, volumes);
+    index_chunks(&header, table);
     bytes
+}
+
+/// A table's shape, two of its buckets and a mask.
+fn index_chunks(header: &dyn Fn(ChunkKind, u64) -> ChunkHeader, bytes: &mut [u8]) {
+    let (table, rest) = bytes.split_at_mut(BLOCK_SIZE);
+    let (buckets, masks) = rest.split_at_mut(BLOCK_SIZE);
+    let item =
+        TableItem { buckets: U32::new(1000), slot_bits: 12, key_bits: 37, reserved: U16::new(0) };
+    checkpoint::encode(&header(ChunkKind::Table, 4), &[item], table);
+    let bucket = |n: u32| BucketItem {
+        crc: std::array::from_fn(|way| U32::new(n << 8 | way as u32)),
+        low: std::array::from_fn(|way| U32::new(n << 16 | way as u32)),
+        high: U64::new(u64::from(n) << 60),
+        dirty: n as u8,
+    };
+    let mut head = header(ChunkKind::Buckets, 5);
+    head.first = U32::new(998);
+    checkpoint::encode(&head, &[bucket(5), bucket(6)], buckets);
+    let item = MaskItem { slot: U32::new(1411), mask: 0x18, reserved: [0; 3] };
+    checkpoint::encode(&header(ChunkKind::Masks, 6), &[item], masks);
 }

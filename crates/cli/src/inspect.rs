@@ -5,7 +5,7 @@ use crate::args::{Format, InspectArgs};
 use crate::{output, printed};
 use forebay_api::size::human;
 use forebay_api::{ApiError, SCHEMA};
-use forebay_format::checkpoint::{self, Chunk, FLAG_DIRTY, FLAG_LOST};
+use forebay_format::checkpoint::{self, Chunk, TableItem};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::record::{self, EntryKind, RecordClass};
 use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock, field_text};
@@ -80,7 +80,7 @@ struct Checkpoint {
     segments: u64,
     blocks: u64,
     dirty_blocks: u64,
-    lost_blocks: u64,
+    partial_blocks: u64,
     marked_regions: u64,
     error: Option<String>,
 }
@@ -246,7 +246,7 @@ fn count_items(
         found.error = Some("it is larger than its area".to_string());
         return Ok(found);
     }
-    let mut position = 0;
+    let (mut position, mut table) = (0, None::<TableItem>);
     while position * (BLOCK_SIZE as u64) < found.bytes {
         let at = position * BLOCK_SIZE as u64;
         let len = CHUNK_BYTES.min((found.bytes - at) as usize);
@@ -260,12 +260,16 @@ fn count_items(
         };
         match chunk {
             Chunk::Segments(items) => found.segments += items.len() as u64,
-            Chunk::Blocks(items) => {
-                let flagged = |flag| items.iter().filter(|i| i.flags & flag != 0).count() as u64;
-                found.blocks += items.len() as u64;
-                found.dirty_blocks += flagged(FLAG_DIRTY);
-                found.lost_blocks += flagged(FLAG_LOST);
+            Chunk::Table(item) => table = Some(item),
+            Chunk::Buckets(_, items) => {
+                let slot_bits = table.map_or(0, |table| table.slot_bits);
+                let counts = items.iter().map(|item| item.entries(slot_bits));
+                found.blocks += counts.map(u64::from).sum::<u64>();
+                found.dirty_blocks +=
+                    items.iter().map(|item| u64::from(item.dirty.count_ones())).sum::<u64>();
             }
+            Chunk::Blocks(_) => {}
+            Chunk::Masks(items) => found.partial_blocks += items.len() as u64,
             Chunk::Volumes(items) => {
                 found.marked_regions += items.iter().filter(|i| i.kind == 1).count() as u64;
             }
@@ -350,7 +354,7 @@ fn lines(found: &Inspection) -> Vec<String> {
         let error = checkpoint.error.as_ref().map(|e| format!(", DAMAGED at {e}"));
         lines.push(format!(
             "checkpoint {} in area {} at {}: {} bytes up to record {}, epoch {}: {} segments, \
-             {} blocks, {} dirty, {} lost, {} marked regions{}",
+             {} blocks, {} dirty, {} valid in part, {} marked regions{}",
             checkpoint.generation,
             checkpoint.area,
             human(checkpoint.offset),
@@ -360,7 +364,7 @@ fn lines(found: &Inspection) -> Vec<String> {
             checkpoint.segments,
             checkpoint.blocks,
             checkpoint.dirty_blocks,
-            checkpoint.lost_blocks,
+            checkpoint.partial_blocks,
             checkpoint.marked_regions,
             error.unwrap_or_default()
         ));

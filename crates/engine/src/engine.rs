@@ -6,6 +6,7 @@ use crate::index::{Bits, Index, Key, Located, Slot};
 use crate::limits::*;
 use crate::log::{Log, Point};
 use crate::mode::Mode;
+use crate::op::load::index_shape;
 use crate::op::{Op, Req};
 use crate::op::{checkpoint, open, reclaim, superblock, writeback};
 use crate::overlap::Overlap;
@@ -155,7 +156,7 @@ impl Engine {
             mutant: settings.mutant,
             sb: superblock::Superblocks::new(settings.superblock.clone()),
             volumes: Vec::new(),
-            index: Index::new(slots, live_max(slots)),
+            index: Index::with_shape(index_shape(slots, &settings.tuning)),
             dirty: Bits::new(slots as usize),
             referenced: Bits::new(slots as usize),
             partial: BTreeMap::new(),
@@ -395,8 +396,7 @@ impl Engine {
         let volume = self.vol_mut(request.volume);
         volume.requests += 1;
         volume.requests_active += 1;
-        let first = volume.base + request.offset / BLOCK_SIZE as u64;
-        let last = volume.base + (request.offset + request.len.max(1) - 1) / BLOCK_SIZE as u64;
+        let (first, last) = volume.span(request.offset, request.len);
         let req = self.reqs.insert(Req::new(id, request, first, last, now));
         if self.state == State::Opening {
             self.early.push(req);

@@ -9,12 +9,14 @@
 //!
 //! The checksum lives here and not beside the data because a block must be verified with one I/O.
 
+use forebay_format::checkpoint::{BUCKET_WAYS as WAYS, BucketItem, TableItem};
+use zerocopy::little_endian::{U16, U32, U64};
+
 /// A block of a volume, as one number over all volumes of the pool (see `volume::Volume::base`).
 pub type Key = u64;
 /// A place for one block: segment × blocks of a segment + block in the segment.
 pub type Slot = u32;
 
-const WAYS: usize = 7;
 /// Bits that slot and tag share.
 const BODY_BITS: u32 = 40;
 /// Share of the entries in use for which the table is made. At 0.97, seven-way buckets still find
@@ -55,6 +57,49 @@ impl Bucket {
     }
 }
 
+/// What the buckets of a table mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    buckets: usize,
+    slot_bits: u32,
+    key_bits: u32,
+}
+
+impl Shape {
+    /// The shape for about `entries` entries, of slots below `slots`.
+    pub fn new(slots: u32, entries: u32) -> Shape {
+        let entries = f64::from(entries.max(16)) / LOAD_MAX;
+        let buckets = (entries / WAYS as f64).ceil() as usize;
+        // Slots are stored plus one: zero is "empty".
+        let slot_bits = 32 - slots.max(16).leading_zeros();
+        Shape { buckets, slot_bits, key_bits: BODY_BITS - slot_bits + buckets.ilog2() }
+    }
+
+    /// The shape in which a checkpoint was written. `None`: there is no such table.
+    pub fn of(item: &TableItem) -> Option<Shape> {
+        let buckets = item.buckets.get() as usize;
+        let (slot_bits, key_bits) = (u32::from(item.slot_bits), u32::from(item.key_bits));
+        let tag_bits = BODY_BITS.checked_sub(slot_bits)?;
+        let sound = buckets > 0 && slot_bits > 0 && key_bits == tag_bits + buckets.ilog2();
+        sound.then_some(Shape { buckets, slot_bits, key_bits })
+    }
+
+    /// Keys must be less than this.
+    pub fn keys_max(&self) -> u64 {
+        1 << self.key_bits
+    }
+
+    /// For a checkpoint.
+    pub fn item(&self) -> TableItem {
+        TableItem {
+            buckets: U32::new(self.buckets as u32),
+            slot_bits: self.slot_bits as u8,
+            key_bits: self.key_bits as u8,
+            reserved: U16::new(0),
+        }
+    }
+}
+
 /// The table.
 pub struct Index {
     buckets: Vec<Bucket>,
@@ -65,7 +110,7 @@ pub struct Index {
     stash: std::collections::BTreeMap<Key, Located>,
     /// Which way to move next; makes the walk differ without a random source.
     rotor: usize,
-    /// While a scan runs: entries that moved and may have jumped over its cursor.
+    /// While a scan runs: entries that were placed or moved, maybe over its cursor.
     moved: Option<Vec<(Key, Located)>>,
 }
 
@@ -85,20 +130,25 @@ const fn inverse(odd: u64) -> u64 {
 impl Index {
     /// A table for about `entries` entries, of slots below `slots`.
     pub fn new(slots: u32, entries: u32) -> Index {
-        let entries = f64::from(entries.max(16)) / LOAD_MAX;
-        let bucket_count = (entries / WAYS as f64).ceil() as usize;
-        // Slots are stored plus one: zero is "empty".
-        let slot_bits = 32 - slots.max(16).leading_zeros();
-        let key_bits = BODY_BITS - slot_bits + bucket_count.ilog2();
+        Index::with_shape(Shape::new(slots, entries))
+    }
+
+    /// An empty table of this shape.
+    pub fn with_shape(shape: Shape) -> Index {
         Index {
-            buckets: vec![Bucket::EMPTY; bucket_count],
-            slot_bits,
-            key_bits,
+            buckets: vec![Bucket::EMPTY; shape.buckets],
+            slot_bits: shape.slot_bits,
+            key_bits: shape.key_bits,
             len: 0,
             stash: Default::default(),
             rotor: 0,
             moved: None,
         }
+    }
+
+    /// What its buckets mean.
+    pub fn shape(&self) -> Shape {
+        Shape { buckets: self.buckets.len(), slot_bits: self.slot_bits, key_bits: self.key_bits }
     }
 
     /// Keys must be less than this.
@@ -144,12 +194,13 @@ impl Index {
         ((x % count) as usize, x / count)
     }
 
-    /// The other bucket of an entry with this tag. An involution.
+    /// The other bucket of an entry with this tag. An involution. A number below `count` comes from
+    /// 32 random bits by multiplication (Lemire 2019), which costs less than a division.
     fn other(&self, bucket: usize, tag: u64) -> usize {
-        let count = self.buckets.len() as u64;
-        let sum = (tag + 1).wrapping_mul(MULTIPLIER) >> 17;
-        let distance = (sum % count) as usize;
-        if distance >= bucket { distance - bucket } else { distance + count as usize - bucket }
+        let count = self.buckets.len();
+        let random = (tag + 1).wrapping_mul(MULTIPLIER) >> 32;
+        let distance = (random * count as u64 >> 32) as usize;
+        if distance >= bucket { distance - bucket } else { distance + count - bucket }
     }
 
     fn pack(&self, tag: u64, slot: Slot, second: bool) -> u64 {
@@ -171,12 +222,21 @@ impl Index {
         let entries = &self.buckets[bucket];
         let slot = ((1 << self.slot_bits) - 1) << 1;
         let wanted = self.pack(tag, 0, second) & !slot;
-        (0..WAYS)
-            .find(|&way| {
-                let body = entries.body(way);
-                body & !slot == wanted && body & slot != 0
-            })
-            .map(|way| (bucket, way))
+        // The low words first, all at once: few get past them, and only these are put together.
+        let (low, mask) = (wanted as u32, !slot as u32);
+        let mut maybe = 0_u32;
+        for way in 0..WAYS {
+            maybe |= u32::from((entries.low[way] ^ low) & mask == 0) << way;
+        }
+        while maybe != 0 {
+            let way = maybe.trailing_zeros() as usize;
+            let body = entries.body(way);
+            if body & !slot == wanted && body & slot != 0 {
+                return Some((bucket, way));
+            }
+            maybe &= maybe - 1;
+        }
+        None
     }
 
     /// Where `key` is.
@@ -193,7 +253,7 @@ impl Index {
     }
 
     /// Brings the buckets of these keys into the processor's cache: many misses at once cost little
-    /// more than one, and each of the insertions that follow would have one or two.
+    /// more than one, and each of the lookups that follow would have one or two.
     pub fn warm(&self, keys: impl Iterator<Item = Key>) {
         let touch = |key| {
             let (first, tag) = self.home(key);
@@ -216,6 +276,9 @@ impl Index {
             return Some(std::mem::replace(entry, located));
         }
         self.len += 1;
+        if let Some(moved) = &mut self.moved {
+            moved.push((key, located));
+        }
         self.place(key, located);
         None
     }
@@ -320,7 +383,50 @@ impl Index {
         }
     }
 
-    /// Starts or stops to remember entries that move.
+    /// One bucket for a checkpoint, its dirty bits still clear, and the slots of its entries.
+    pub fn bucket(&self, bucket: usize) -> (BucketItem, [Option<Slot>; WAYS]) {
+        let Bucket { crc, low, high } = &self.buckets[bucket];
+        let item = BucketItem {
+            crc: crc.map(U32::new),
+            low: low.map(U32::new),
+            high: U64::new(*high),
+            dirty: 0,
+        };
+        let slot = |way| self.unpack(self.buckets[bucket].body(way)).map(|(_, slot, _)| slot);
+        (item, std::array::from_fn(slot))
+    }
+
+    /// Puts a bucket back. [`Index::sift`] must follow.
+    pub fn set_bucket(&mut self, bucket: usize, item: &BucketItem) {
+        let (crc, low) = (item.crc.map(|crc| crc.get()), item.low.map(|low| low.get()));
+        self.buckets[bucket] = Bucket { crc, low, high: item.high.get() };
+    }
+
+    /// Looks at each entry in the buckets, with its bucket and its place there, and takes those out
+    /// that `keep` refuses.
+    pub fn sift(&mut self, mut keep: impl FnMut(usize, usize, Key, Located) -> bool) {
+        self.len = self.stash.len();
+        for bucket in 0..self.buckets.len() {
+            for way in 0..WAYS {
+                let Some((tag, slot, second)) = self.unpack(self.buckets[bucket].body(way)) else {
+                    continue;
+                };
+                let located = Located { slot, crc: self.buckets[bucket].crc[way] };
+                if keep(bucket, way, self.key_at(bucket, tag, second), located) {
+                    self.len += 1;
+                } else {
+                    self.buckets[bucket].set(way, 0, 0);
+                }
+            }
+        }
+    }
+
+    /// Entries that are in no bucket.
+    pub fn stashed(&self) -> impl Iterator<Item = Key> {
+        self.stash.keys().copied()
+    }
+
+    /// Starts or stops to remember entries that are placed or move.
     pub fn track_moves(&mut self, on: bool) {
         match (on, &self.moved) {
             (true, None) => self.moved = Some(Vec::new()),
@@ -329,7 +435,7 @@ impl Index {
         }
     }
 
-    /// Entries that moved since the last call.
+    /// Entries that were placed or moved since the last call.
     pub fn take_moved(&mut self) -> Vec<(Key, Located)> {
         self.moved.as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -74,6 +74,9 @@ mutants! {
     CheckpointUnflushed,
     /// Blocks that move in the index during a checkpoint are missed.
     CheckpointMissesMoves,
+    /// Entries of a checkpoint count although the segment that they point into was used again while
+    /// the checkpoint was written.
+    FreshSegmentsCount,
     /// The mode changes before the drain ends.
     SwitchBeforeDrained,
     /// Overlapping requests are not ordered.

@@ -6,6 +6,7 @@ pub mod copies;
 pub mod failure;
 pub mod flush;
 pub mod home;
+pub mod load;
 pub mod open;
 pub mod originwrite;
 pub mod read;

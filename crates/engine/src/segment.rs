@@ -102,6 +102,8 @@ pub struct Segments {
     pub devices: Vec<Device>,
     /// Blocks of a segment.
     pub blocks: u32,
+    /// Its logarithm, where it is a power of two, as in all but the simulator's pools.
+    shift: Option<u32>,
     offset: u64,
     order_next: u64,
     /// Segments in `Emptied`.
@@ -128,6 +130,11 @@ impl Segments {
             table: vec![Segment::new(); total as usize],
             devices,
             blocks: header.segment_blocks.get(),
+            shift: header
+                .segment_blocks
+                .get()
+                .is_power_of_two()
+                .then(|| header.segment_blocks.get().ilog2()),
             offset: header.segments_offset.get(),
             order_next: 1,
             emptied: Vec::new(),
@@ -141,7 +148,10 @@ impl Segments {
 
     /// The segment of a slot.
     pub fn of(&self, slot: Slot) -> SegmentId {
-        slot / self.blocks
+        match self.shift {
+            Some(shift) => slot >> shift,
+            None => slot / self.blocks,
+        }
     }
 
     /// The slot of a block in a segment.

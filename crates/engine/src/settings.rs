@@ -76,6 +76,8 @@ pub struct Tuning {
     pub idle_ns: u64,
     /// Buckets of the index that one `settle` scans.
     pub scan_buckets: usize,
+    /// Entries for which the index has room, as a share of the blocks that the pool can hold at once.
+    pub index_share: f64,
     /// Admit read misses only at the second miss, once the cache has been full.
     pub admit_second_miss: bool,
 }
@@ -93,9 +95,10 @@ impl Default for Tuning {
             bridge_blocks_max: 64,
             region_blocks: 64,
             sequential_bytes: 16 << 20,
-            checkpoint_share: 0.10,
+            checkpoint_share: 0.05,
             idle_ns: 1_000_000_000,
             scan_buckets: 2048,
+            index_share: 1.0,
             admit_second_miss: true,
         }
     }

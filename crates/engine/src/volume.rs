@@ -28,6 +28,15 @@ impl BlockSet {
         new
     }
 
+    /// Puts blocks in, in order.
+    pub fn insert_sorted(&mut self, blocks: impl Iterator<Item = u64>) {
+        let mut last = None;
+        let distinct = blocks.filter(|&block| last.replace(block) != Some(block));
+        let new = RoaringTreemap::from_sorted_iter(distinct).expect("the caller sorted them");
+        self.blocks |= new;
+        self.len = self.blocks.len();
+    }
+
     /// Takes a block out; whether it was there.
     pub fn remove(&mut self, block: u64) -> bool {
         let was = self.blocks.remove(block);
@@ -187,6 +196,13 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// The first and last key of a stretch, both in bytes.
+    pub fn span(&self, offset: u64, len: u64) -> (Key, Key) {
+        let block_bytes = BLOCK_SIZE as u64;
+        let last = self.base + (offset + len.max(1) - 1) / block_bytes;
+        (self.base + offset / block_bytes, last)
+    }
+
     /// A new volume.
     pub fn new(id: VolumeId, spec: VolumeSpec, base: Key) -> Volume {
         Volume {

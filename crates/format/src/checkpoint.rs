@@ -23,11 +23,17 @@ const CRC_FIELD: usize = 8;
 pub enum ChunkKind {
     /// [`SegmentItem`]s.
     Segments = 1,
-    /// [`BlockItem`]s: the index.
+    /// [`BlockItem`]s: what became of keys that were placed in the index while it was written.
     Blocks = 2,
-    /// [`VolumeItem`]s: what each volume's clean entries may be trusted up to, and its marked
-    /// regions.
+    /// [`VolumeItem`]s: what each volume's clean entries may be trusted up to, its marked regions
+    /// and its keys.
     Volumes = 3,
+    /// [`BucketItem`]s: the index.
+    Buckets = 4,
+    /// [`MaskItem`]s: blocks of which only some sectors are valid.
+    Masks = 5,
+    /// One [`TableItem`]; the first chunk.
+    Table = 6,
 }
 
 /// The head of a chunk; the items follow it.
@@ -52,8 +58,8 @@ pub struct ChunkHeader {
     pub position: U64,
     /// Items in the chunk.
     pub count: U32,
-    /// Zero.
-    pub reserved_tail: U32,
+    /// Number of the first bucket, for [`ChunkKind::Buckets`]; else zero.
+    pub first: U32,
 }
 
 /// One segment that has ever been opened.
@@ -82,8 +88,74 @@ pub const SEGMENT_FREE: u32 = 2;
 pub const SEGMENT_OPEN: u32 = 4;
 /// Bit of [`SegmentItem::flags`]: it is the second copy of another segment.
 pub const SEGMENT_TWIN: u32 = 8;
+/// Bit of [`SegmentItem::flags`]: it was opened while the checkpoint was written. All that it holds
+/// is in records behind the checkpoint; an entry that points into it is of its life before.
+pub const SEGMENT_FRESH: u32 = 16;
 
-/// One entry of the index.
+/// Entries of a bucket.
+pub const BUCKET_WAYS: usize = 7;
+
+/// The shape of the index's table: what its buckets mean.
+#[repr(C)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+pub struct TableItem {
+    /// Buckets.
+    pub buckets: U32,
+    /// Bits of an entry that name its slot.
+    pub slot_bits: u8,
+    /// Bits of a key.
+    pub key_bits: u8,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// One bucket of the index, as it lies in RAM: a start copies it instead of putting its entries in
+/// one by one.
+#[repr(C)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+pub struct BucketItem {
+    /// CRC-32C of each entry's block.
+    pub crc: [U32; BUCKET_WAYS],
+    /// Low bits of each entry: slot plus one, and tag.
+    pub low: [U32; BUCKET_WAYS],
+    /// Nine more bits of each entry.
+    pub high: U64,
+    /// Bit `n`: entry `n` is dirty.
+    pub dirty: u8,
+}
+
+impl BucketItem {
+    /// Entries in the bucket of a table with these bits for slots.
+    pub fn entries(&self, slot_bits: u8) -> u32 {
+        let slots = ((1_u64 << slot_bits.min(40)) - 1) << 1;
+        let used = |way: &usize| {
+            let high = self.high.get() >> (9 * way) & 0x1ff;
+            (high << 32 | u64::from(self.low[*way].get())) & slots != 0
+        };
+        (0..BUCKET_WAYS).filter(used).count() as u32
+    }
+}
+
+/// The valid sectors of a block that is not valid as a whole.
+#[repr(C)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+pub struct MaskItem {
+    /// Where it is.
+    pub slot: U32,
+    /// Valid sectors.
+    pub mask: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+}
+
+/// What became of one key that was placed in the index while the buckets were written: whatever the
+/// buckets say of it is void.
 #[repr(C)]
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -91,11 +163,11 @@ pub const SEGMENT_TWIN: u32 = 8;
 pub struct BlockItem {
     /// Low 48 bits: the block in the volume. High 16 bits: the volume.
     pub key: U64,
-    /// Slot that holds it: segment × segment blocks + block in the segment.
+    /// Slot that holds it: segment × segment blocks + block in the segment. [`SLOT_NONE`]: none.
     pub slot: U32,
     /// CRC-32C of the block.
     pub crc: U32,
-    /// Bit 0: dirty. Bit 1: lost (dirty, and both copies are unreadable).
+    /// Bit 0: dirty.
     pub flags: u8,
     /// Valid sectors.
     pub mask: u8,
@@ -105,8 +177,8 @@ pub struct BlockItem {
 
 /// Bit of [`BlockItem::flags`].
 pub const FLAG_DIRTY: u8 = 1;
-/// Bit of [`BlockItem::flags`].
-pub const FLAG_LOST: u8 = 2;
+/// [`BlockItem::slot`] of a key that is not in the index any more.
+pub const SLOT_NONE: u32 = u32::MAX;
 
 /// One fact about a volume.
 #[repr(C)]
@@ -114,22 +186,33 @@ pub const FLAG_LOST: u8 = 2;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 pub struct VolumeItem {
-    /// The region, or the sequence number up to which clean entries are trusted.
+    /// The sequence number up to which clean entries are trusted, a region, or the key of the
+    /// volume's first block.
     pub value: U64,
-    /// For a region: the dirty-class number of its intent.
+    /// For a region: the dirty-class number of its intent. For a key: blocks of the volume.
     pub aux: U64,
     /// The volume.
     pub volume: U16,
-    /// 0: `value` is a sequence number. 1: `value` is a region with an intent.
+    /// [`VOLUME_SYNCED`], [`VOLUME_INTENT`] or [`VOLUME_KEYS`].
     pub kind: u8,
     /// Zero.
     pub reserved: [u8; 5],
 }
 
+/// [`VolumeItem::kind`]: `value` is a sequence number.
+pub const VOLUME_SYNCED: u8 = 0;
+/// [`VolumeItem::kind`]: `value` is a region with an intent.
+pub const VOLUME_INTENT: u8 = 1;
+/// [`VolumeItem::kind`]: `value` is a key.
+pub const VOLUME_KEYS: u8 = 2;
+
 const _: () = assert!(size_of::<ChunkHeader>() == 48);
 const _: () = assert!(size_of::<SegmentItem>() == 24);
 const _: () = assert!(size_of::<BlockItem>() == 20);
 const _: () = assert!(size_of::<VolumeItem>() == 24);
+const _: () = assert!(size_of::<TableItem>() == 8);
+const _: () = assert!(size_of::<BucketItem>() == 65);
+const _: () = assert!(size_of::<MaskItem>() == 8);
 const _: () = assert!(std::mem::offset_of!(ChunkHeader, crc) == CRC_FIELD);
 const _: () = assert!(FORMAT_VERSION <= u8::MAX as u32);
 
@@ -164,10 +247,16 @@ pub fn encode<T: IntoBytes + Immutable>(header: &ChunkHeader, items: &[T], out: 
 pub enum Chunk {
     /// Segments.
     Segments(Vec<SegmentItem>),
-    /// Index entries.
+    /// Keys that were placed.
     Blocks(Vec<BlockItem>),
     /// Volume facts.
     Volumes(Vec<VolumeItem>),
+    /// Buckets, from this one on.
+    Buckets(u32, Vec<BucketItem>),
+    /// Blocks that are valid in part.
+    Masks(Vec<MaskItem>),
+    /// The shape of the table.
+    Table(TableItem),
 }
 
 /// Reads the chunk that starts at `bytes[0]`, and says how many blocks it takes.
@@ -193,6 +282,9 @@ pub fn decode(
         1 => size_of::<SegmentItem>(),
         2 => size_of::<BlockItem>(),
         3 => size_of::<VolumeItem>(),
+        4 => size_of::<BucketItem>(),
+        5 => size_of::<MaskItem>(),
+        6 => size_of::<TableItem>(),
         _ => return Err(FormatError::Damaged { what: WHAT }),
     };
     let items_bytes = (header.count.get() as usize).saturating_mul(item_size);
@@ -219,7 +311,10 @@ pub fn decode(
     let chunk = match header.kind {
         1 => Chunk::Segments(items(body)),
         2 => Chunk::Blocks(items(body)),
-        _ => Chunk::Volumes(items(body)),
+        3 => Chunk::Volumes(items(body)),
+        4 => Chunk::Buckets(header.first.get(), items(body)),
+        5 => Chunk::Masks(items(body)),
+        _ => Chunk::Table(*items(body).first().ok_or(invalid("count"))?),
     };
     Ok((chunk, blocks))
 }

@@ -79,15 +79,20 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{BlockItem, CHUNK_BLOCKS_MAX, SegmentItem, items_per_chunk};
+    use crate::checkpoint::{
+        BUCKET_WAYS, BlockItem, BucketItem, CHUNK_BLOCKS_MAX, SegmentItem, items_per_chunk,
+    };
 
-    /// Blocks that a checkpoint takes that holds every slot and every segment of the pool.
+    /// Blocks that a checkpoint takes that holds every slot and every segment of the pool, and every
+    /// fourth slot a second time because its key was placed meanwhile.
     fn full_checkpoint_blocks(layout: &Layout) -> u64 {
         let slots = u64::from(layout.segment_count) * u64::from(layout.segment_blocks);
         let chunks = |items: u64, per_chunk: usize| {
             items.div_ceil(per_chunk as u64) * CHUNK_BLOCKS_MAX as u64
         };
-        chunks(slots, items_per_chunk::<BlockItem>(CHUNK_BLOCKS_MAX))
+        let buckets = slots.div_ceil(BUCKET_WAYS as u64) * 100 / 97;
+        chunks(buckets, items_per_chunk::<BucketItem>(CHUNK_BLOCKS_MAX))
+            + chunks(slots / 4, items_per_chunk::<BlockItem>(CHUNK_BLOCKS_MAX))
             + chunks(layout.segment_count.into(), items_per_chunk::<SegmentItem>(CHUNK_BLOCKS_MAX))
     }
 

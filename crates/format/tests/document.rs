@@ -1,7 +1,9 @@
 //! `docs/format.md` draws the structures by hand; this test holds its tables and numbers to the
 //! code.
 
-use forebay_format::checkpoint::{BlockItem, ChunkHeader, SegmentItem, VolumeItem};
+use forebay_format::checkpoint::{
+    BlockItem, BucketItem, ChunkHeader, MaskItem, SegmentItem, TableItem, VolumeItem,
+};
 use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
 use forebay_format::superblock::{self, DeviceEntry, Header, VolumeEntry};
 use forebay_format::{checkpoint, layout};
@@ -94,9 +96,12 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             generation,
             position,
             count,
-            reserved_tail,
+            first,
         }),
         rows!(SegmentItem { last_seq, segment, generation, twin, flags }),
+        rows!(TableItem { buckets, slot_bits, key_bits, reserved }),
+        rows!(BucketItem { crc, low, high, dirty }),
+        rows!(MaskItem { slot, mask, reserved }),
         rows!(BlockItem { key, slot, crc, flags, mask, reserved }),
         rows!(VolumeItem { value, aux, volume, kind, reserved }),
     ]

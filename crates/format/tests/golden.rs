@@ -273,15 +273,38 @@ fn checkpoint_chunks() {
     assert_eq!(items[0].key.get(), 0x0003_8001_0203_0405);
     assert_eq!((items[0].slot.get(), items[0].crc.get()), (1411, 0xdead_beef));
     assert_eq!((items[0].flags, items[0].mask), (1, 0x18));
-    assert_eq!((items[1].key.get(), items[1].flags), (0x0003_0000_0000_0009, 3));
+    assert_eq!((items[1].key.get(), items[1].flags), (0x0003_0000_0000_0009, 0));
+    assert_eq!(items[1].slot.get(), checkpoint::SLOT_NONE);
     assert_eq!((items[2].key.get(), items[2].flags), (0x0008_0000_0000_004d, 0));
 
     let (chunk, blocks) = checkpoint::decode(&bytes[3 * BLOCK_SIZE..], POOL, 33, 3).unwrap();
-    let Chunk::Volumes(items) = chunk else { panic!("volumes last") };
-    assert_eq!((blocks, items.len()), (1, 2));
+    let Chunk::Volumes(items) = chunk else { panic!("volumes third") };
+    assert_eq!((blocks, items.len()), (1, 3));
     let fact = |i: usize| (items[i].volume.get(), items[i].kind, items[i].value.get());
-    assert_eq!((fact(0), fact(1)), ((8, 0, 1998), (8, 1, 4)));
-    assert_eq!((items[0].aux.get(), items[1].aux.get()), (0, 1490));
+    assert_eq!((fact(0), fact(1), fact(2)), ((8, 0, 1998), (8, 1, 4), (8, 2, 4096)));
+    assert_eq!([0, 1, 2].map(|i| items[i].aux.get()), [0, 1490, 512]);
+}
+
+#[test]
+fn checkpoint_index_chunks() {
+    let bytes = image("checkpoint.bin");
+    let chunk = |position: usize| {
+        let (chunk, blocks) =
+            checkpoint::decode(&bytes[position * BLOCK_SIZE..], POOL, 33, position as u64).unwrap();
+        assert_eq!(blocks, 1);
+        chunk
+    };
+    let Chunk::Table(table) = chunk(4) else { panic!("the table fourth") };
+    assert_eq!((table.buckets.get(), table.slot_bits, table.key_bits), (1000, 12, 37));
+    let Chunk::Buckets(first, buckets) = chunk(5) else { panic!("buckets fifth") };
+    assert_eq!((first, buckets.len()), (998, 2));
+    for (bucket, n) in buckets.iter().zip([5_u32, 6]) {
+        assert_eq!(bucket.crc.map(|crc| crc.get()), [0, 1, 2, 3, 4, 5, 6].map(|w| n << 8 | w));
+        assert_eq!(bucket.low.map(|low| low.get()), [0, 1, 2, 3, 4, 5, 6].map(|w| n << 16 | w));
+        assert_eq!((bucket.high.get(), u32::from(bucket.dirty)), (u64::from(n) << 60, n));
+    }
+    let Chunk::Masks(masks) = chunk(6) else { panic!("masks last") };
+    assert_eq!((masks.len(), masks[0].slot.get(), masks[0].mask), (1, 1411, 0x18));
 }
 
 #[test]

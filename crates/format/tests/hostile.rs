@@ -171,11 +171,11 @@ fn mutated_records_with_a_valid_checksum() {
 #[test]
 fn mutated_chunks_with_a_valid_checksum() {
     let good = image("checkpoint.bin");
-    let starts = [(0, 24), (1, 20), (3, 24)];
+    let starts = [(0, 24), (1, 20), (3, 24), (4, 8), (5, 65), (6, 8)];
     let mut random = Random(5);
     let mut accepted = 0;
     for _ in 0..20_000 {
-        let (block, item_bytes) = starts[random.below(3)];
+        let (block, item_bytes) = starts[random.below(starts.len())];
         let mut bytes = good[block * BLOCK_SIZE..].to_vec();
         let reach = [24, 48 + 2 * item_bytes][random.below(2)];
         random.mutate(&mut bytes, reach);

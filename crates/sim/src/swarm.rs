@@ -314,6 +314,7 @@ fn draw_tuning(rng: &mut Rng) -> Tuning {
         checkpoint_share: if rng.one_in(3) { share(rng, 60, 400) } else { share(rng, 2, 60) },
         idle_ns: rng.log_range(MILLISECOND, 1_000 * MILLISECOND),
         scan_buckets: rng.log_range(2, 2048) as usize,
+        index_share: 1.0,
         admit_second_miss: rng.coin(),
     }
 }

@@ -112,6 +112,8 @@ pub struct World {
     options: Options,
     params: Params,
     rng: Rng,
+    /// Draws the size of the index in each life; apart, so that older seeds keep their worlds.
+    index_rng: Rng,
     now: Time,
     stamp: Stamp,
     hash: u64,
@@ -153,6 +155,7 @@ impl World {
         World {
             options,
             rng,
+            index_rng: Rng::new(crate::rng::mix(seed)),
             now: 0,
             stamp: 0,
             hash: seed,

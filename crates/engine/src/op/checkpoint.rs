@@ -9,7 +9,7 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located};
+use crate::index::{Key, Slot};
 use crate::limits::*;
 use crate::op::Op;
 use crate::op::superblock::{NewCheckpoint, Then};
@@ -35,7 +35,10 @@ struct Run {
     dseq: u64,
     cursor: usize,
     position: u64,
-    items: Vec<BlockItem>,
+    /// The next segment to be opened when it began.
+    order: u64,
+    buckets: Vec<BucketItem>,
+    masks: Vec<MaskItem>,
     writes: usize,
     failed: bool,
     phase: Phase,
@@ -47,8 +50,8 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
     run: Option<Run>,
-    /// Entries that moved in the index since the scan last looked.
-    pub(crate) moved: Vec<(Key, Located)>,
+    /// Keys that were placed in the index or moved in it since the scan began.
+    pub(crate) placed: Vec<Key>,
     /// Slots written when the last one began.
     slots_at: u64,
     /// Somebody wants one now: reclaim, or the shutdown.
@@ -140,7 +143,9 @@ impl Engine {
             dseq: self.log.dseq,
             cursor: 0,
             position: 0,
-            items: Vec::new(),
+            order: self.segments.order_next(),
+            buckets: Vec::new(),
+            masks: Vec::new(),
             writes: 0,
             failed: false,
             phase: Phase::Scan,
@@ -150,8 +155,15 @@ impl Engine {
         self.checkpoint.wanted = false;
         self.checkpoint.slots_at = slots;
         self.checkpoint.run = Some(run);
-        self.checkpoint.moved.clear();
+        self.checkpoint.placed.clear();
         self.index.track_moves(true);
+    }
+
+    /// A volume is gone, and another may get its keys: what was scanned so far is of no use.
+    pub(crate) fn checkpoint_spoilt(&mut self) {
+        if let Some(run) = self.checkpoint.run.as_mut().filter(|run| run.phase == Phase::Scan) {
+            run.failed = true;
+        }
     }
 
     fn run(&mut self) -> &mut Run {
@@ -163,51 +175,93 @@ impl Engine {
             return;
         }
         let from = self.run().cursor;
-        let to = from + self.tuning.scan_buckets;
-        let mut found = Vec::new();
-        self.index.scan(from, to, |key, located| found.push((key, located)));
+        if from == 0 {
+            let shape = self.index.shape().item();
+            self.checkpoint_chunk(ChunkKind::Table, 0, &[shape]);
+            self.checkpoint.placed.extend(self.index.stashed());
+        }
+        let to = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
+        for bucket in from..to {
+            self.checkpoint_bucket(bucket);
+            let full = items_per_chunk::<BucketItem>(CHUNK_BLOCKS_MAX);
+            if self.run().buckets.len() == full || bucket + 1 == self.index.bucket_count() {
+                let items = std::mem::take(&mut self.run().buckets);
+                let first = bucket + 1 - items.len();
+                self.checkpoint_chunk(ChunkKind::Buckets, first as u32, &items);
+            }
+        }
         let moved = self.index.take_moved();
         if self.reclaim_scanning() {
             self.reclaim_saw(&moved);
         }
-        if !self.is(Mutant::CheckpointMissesMoves) {
-            found.append(&mut self.checkpoint.moved);
-            found.extend(moved);
-        }
-        for (key, located) in found {
-            self.checkpoint_item(key, located);
-        }
-        let full = items_per_chunk::<BlockItem>(CHUNK_BLOCKS_MAX);
-        let end = to >= self.index.bucket_count();
-        while self.run().items.len() >= full || (end && !self.run().items.is_empty()) {
-            let split = full.min(self.run().items.len());
-            let rest = self.run().items.split_off(split);
-            let items = std::mem::replace(&mut self.run().items, rest);
-            self.checkpoint_chunk(ChunkKind::Blocks, &items);
-        }
+        self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
         self.run().cursor = to;
-        if end {
+        if to == self.index.bucket_count() {
+            self.checkpoint_placed();
             self.checkpoint_tail();
         }
     }
 
-    fn checkpoint_item(&mut self, key: Key, located: Located) {
-        // An entry that moved earlier may be out of date by now; what is true now is as good.
-        let Some(located) = self.index.get(key).filter(|now| now.slot == located.slot) else {
-            return;
-        };
-        let Some(volume) = self.volume_of(key) else { return };
-        let mut item = BlockItem::new_zeroed();
-        item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
-        item.slot = U32::new(located.slot);
-        item.crc = U32::new(located.crc);
-        item.flags = if self.dirty.get(located.slot as usize) { FLAG_DIRTY } else { 0 };
-        item.mask = self.mask(located.slot);
-        debug_assert!(item.mask == MASK_FULL || item.flags != 0);
-        self.run().items.push(item);
+    fn checkpoint_bucket(&mut self, bucket: usize) {
+        let (mut item, slots) = self.index.bucket(bucket);
+        for (way, slot) in slots.into_iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            item.dirty |= u8::from(self.dirty.get(slot as usize)) << way;
+            self.checkpoint_mask(slot);
+        }
+        self.run().buckets.push(item);
     }
 
-    fn checkpoint_chunk<T: IntoBytes + Immutable>(&mut self, kind: ChunkKind, items: &[T]) {
+    fn checkpoint_mask(&mut self, slot: Slot) {
+        let mask = self.mask(slot);
+        if mask != MASK_FULL {
+            let item = MaskItem { slot: U32::new(slot), mask, reserved: [0; 3] };
+            self.run().masks.push(item);
+        }
+    }
+
+    /// What became of the keys that were placed meanwhile: the buckets may hold none of their
+    /// entries, an old one, or two.
+    fn checkpoint_placed(&mut self) {
+        let mut keys = std::mem::take(&mut self.checkpoint.placed);
+        if self.is(Mutant::CheckpointMissesMoves) {
+            keys.clear();
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let mut items = Vec::new();
+        for key in keys {
+            let Some(volume) = self.volume_of(key) else { continue };
+            let mut item = BlockItem::new_zeroed();
+            item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
+            item.slot = U32::new(SLOT_NONE);
+            item.mask = MASK_FULL;
+            if let Some(located) = self.index.get(key) {
+                item.slot = U32::new(located.slot);
+                item.crc = U32::new(located.crc);
+                item.flags = if self.dirty.get(located.slot as usize) { FLAG_DIRTY } else { 0 };
+                item.mask = self.mask(located.slot);
+                debug_assert!(item.mask == MASK_FULL || item.flags != 0);
+            }
+            items.push(item);
+        }
+        let masks = std::mem::take(&mut self.run().masks);
+        self.checkpoint_items(ChunkKind::Masks, &masks);
+        self.checkpoint_items(ChunkKind::Blocks, &items);
+    }
+
+    fn checkpoint_items<T: IntoBytes + Immutable>(&mut self, kind: ChunkKind, items: &[T]) {
+        for items in items.chunks(items_per_chunk::<T>(CHUNK_BLOCKS_MAX)) {
+            self.checkpoint_chunk(kind, 0, items);
+        }
+    }
+
+    fn checkpoint_chunk<T: IntoBytes + Immutable>(
+        &mut self,
+        kind: ChunkKind,
+        first: u32,
+        items: &[T],
+    ) {
         let bytes = size_of::<ChunkHeader>() + size_of_val(items);
         let blocks = bytes.div_ceil(BLOCK_SIZE) as u64;
         let (pool, generation, position, area) =
@@ -223,6 +277,7 @@ impl Engine {
         header.pool = U64::new(pool);
         header.generation = U64::new(generation);
         header.position = U64::new(position);
+        header.first = U32::new(first);
         self.run().position += blocks;
         let offset = self.sb.block.layout().checkpoint_offset(area) + position * BLOCK_SIZE as u64;
         for device in self.checkpoint_devices() {
@@ -254,27 +309,26 @@ impl Engine {
             .filter(|&id| self.segments.table[id].generation > 0)
             .map(|id| self.segment_item(id))
             .collect();
-        for items in segments.chunks(items_per_chunk::<SegmentItem>(CHUNK_BLOCKS_MAX)) {
-            self.checkpoint_chunk(ChunkKind::Segments, items);
-        }
+        self.checkpoint_items(ChunkKind::Segments, &segments);
         let mut volumes = Vec::new();
-        for volume in self.volumes.iter().flatten().filter(|v| !v.removing) {
-            let mut item = VolumeItem::new_zeroed();
-            item.volume = U16::new(volume.id.0);
-            item.value = U64::new(volume.synced_seq);
-            volumes.push(item);
+        for volume in self.volumes.iter().flatten() {
+            let item = |kind, value, aux| VolumeItem {
+                value: U64::new(value),
+                aux: U64::new(aux),
+                volume: U16::new(volume.id.0),
+                kind,
+                reserved: [0; 5],
+            };
+            volumes.push(item(VOLUME_KEYS, volume.base, volume.blocks()));
+            if volume.removing {
+                continue;
+            }
+            volumes.push(item(VOLUME_SYNCED, volume.synced_seq, 0));
             for (&region, &dseq) in &volume.intents.marked {
-                let mut item = VolumeItem::new_zeroed();
-                item.volume = U16::new(volume.id.0);
-                item.kind = 1;
-                item.value = U64::new(region);
-                item.aux = U64::new(dseq);
-                volumes.push(item);
+                volumes.push(item(VOLUME_INTENT, region, dseq));
             }
         }
-        for items in volumes.chunks(items_per_chunk::<VolumeItem>(CHUNK_BLOCKS_MAX)) {
-            self.checkpoint_chunk(ChunkKind::Volumes, items);
-        }
+        self.checkpoint_items(ChunkKind::Volumes, &volumes);
         let (end_seq, end_dseq) = (self.log.seq, self.log.dseq_gathered());
         let run = self.run();
         (run.end_seq, run.end_dseq, run.phase) = (end_seq, end_dseq, Phase::Settle);
@@ -289,6 +343,8 @@ impl Engine {
             Use::Twin(_) => SEGMENT_TWIN,
             _ => 0,
         };
+        let fresh = self.checkpoint.run.as_ref().is_some_and(|run| segment.order >= run.order);
+        flags |= if fresh { SEGMENT_FRESH } else { 0 };
         SegmentItem {
             last_seq: U64::new(segment.last_seq),
             segment: U32::new(id as u32),
@@ -381,7 +437,7 @@ impl Engine {
     fn checkpoint_over(&mut self) {
         self.checkpoint.tried_at = self.now;
         self.checkpoint.run = None;
-        self.checkpoint.moved.clear();
+        self.checkpoint.placed.clear();
         self.index.track_moves(self.reclaim_scanning());
     }
 }

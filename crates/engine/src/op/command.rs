@@ -49,18 +49,9 @@ impl Engine {
 
     /// The first stretch of the key space that has room for `blocks`.
     pub(crate) fn base_for(&self, blocks: u64) -> Option<u64> {
-        let mut taken: Vec<(u64, u64)> =
-            self.volumes.iter().flatten().map(|v| (v.base, v.base + v.blocks())).collect();
-        taken.sort_unstable();
-        let mut base = 0;
-        for (from, to) in taken {
-            if base + blocks <= from {
-                break;
-            }
-            base = to;
-        }
-        let max = self.index.keys_max().min(self.ram.keys_max());
-        (base + blocks <= max).then_some(base)
+        let taken = self.volumes.iter().flatten().map(|v| (v.base, v.base + v.blocks()));
+        let keys_max = self.index.keys_max().min(self.ram.keys_max());
+        base_among(&mut taken.collect(), blocks, keys_max)
     }
 
     fn volume_add(&mut self, id: CommandId, spec: VolumeSpec) {
@@ -289,6 +280,7 @@ impl Engine {
         if !self.dead {
             self.note(EntryKind::VolumeDrop, id, 0, 0);
         }
+        self.checkpoint_spoilt();
         self.volumes[usize::from(id.0)] = None;
         self.answer(command, CommandReply::Changed);
     }
@@ -373,4 +365,18 @@ impl Engine {
         }
         self.answer(id, CommandReply::Changed);
     }
+}
+
+/// The first stretch of the keys below `keys_max` that has room for `blocks`, where others are
+/// taken.
+pub(crate) fn base_among(taken: &mut Vec<(u64, u64)>, blocks: u64, keys_max: u64) -> Option<u64> {
+    taken.sort_unstable();
+    let mut base = 0;
+    for &(from, to) in taken.iter() {
+        if base + blocks <= from {
+            break;
+        }
+        base = to;
+    }
+    (base + blocks <= keys_max).then_some(base)
 }

@@ -9,10 +9,10 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::index::Located;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
+use crate::op::load::Load;
 use crate::op::repair::Repair;
 use crate::op::replay::{Found, Summary};
 use crate::op::superblock::Then;
@@ -21,7 +21,7 @@ use crate::segment::SegmentId;
 use crate::settings::Settings;
 use crate::volume::Volume;
 use forebay_format::BLOCK_SIZE;
-use forebay_format::checkpoint::{self, Chunk, FLAG_DIRTY};
+use forebay_format::checkpoint;
 use forebay_format::record::{EntryKind, REGION_ALL, RecordHeader};
 use forebay_format::superblock::CHECKPOINT_NONE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -49,8 +49,8 @@ pub enum RecoverRead {
 pub(crate) struct Source {
     device: DeviceId,
     area: usize,
-    generation: u64,
-    blocks: u64,
+    pub(crate) generation: u64,
+    pub(crate) blocks: u64,
     pub(crate) seq: u64,
     pub(crate) dseq: u64,
     pub(crate) epoch: u64,
@@ -76,9 +76,7 @@ pub(crate) struct Opening {
     pub(crate) source: Option<Source>,
     pub(crate) reads: VecDeque<RecoverRead>,
     under_way: usize,
-    arrived: BTreeMap<u64, Buf>,
-    carry: Vec<u8>,
-    decoded: u64,
+    pub(crate) load: Load,
     pub(crate) segments: BTreeMap<SegmentId, checkpoint::SegmentItem>,
     pub(crate) marks: BTreeMap<(u16, u64), u64>,
     pub(crate) synced: BTreeMap<u16, u64>,
@@ -125,9 +123,7 @@ impl Engine {
             source: None,
             reads: VecDeque::new(),
             under_way: 0,
-            arrived: BTreeMap::new(),
-            carry: Vec::new(),
-            decoded: 0,
+            load: Load::default(),
             segments: BTreeMap::new(),
             marks: BTreeMap::new(),
             synced: BTreeMap::new(),
@@ -210,9 +206,7 @@ impl Engine {
         opening.segments.clear();
         opening.marks.clear();
         opening.synced.clear();
-        opening.arrived.clear();
-        opening.carry.clear();
-        opening.decoded = 0;
+        opening.load = Load::default();
         opening.source = opening.sources.pop_front();
         let Some(source) = opening.source else {
             return self.recover_without_checkpoint();
@@ -301,10 +295,9 @@ impl Engine {
         match read {
             RecoverRead::Checkpoint(from) => {
                 let buf = if result.is_ok() { buf } else { Buf::empty() };
-                self.open_mut().arrived.insert(from, buf);
+                self.open_mut().load.arrive(from, buf);
                 if !self.checkpoint_decode() {
                     self.open_mut().reads.clear();
-                    self.open_mut().decoded = u64::MAX;
                 }
             }
             RecoverRead::Head(segment) => self.head_seen(segment, result, buf),
@@ -346,11 +339,10 @@ impl Engine {
         match self.open_mut().step {
             Step::Checkpoint => {
                 let opening = self.open_mut();
-                let whole = opening.source.is_none_or(|source| opening.decoded == source.blocks);
-                if whole {
+                let Some(source) = opening.source else { return self.recover_heads() };
+                if opening.load.whole(&source) && self.checkpoint_loaded() {
                     return self.recover_heads();
                 }
-                let source = opening.source.expect("a checkpoint was being read");
                 let what =
                     format!("checkpoint {} on device {}", source.generation, source.device.0);
                 self.out.push(Effect::Notice(Notice::Repaired(format!(
@@ -363,95 +355,6 @@ impl Engine {
             Step::Payloads => self.recover_replay(),
             Step::Repair | Step::Settle | Step::Superblock | Step::Flush => {}
         }
-    }
-
-    /// Decodes the chunks that have arrived in order. Whether they are good.
-    fn checkpoint_decode(&mut self) -> bool {
-        let pool = self.sb.pool();
-        loop {
-            let opening = self.opening.as_mut().expect("recovery is under way");
-            let Some(source) = opening.source else { return true };
-            if opening.decoded == u64::MAX {
-                return false;
-            }
-            let have = opening.decoded + (opening.carry.len() / BLOCK_SIZE) as u64;
-            if let Some(buf) = opening.arrived.remove(&have) {
-                if buf.is_empty() {
-                    return false;
-                }
-                opening.carry.extend_from_slice(buf.bytes());
-                self.pool.give(buf);
-                continue;
-            }
-            let mut used = 0;
-            let carry = std::mem::take(&mut opening.carry);
-            let mut good = true;
-            while used < carry.len() {
-                let at = self.open_mut().decoded;
-                match checkpoint::decode(&carry[used..], pool, source.generation, at) {
-                    Ok((chunk, blocks)) => {
-                        used += blocks * BLOCK_SIZE;
-                        self.open_mut().decoded += blocks as u64;
-                        good &= self.checkpoint_load(chunk);
-                    }
-                    // The rest of the chunk may be in the next read.
-                    Err(_)
-                        if have < source.blocks
-                            && carry.len() - used < checkpoint::CHUNK_BLOCKS_MAX * BLOCK_SIZE =>
-                    {
-                        break;
-                    }
-                    Err(_) => return false,
-                }
-            }
-            self.open_mut().carry = carry[used..].to_vec();
-            return good;
-        }
-    }
-
-    fn checkpoint_load(&mut self, chunk: Chunk) -> bool {
-        match chunk {
-            Chunk::Segments(items) => {
-                for item in items {
-                    if item.segment.get() as usize >= self.segments.table.len() {
-                        return false;
-                    }
-                    self.open_mut().segments.insert(item.segment.get(), item);
-                }
-            }
-            Chunk::Volumes(items) => {
-                for item in items {
-                    let volume = item.volume.get();
-                    match item.kind {
-                        0 => self.open_mut().synced.insert(volume, item.value.get()),
-                        _ => {
-                            self.open_mut().marks.insert((volume, item.value.get()), item.aux.get())
-                        }
-                    };
-                }
-            }
-            Chunk::Blocks(items) => {
-                let keys = items.iter().filter_map(|item| {
-                    let volume = self.volume(VolumeId((item.key.get() >> 48) as u16))?;
-                    Some(volume.base + (item.key.get() & ((1 << 48) - 1)))
-                });
-                self.index.warm(keys);
-                for item in items {
-                    let id = VolumeId((item.key.get() >> 48) as u16);
-                    let block = item.key.get() & ((1 << 48) - 1);
-                    if item.slot.get() >= self.segments.slots() {
-                        return false;
-                    }
-                    let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else {
-                        continue;
-                    };
-                    let key = volume.base + block;
-                    let located = Located { slot: item.slot.get(), crc: item.crc.get() };
-                    self.replay_insert(id, key, located, item.flags & FLAG_DIRTY != 0, item.mask);
-                }
-            }
-        }
-        true
     }
 
     /// Everything is read: the state is computed, and a new life of the log begins.
@@ -645,7 +548,11 @@ impl Engine {
             self.command(id, command);
         }
         for name in std::mem::take(&mut self.early) {
-            let offline = self.vol(self.reqs.get(name).expect("waits").volume).offline.is_some();
+            let req = self.reqs.get(name).expect("waits");
+            let volume = self.vol(req.volume);
+            let (span, offline) = (volume.span(req.offset, req.len), volume.offline.is_some());
+            // The volume's keys may have become others when the checkpoint was read.
+            (self.req(name).first, self.req(name).last) = span;
             if offline {
                 self.req(name).fail(IoError::Gone);
                 self.reply(name);

@@ -1,9 +1,10 @@
 //! Rebuild: what recovery found becomes the segment table, and the log goes on where it ended.
 
-use crate::engine::{Engine, live_max};
+use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::index::{Bits, Index, Key, Located, Slot};
 use crate::log::Point;
+use crate::op::load::index_shape;
 use crate::segment::{SegmentId, Use};
 use crate::volume::BlockSet;
 use forebay_format::{MASK_FULL, SEGMENT_NONE, checkpoint, record};
@@ -204,7 +205,7 @@ impl Engine {
     /// Takes all that was found so far back.
     pub(crate) fn replay_reset(&mut self) {
         let slots = self.segments.slots();
-        self.index = Index::new(slots, live_max(slots));
+        self.index = Index::with_shape(index_shape(slots, &self.tuning));
         self.dirty = Bits::new(slots as usize);
         self.partial.clear();
         for segment in &mut self.segments.table {

@@ -202,7 +202,7 @@ impl Engine {
         let moved = self.index.take_moved();
         found.extend(moved.iter().filter(|(_, located)| of_victim(located.slot)));
         if self.checkpoint.scanning() {
-            self.checkpoint.moved.extend(moved);
+            self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
         }
         self.reclaim.found = found;
         if to < self.index.bucket_count() {

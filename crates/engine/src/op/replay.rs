@@ -81,6 +81,7 @@ impl Engine {
         let freed = freed_segments(&valid);
         self.drop_freed(&freed);
         for found in &all {
+            self.replay_warm(found);
             for (n, entry) in entries_with_slot(found, self.segments.blocks) {
                 self.replay_entry(found, entry.0, entry.1, n, &trust, &freed)?;
             }
@@ -162,13 +163,21 @@ impl Engine {
             return;
         }
         let mut gone = Vec::new();
-        let blocks = self.segments.blocks;
-        let wanted = |slot: Slot| emptied[(slot / blocks) as usize];
+        let wanted = |slot: Slot| emptied[self.segments.of(slot) as usize];
         self.index.scan_slots(0, self.index.bucket_count(), wanted, |key, _| gone.push(key));
         for key in gone {
             let id = self.volume_of(key).expect("keys are of volumes").id;
             self.replay_remove(id, key);
         }
+    }
+
+    /// Brings what the index knows of a record's blocks near.
+    fn replay_warm(&self, found: &Found) {
+        let key = |entry: &Entry| {
+            let volume = self.volume(VolumeId(entry.volume.get()))?;
+            (entry.block.get() < volume.blocks()).then(|| volume.base + entry.block.get())
+        };
+        self.index.warm(found.entries.iter().filter_map(key));
     }
 
     fn replay_entry(

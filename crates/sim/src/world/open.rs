@@ -4,7 +4,7 @@ use super::{Due, Flow, Life, Origin, Step, World};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
 use crate::swarm::Params;
-use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, VolumeId};
+use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, Tuning, VolumeId};
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
@@ -147,7 +147,7 @@ impl World {
             origins,
             distrust_epoch: self.distrust_epoch,
             ram_bytes: self.params.ram_bytes,
-            tuning: self.params.tuning.clone(),
+            tuning: Tuning { index_share: self.index_share(), ..self.params.tuning.clone() },
             #[cfg(feature = "mutants")]
             mutant: self.options.mutant,
         };
@@ -156,6 +156,16 @@ impl World {
         self.engine = Some(Engine::open(settings, now, &mut effects));
         self.unsettled = 1;
         self.perform(effects)
+    }
+
+    /// The size of the index in this life. A small one is always full and moves its entries about;
+    /// one of another size than before cannot take the checkpoint's buckets as they are.
+    fn index_share(&mut self) -> f64 {
+        match self.index_rng.below(4) {
+            0 => self.index_rng.log_range(2, 100) as f64 / 100.0,
+            1 => 0.3,
+            _ => 1.0,
+        }
     }
 
     /// Starts a life: opens the pool and wakes clients, administrator and faults.
