@@ -231,6 +231,16 @@ impl Params {
         params
     }
 
+    /// Checkpoints that take long in a cache that is emptied and filled again meanwhile.
+    pub fn scan_slowly(&mut self, rng: &mut Rng) {
+        self.tuning.scan_buckets = rng.range(1, 4) as usize;
+        self.tuning.checkpoint_share = 0.02;
+        (self.tuning.dirty_target, self.tuning.dirty_high) = (0.0, 0.1);
+        self.tuning.admit_second_miss = false;
+        self.segments = self.segments.min(14);
+        self.requests *= 2;
+    }
+
     /// Bends a world towards one thing.
     fn follow(&mut self, theme: Theme, rng: &mut Rng) {
         self.places.aligned = 1.0;

@@ -112,7 +112,7 @@ pub struct World {
     options: Options,
     params: Params,
     rng: Rng,
-    /// Draws the size of the index in each life; apart, so that older seeds keep their worlds.
+    /// Draws what the index is like; apart, so that older seeds keep their worlds.
     index_rng: Rng,
     now: Time,
     stamp: Stamp,
@@ -147,7 +147,11 @@ impl World {
     /// The world of a seed, before its first life.
     pub fn new(seed: u64, options: Options) -> World {
         let mut rng = Rng::new(seed);
-        let params = Params::draw(&mut rng, !options.plain);
+        let mut index_rng = Rng::new(crate::rng::mix(seed));
+        let mut params = Params::draw(&mut rng, !options.plain);
+        if index_rng.one_in(6) {
+            params.scan_slowly(&mut index_rng);
+        }
         let (caches, layout) = open::make_caches(&params);
         let origins: Vec<Origin> = open::make_origins(&params);
         let sectors: Vec<u64> = origins.iter().map(|origin| origin.disk.sectors()).collect();
@@ -155,7 +159,7 @@ impl World {
         World {
             options,
             rng,
-            index_rng: Rng::new(crate::rng::mix(seed)),
+            index_rng,
             now: 0,
             stamp: 0,
             hash: seed,
