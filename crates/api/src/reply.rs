@@ -267,8 +267,11 @@ pub struct VolumeInfo {
     pub hit_ratio_5m: Option<f64>,
     /// Share of read requests of the last hour that the cache answered wholly.
     pub hit_ratio_1h: Option<f64>,
-    /// URI by which a client reaches it, if it is exported.
+    /// Path of its block device, or URI by which a client reaches it, if it is exported.
     pub export: Option<String>,
+    /// How it is exported and why so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export_why: Option<String>,
     /// Clients connected now.
     pub clients: u64,
     /// The job that runs, or the last one.

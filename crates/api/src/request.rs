@@ -96,6 +96,9 @@ pub struct CacheRequest {
     /// Most memory of a new pool, as `4G` or `10%` of the machine's.
     #[serde(default)]
     pub ram: Option<String>,
+    /// How it is made visible.
+    #[serde(default)]
+    pub export: Export,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
@@ -132,6 +135,8 @@ pub enum Export {
     Auto,
     /// The daemon's NBD socket.
     Nbd,
+    /// A loop device over a file on FUSE.
+    Loop,
     /// Not at all.
     None,
 }
@@ -142,6 +147,7 @@ impl Export {
         match self {
             Export::Auto => "auto",
             Export::Nbd => "nbd",
+            Export::Loop => "loop",
             Export::None => "none",
         }
     }
@@ -154,11 +160,12 @@ impl std::str::FromStr for Export {
         match text {
             "auto" => Ok(Export::Auto),
             "nbd" => Ok(Export::Nbd),
+            "loop" => Ok(Export::Loop),
             "none" => Ok(Export::None),
-            "ublk" | "loop" | "vhost-user" => {
-                Err(format!("this version cannot export by {text}; it can by nbd"))
+            "ublk" | "vhost-user" => {
+                Err(format!("this version cannot export by {text}; it can by loop and nbd"))
             }
-            _ => Err(format!("no export {text:?}; choose auto, nbd or none")),
+            _ => Err(format!("no export {text:?}; choose auto, loop, nbd or none")),
         }
     }
 }

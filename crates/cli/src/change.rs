@@ -98,6 +98,7 @@ fn devices(paths: &[PathBuf]) -> Result<Vec<String>, ApiError> {
 /// `cache`.
 pub fn cache(cli: &Cli, args: &CacheArgs) -> Result<u8, ApiError> {
     let wanted = CacheRequest {
+        export: args.export,
         origin: path::origin(&args.origin)?,
         devices: devices(&args.devices)?,
         name: args.name.clone(),

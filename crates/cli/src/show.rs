@@ -37,6 +37,10 @@ const VOLUMES: &[Column<VolumeInfo>] = &[
     Column::count("CLIENTS", "clients", |v: &VolumeInfo| v.clients).wide(),
     Column::words("ORIGIN", "origin", |v: &VolumeInfo| v.origin.clone()).wide(),
     Column::words("EXPORT", "export", |v| v.export.clone().unwrap_or_else(|| "-".to_string())),
+    Column::words("WHY SO", "export_why", |v: &VolumeInfo| {
+        v.export_why.clone().unwrap_or_else(|| "-".to_string())
+    })
+    .wide(),
 ];
 
 const POOLS: &[Column<PoolInfo>] = &[

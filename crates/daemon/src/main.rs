@@ -45,6 +45,19 @@ struct Args {
     /// How to write the log, which goes to standard error
     #[arg(long, value_enum, default_value = "text")]
     log: LogFormat,
+    #[command(subcommand)]
+    other: Option<Other>,
+}
+
+/// What the program is beside the daemon.
+#[derive(Debug, clap::Subcommand)]
+enum Other {
+    /// Holds open files for the daemon in this state directory; the daemon starts it
+    #[command(hide = true)]
+    Hold {
+        /// The socket to listen on
+        socket: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,7 +71,11 @@ enum LogFormat {
 fn main() -> ExitCode {
     let args = Args::parse();
     start_log(args.log);
-    match run(args) {
+    let done = match &args.other {
+        Some(Other::Hold { socket }) => supervisor::run_holder(socket),
+        None => run(args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -5,6 +5,7 @@ use anyhow::{Context, bail};
 use forebay_api::socket::{
     CONTROL_SOCKET, NBD_SOCKET, SOCKET_PATH_BYTES_MAX, default_state_dir, public_dir,
 };
+use forebay_host::is_root;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
@@ -21,6 +22,7 @@ const DYING_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Place {
     state_dir: PathBuf,
     socket_dir: PathBuf,
+    is_system: bool,
     /// Held as long as the process lives.
     _lock: File,
 }
@@ -43,7 +45,12 @@ impl Place {
             }
             _ => dir.clone(),
         };
-        let place = Place { state_dir: dir, socket_dir, _lock: lock };
+        let place = Place {
+            state_dir: dir,
+            socket_dir,
+            is_system: state_dir.is_none() && is_root(),
+            _lock: lock,
+        };
         let bytes = place.control_socket().as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
             bail!(
@@ -63,6 +70,16 @@ impl Place {
     /// Path of the control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.socket_dir.join(CONTROL_SOCKET)
+    }
+
+    /// Whether this is the daemon of the machine: root's, in the place that is meant for it.
+    pub fn is_system(&self) -> bool {
+        self.is_system
+    }
+
+    /// Directory of the links to block devices.
+    pub fn device_dir(&self) -> PathBuf {
+        if self.is_system { PathBuf::from("/dev/forebay") } else { self.state_dir.join("dev") }
     }
 
     /// Path of the NBD socket.

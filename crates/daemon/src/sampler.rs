@@ -49,6 +49,7 @@ pub fn run(supervisor: &Supervisor) {
     let mut last = Instant::now();
     while !supervisor.is_stopping() {
         std::thread::sleep(Duration::from_millis(200));
+        supervisor.watch_holder();
         if last.elapsed() >= INTERVAL {
             last = Instant::now();
             supervisor.sample();

@@ -25,6 +25,9 @@ pub struct State {
     /// What was last seen of the pools, by name.
     #[serde(default)]
     pub seen: Vec<PoolSeen>,
+    /// Block devices of the kernel that were made for volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceState>,
     /// What was removed while the devices that hold it were missing. Old when they are back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_up: Vec<GivenUp>,
@@ -110,6 +113,26 @@ pub struct VolumeState {
     pub accepted_origin: Option<String>,
 }
 
+/// A loop device over a file on FUSE, and what its next owner must know of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceState {
+    /// The volume.
+    pub volume: String,
+    /// The life of the machine in which it was made.
+    pub boot: String,
+    /// Its number: `/dev/loopN`.
+    pub number: u32,
+    /// The file system that its file is on.
+    pub file_system: u64,
+    /// Minor number of the kernel's FUSE protocol.
+    pub fuse_minor: u32,
+    /// What kernel and daemon agreed on.
+    pub fuse_flags: u64,
+    /// Bytes of the largest request.
+    pub fuse_bytes_max: u32,
+}
+
 impl Default for State {
     fn default() -> State {
         State {
@@ -117,6 +140,7 @@ impl Default for State {
             pools: Vec::new(),
             volumes: Vec::new(),
             seen: Vec::new(),
+            devices: Vec::new(),
             given_up: Vec::new(),
         }
     }

@@ -5,6 +5,8 @@
 //! change. A lock is never held while a shard is asked.
 
 mod bypass;
+mod device;
+mod holding;
 mod job;
 mod listen;
 mod open;
@@ -14,14 +16,18 @@ mod pool;
 mod view;
 mod volume;
 
+pub use holding::run_holder;
+
 use crate::convert::hex;
 use crate::place::Place;
 use crate::sampler::Samples;
 use crate::state::{State, Store};
+use device::{Choice, Device};
 use forebay_api::config::{Config, nearest};
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
 use forebay_host::frontend::nbd::{Export, Tls, TlsConfig};
+use forebay_host::hold::Holder;
 use forebay_host::shard::{NbdServer, ServerLimits, ShardError, ShardHandle, VolumeSnapshot};
 use job::JobCell;
 use listen::Listening;
@@ -48,6 +54,8 @@ const RAM_SHARE: u64 = 2;
 /// All that the daemon serves.
 pub struct Supervisor {
     state_dir: PathBuf,
+    /// The daemon of this machine, and not one for a trial.
+    is_system: bool,
     nbd_socket: PathBuf,
     listen: Option<SocketAddr>,
     /// For TCP. The unix socket belongs to one user anyway.
@@ -57,6 +65,8 @@ pub struct Supervisor {
     started: Instant,
     server: Arc<NbdServer>,
     changes: Mutex<()>,
+    /// Who holds open what the devices need, beside this process. Locked before `inner`.
+    holder: Mutex<Option<Holder>>,
     inner: Mutex<Inner>,
     /// Told when [`Inner::opened`] is set.
     opened: Condvar,
@@ -68,6 +78,12 @@ struct Inner {
     store: Store,
     pools: BTreeMap<String, Pool>,
     jobs: BTreeMap<String, Arc<JobCell>>,
+    /// Block devices of the kernel, by volume. Some wait for their volume.
+    devices: BTreeMap<String, Device>,
+    /// Where the links to block devices are.
+    device_dir: PathBuf,
+    /// How each volume is made visible, and why.
+    choices: BTreeMap<String, Choice>,
     samples: Samples,
     listening: Option<Listening>,
     number_next: u32,
@@ -163,13 +179,17 @@ impl Supervisor {
             store,
             pools: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            device_dir: place.device_dir(),
+            choices: BTreeMap::new(),
             samples: Samples::default(),
             listening: None,
             number_next: 1,
             opened: false,
         };
-        Ok(Arc::new(Supervisor {
+        let supervisor = Supervisor {
             state_dir: place.state_dir().to_path_buf(),
+            is_system: place.is_system(),
             nbd_socket: place.nbd_socket(),
             listen,
             tls,
@@ -178,10 +198,13 @@ impl Supervisor {
             started: Instant::now(),
             server: NbdServer::new(ServerLimits::default()),
             changes: Mutex::new(()),
+            holder: Mutex::new(None),
             inner: Mutex::new(inner),
             opened: Condvar::new(),
             stopping: AtomicBool::new(false),
-        }))
+        };
+        supervisor.devices_find();
+        Ok(Arc::new(supervisor))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -327,6 +350,7 @@ impl Supervisor {
         jobs.iter().for_each(|job| job.cancel());
         let _changes = lock(&self.changes);
         self.stop_listening();
+        self.devices_leave();
         let pools = std::mem::take(&mut self.inner().pools);
         for pool in pools.into_values() {
             let Ok(open) = pool.open else { continue };

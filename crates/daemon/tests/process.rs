@@ -115,6 +115,7 @@ fn a_change_that_comes_before_everything_is_opened_waits_for_that() {
             fs::File::create(file(name)).unwrap().set_len(32 << 20).unwrap();
         }
         let request = Request::Cache(CacheRequest {
+            export: forebay_api::request::Export::Auto,
             origin: file("origin"),
             devices: vec![file("cache")],
             name: Some("data".to_owned()),

@@ -8,6 +8,9 @@ mod driver;
 mod executor;
 pub mod fingerprint;
 pub mod frontend;
+pub mod hold;
+mod limit;
+pub mod loop_device;
 pub mod notice;
 pub mod origin;
 pub mod pool;
@@ -18,3 +21,4 @@ mod waker;
 
 pub use driver::Backend;
 pub use executor::{note_distrust, read_distrust};
+pub use sys::ioctl::is_root;

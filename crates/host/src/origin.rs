@@ -160,6 +160,16 @@ impl Origin {
         matches!(self, Origin::File(device) if !device.info().is_block)
     }
 
+    /// Whether it gives space back at little cost and reads as zeros there: a file, a disk that
+    /// knows discard, memory.
+    pub fn punches(&self) -> bool {
+        match self {
+            Origin::File(device) => device.info().discard,
+            Origin::Ram(..) => true,
+            Origin::Spindle(..) => false,
+        }
+    }
+
     /// Where it has no space.
     pub(crate) fn holes(&self) -> Holes<'_> {
         match self {

@@ -1,5 +1,8 @@
 //! Thin wrappers of the system calls that the standard library lacks. What is unsafe about them ends here.
 
+pub mod ioctl;
+pub mod pass;
+
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;

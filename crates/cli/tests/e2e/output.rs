@@ -40,6 +40,7 @@ fn the_json_of_status_has_the_shape_that_scripts_rely_on() {
             "hit_ratio_5m": null,
             "hit_ratio_1h": null,
             "export": "string",
+            "export_why": "string",
             "clients": "number",
         }],
         "pools": [{

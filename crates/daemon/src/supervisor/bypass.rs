@@ -2,7 +2,7 @@
 //! alone, through a pool in memory that holds nothing. When the devices are back, what they hold of
 //! these volumes is old, and is forgotten.
 
-use super::listen::Offer;
+use super::listen::{Offer, Space};
 use super::origin::Returned;
 use super::volume::open_origin;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Pool, STOP_TIMEOUT, Supervisor, shard_error};
@@ -183,7 +183,7 @@ impl Supervisor {
             let text = format!("the origin {uri} shrank from {was} to {bytes} bytes");
             return Err(ApiError::refused(text));
         }
-        let sparse = origin.sparse();
+        let space = Space::of(&origin);
         let spec = VolumeSpec {
             name: volume.name.clone(),
             origin: volume.origin.clone(),
@@ -199,7 +199,7 @@ impl Supervisor {
             CommandReply::Added(id) => id,
             other => return Err(ApiError::failed(format!("the stand-in answered {other:?}"))),
         };
-        let offer = Offer { volume: volume_id, bytes, sparse, mode: Mode::PassThrough };
+        let offer = Offer { volume: volume_id, bytes, space, mode: Mode::PassThrough };
         self.export_volume(&volume.pool, &volume.name, offer)
     }
 
@@ -334,6 +334,7 @@ impl Supervisor {
         open.exports.keys().for_each(|export| drop(self.server.exports.remove(export)));
         self.inner().pools.remove(name);
         self.move_listeners(name);
+        self.devices_park(&open.handle);
         let stopped = open.handle.stop(STOP_TIMEOUT);
         stopped.map(drop).map_err(|error| shard_error(name, &error))
     }

@@ -1,6 +1,7 @@
 //! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each;
 //! a volume has at most one.
 
+use super::listen::Offer;
 use super::{FoundVolume, Supervisor, lock, shard_error};
 use crate::convert::engine_mode;
 use crate::state::{Standing, VolumeState};
@@ -91,8 +92,14 @@ impl JobCell {
 enum After {
     Nothing,
     Mode(Mode),
-    Detach { export: Option<Arc<Export>> },
-    Remove { export: Option<Arc<Export>> },
+    Detach(Offered),
+    Remove(Offered),
+}
+
+/// How a volume was offered, to offer it so again.
+struct Offered {
+    nbd: Option<Arc<Export>>,
+    device: Option<Offer>,
 }
 
 impl Supervisor {
@@ -222,6 +229,7 @@ impl Supervisor {
             let text = format!("would forget the volume {name}{lost}");
             return Ok(Done::new(Outcome::Planned, text));
         }
+        self.device_down(name, wanted.force || wanted.drop_dirty)?;
         if is_missing {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);
@@ -257,11 +265,12 @@ impl Supervisor {
         {
             return Err(problem.clone());
         }
-        let export = self.unexport(&found.pool, name);
+        let device = self.device_down(name, force)?;
+        let offered = Offered { nbd: self.unexport(&found.pool, name), device };
         let command = Command::RemoveVolume(found.snapshot.view.id);
         let after = match kind {
-            JobKind::Detach => After::Detach { export },
-            _ => After::Remove { export },
+            JobKind::Detach => After::Detach(offered),
+            _ => After::Remove(offered),
         };
         self.start_job(kind, found, command, after)
     }
@@ -341,7 +350,7 @@ impl Supervisor {
         job.look();
         let state = match answer {
             Some(CommandReply::Failed(why)) => {
-                self.job_undo(&job.pool, &after);
+                self.job_undo(job, &after);
                 let kind = match lock(&job.progress).cancelled {
                     true => ErrorKind::Cancelled,
                     false => ErrorKind::Failed,
@@ -374,11 +383,16 @@ impl Supervisor {
         job.end(state);
     }
 
-    fn job_undo(&self, pool: &str, after: &After) {
-        if let After::Detach { export: Some(export) } | After::Remove { export: Some(export) } =
-            after
+    /// Offers a volume again that was to leave.
+    fn job_undo(&self, job: &JobCell, after: &After) {
+        let (After::Detach(offered) | After::Remove(offered)) = after else { return };
+        if let Some(export) = &offered.nbd {
+            self.export_again(&job.pool, export);
+        }
+        if let Some(offer) = offered.device
+            && let Err(error) = self.export_volume(&job.pool, &job.volume, offer)
         {
-            self.export_again(pool, export);
+            tracing::error!(volume = job.volume.as_str(), "{}", error.message);
         }
     }
 
@@ -396,7 +410,7 @@ impl Supervisor {
                     }
                 })
             }
-            After::Detach { .. } => {
+            After::Detach(_) => {
                 self.forget_problem(&job.pool, name);
                 self.remember(|all| {
                     if let Some(volume) = all.volume_mut(name) {
@@ -406,7 +420,7 @@ impl Supervisor {
                     }
                 })
             }
-            After::Remove { .. } => {
+            After::Remove(_) => {
                 self.forget_problem(&job.pool, name);
                 if self.open_pool(&job.pool).is_ok_and(|open| open.bypass.is_some()) {
                     self.give_up(&job.pool, Some(name))?;

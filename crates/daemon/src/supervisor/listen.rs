@@ -1,11 +1,13 @@
 //! What NBD clients are offered, and where they are let in.
 
+use super::device::{Choice, Way};
 use super::{Opened, Supervisor};
 use crate::place::bind;
 use forebay_api::request::Export as ExportKind;
 use forebay_api::{ApiError, Mode};
 use forebay_engine::VolumeId;
 use forebay_host::frontend::nbd::{Export, Tls};
+use forebay_host::origin::Origin;
 use forebay_host::shard::{ListenerSocket, ShardHandle};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -24,12 +26,28 @@ pub(super) struct Listening {
 }
 
 /// A volume as it is offered to clients.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Offer {
     pub volume: VolumeId,
     pub bytes: u64,
-    /// Its origin tells where it has no space.
-    pub sparse: bool,
+    pub space: Space,
     pub mode: Mode,
+}
+
+/// What an origin can do with space.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Space {
+    /// It tells where it has none.
+    pub sparse: bool,
+    /// It gives it back at little cost.
+    pub punches: bool,
+}
+
+impl Space {
+    /// Of this origin.
+    pub fn of(origin: &Origin) -> Space {
+        Space { sparse: origin.sparse(), punches: origin.punches() }
+    }
 }
 
 impl Supervisor {
@@ -41,9 +59,27 @@ impl Supervisor {
     /// Offers a volume to clients, unless it shall not be.
     pub(super) fn export(&self, open: &mut Opened, name: &str, offer: Offer) {
         let kind = self.inner().store.get().volume(name).map(|known| known.export);
-        if kind == Some(ExportKind::None) {
-            return;
+        let choice = self.choose(kind.unwrap_or_default());
+        let choice = match choice.way {
+            Way::Loop => match self.device_up(&open.handle, name, offer) {
+                Ok(()) => choice,
+                Err(error) => {
+                    tracing::error!(volume = name, "its block device: {}", error.message);
+                    let why = format!("no block device: {}", error.message);
+                    let way = if kind == Some(ExportKind::Loop) { Way::None } else { Way::Nbd };
+                    Choice { way, why }
+                }
+            },
+            _ => choice,
+        };
+        let nbd = choice.way == Way::Nbd;
+        self.inner().choices.insert(name.to_string(), choice);
+        if nbd {
+            self.export_nbd(open, name, offer);
         }
+    }
+
+    fn export_nbd(&self, open: &mut Opened, name: &str, offer: Offer) {
         let export = self.server.exports.insert(Export {
             name: name.to_string(),
             description: format!("Forebay volume {name}, {}", offer.mode),
@@ -51,7 +87,7 @@ impl Supervisor {
             volume: offer.volume,
             bytes: offer.bytes / 512 * 512,
             read_only: false,
-            sparse: offer.sparse,
+            sparse: offer.space.sparse,
             fast_zero: AtomicBool::new(offer.mode.may_be_dirty()),
         });
         open.exports.insert(name.to_string(), export);

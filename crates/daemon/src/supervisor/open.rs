@@ -1,6 +1,6 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
-use super::listen::Offer;
+use super::listen::{Offer, Space};
 use super::origin::Returned;
 use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, pool_error};
@@ -226,12 +226,8 @@ impl Supervisor {
             inner.number_next += 1;
             inner.number_next
         };
-        let sparse: Vec<VolumeId> = origins
-            .usable
-            .iter()
-            .filter(|(_, origin)| origin.sparse())
-            .map(|(id, _)| *id)
-            .collect();
+        let spaces: BTreeMap<VolumeId, Space> =
+            origins.usable.iter().map(|(id, origin)| (*id, Space::of(origin))).collect();
         let notices = Arc::new(Mutex::new(VecDeque::new()));
         let settings = ShardSettings {
             pool: on_disk,
@@ -265,8 +261,8 @@ impl Supervisor {
             let mode = forebay_engine::Mode::from_raw(entry.mode).map(api_mode);
             if !opened.problems.contains_key(&name) {
                 let (bytes, mode) = (entry.bytes.get(), mode.unwrap_or_default());
-                let sparse = sparse.contains(&volume);
-                self.export(&mut opened, &name, Offer { volume, bytes, sparse, mode });
+                let space = spaces.get(&volume).copied().unwrap_or_default();
+                self.export(&mut opened, &name, Offer { volume, bytes, space, mode });
             }
         }
         Ok((opened, origins.returned))

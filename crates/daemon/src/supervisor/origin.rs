@@ -186,6 +186,8 @@ impl Supervisor {
     /// Puts the origin as it is now under a volume, and forgets what was cached of it.
     pub(super) fn replace_origin(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
         let view = &found.snapshot.view;
+        // The kernel keeps its requests until the volume is there again.
+        self.device_park(&view.name);
         let reply = found
             .open
             .handle

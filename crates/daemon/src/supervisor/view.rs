@@ -1,7 +1,7 @@
 //! Answers to questions, from snapshots of the pools and what is remembered.
 
 use super::bypass::with_dirty;
-use super::{FoundVolume, Opened, Pool, Supervisor, shard_error};
+use super::{FoundVolume, Inner, Opened, Pool, Supervisor, shard_error};
 use crate::convert::{api_mode, hex, pool_counters, reason_meaning, volume_counters};
 use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{
@@ -236,6 +236,12 @@ impl Supervisor {
         infos
     }
 
+    /// By what a volume is reached.
+    fn export_shown(&self, inner: &Inner, open: &Opened, name: &str) -> Option<String> {
+        let uri = || open.exports.contains_key(name).then(|| self.export_uri(name));
+        inner.shown_device(name).or_else(uri)
+    }
+
     fn volume_info(
         &self,
         pool: &str,
@@ -298,7 +304,8 @@ impl Supervisor {
             dirty_bytes: stats.dirty_blocks * BLOCK_SIZE as u64,
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),
-            export: open.exports.contains_key(&view.name).then(|| self.export_uri(&view.name)),
+            export: self.export_shown(&inner, open, &view.name),
+            export_why: inner.choices.get(&view.name).map(|choice| choice.why.clone()),
             clients: volume.clients as u64,
             job,
             attention,
@@ -353,6 +360,7 @@ fn absent_volume(volume: &VolumeState, pool: Option<&Pool>) -> VolumeInfo {
         hit_ratio_5m: None,
         hit_ratio_1h: None,
         export: None,
+        export_why: None,
         clients: 0,
         job: None,
         attention,

@@ -1,6 +1,6 @@
 //! Making volumes and bringing them back.
 
-use super::listen::Offer;
+use super::listen::{Offer, Space};
 use super::plan::{Wanted, same_file};
 use super::pool::Made;
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, random_uuid, shard_error};
@@ -8,7 +8,7 @@ use crate::convert::{api_mode, device_error, engine_mode};
 use crate::state::{Standing, VolumeState};
 use forebay_api::reply::Done;
 use forebay_api::request::{
-    CacheRequest, ChangedOrigin, Export, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
+    CacheRequest, ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
     name_from_origin,
 };
 use forebay_api::size::human;
@@ -58,6 +58,7 @@ impl Supervisor {
     pub(super) fn cache(self: &Arc<Self>, request: &CacheRequest) -> Result<Done, ApiError> {
         let name = request.name.clone().unwrap_or_else(|| name_from_origin(&request.origin));
         check_name(&name).map_err(ApiError::usage)?;
+        self.check_export(request.export)?;
         for device in &request.devices {
             if same_file(device, &request.origin) {
                 let text = format!("{device} cannot be both the origin and its cache");
@@ -82,7 +83,7 @@ impl Supervisor {
             origin: request.origin.clone(),
             pool: Some(pool_name.clone()),
             mode: request.mode,
-            export: Export::Auto,
+            export: request.export,
             dry_run: request.dry_run,
         };
         let mut planned = match &user {
@@ -135,7 +136,11 @@ impl Supervisor {
             volume.mode
         );
         let mut done = Done::new(Outcome::Changed, text);
-        if let Some(uri) = &volume.export {
+        if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
+            done.messages.push(format!("use it at    {device}"));
+            done.messages.push(format!("try it       sudo mkfs.ext4 {device}  (erases it)"));
+            done.messages.push(format!("             sudo mount {device} /mnt"));
+        } else if let Some(uri) = &volume.export {
             let socket = self.nbd_socket.display();
             done.messages.push(format!("reach it at  {uri}"));
             done.messages.push(format!("try it       nbdinfo '{uri}'"));
@@ -172,6 +177,7 @@ impl Supervisor {
         request: &VolumeCreate,
     ) -> Result<Done, ApiError> {
         check_name(&request.name).map_err(ApiError::usage)?;
+        self.check_export(request.export)?;
         if let Some(done) = self.is_this_volume(request)? {
             return Ok(done);
         }
@@ -237,7 +243,7 @@ impl Supervisor {
             tracing::info!(volume = request.name.as_str(), "{notice}");
         }
         let bytes = origin.bytes();
-        let sparse = origin.sparse();
+        let space = Space::of(&origin);
         let spec = VolumeSpec {
             name: request.name.clone(),
             origin: request.origin.clone(),
@@ -276,7 +282,7 @@ impl Supervisor {
                 });
             }
         };
-        self.export_volume(pool, &request.name, Offer { volume, bytes, sparse, mode })?;
+        self.export_volume(pool, &request.name, Offer { volume, bytes, space, mode })?;
         tracing::info!(pool, volume = request.name.as_str(), mode = mode.name(), "volume added");
         Ok(())
     }

@@ -32,6 +32,7 @@ impl Daemon {
         daemon.wait_for_control();
         let path = |name| daemon.path(name).to_str().unwrap().to_owned();
         let request = CacheRequest {
+            export: forebay_api::request::Export::Auto,
             origin: path("origin"),
             devices: vec![path("cache")],
             name: Some("data".to_owned()),

@@ -225,7 +225,7 @@ impl Ring {
     /// it.
     ///
     /// # Safety
-    /// Whatever the command makes the kernel read or write stays valid for it, and `fd` open, until the
+    /// What the command makes the kernel read or write stays valid, and `fd` open, until the
     /// [`Arrival::Port`] of `key` and `tag`.
     #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
     pub unsafe fn port_cmd16(

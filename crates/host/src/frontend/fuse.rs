@@ -3,9 +3,11 @@
 //! The file is mounted over a regular file, so that there are no directories. [`wire`] is the
 //! protocol, as pure functions of bytes; [`port`] answers the kernel on the shard's thread.
 
+mod connect;
 mod port;
 pub mod wire;
 
+pub use connect::{Connection, DEVICE, connect};
 pub(crate) use port::FusePort;
 pub use port::FuseSetup;
 

@@ -150,11 +150,17 @@ impl FusePort {
                 Some(libc::EAGAIN) => return false,
                 // The request was withdrawn while it was read.
                 Some(libc::ENOENT | libc::EINTR) => {}
+                // The loop device let go of the file: nobody uses it.
+                Some(libc::ENODEV) => {
+                    self.ended = true;
+                    return false;
+                }
                 _ => {
                     self.ended = true;
                     let volume = self.volume.0;
                     link.tell(format!(
-                        "the FUSE mount of volume {volume} ended ({e}); attach the volume again"
+                        "the FUSE connection of volume {volume} broke ({e}); detach the volume \
+                         and attach it again"
                     ));
                     return false;
                 }

@@ -1,0 +1,345 @@
+//! Block devices of the kernel for volumes: which way a volume is made visible, the devices, and
+//! their links. A device outlives the daemon: see [`super::holding`].
+//!
+//! A device is a loop device over a file on FUSE. Another kind of device is another [`Way`], and
+//! another variant of [`forebay_host::shard::PortSetup`].
+
+use super::listen::Offer;
+use super::{COMMAND_TIMEOUT, Inner, Supervisor};
+use crate::state::DeviceState;
+use forebay_api::ApiError;
+use forebay_api::request::Export;
+use forebay_host::frontend::fuse::{self, FuseSetup, wire::Agreed};
+use forebay_host::loop_device::{self, Ended, LoopDevice};
+use forebay_host::shard::{PortSetup, ShardHandle};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Bytes of the block of a device, where the volume's size allows it.
+const BLOCK_BYTES: u64 = 4096;
+const SECTOR_BYTES: u64 = 512;
+
+/// A way to make a volume visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A loop device over a file on FUSE.
+    Loop,
+    /// The daemon's NBD socket.
+    Nbd,
+    /// Not at all.
+    None,
+}
+
+/// A way, and why it is this one.
+#[derive(Debug, Clone)]
+pub(super) struct Choice {
+    pub way: Way,
+    pub why: String,
+}
+
+/// A device. The kernel keeps its requests while nobody serves it.
+pub(super) struct Device {
+    pub loop_device: LoopDevice,
+    pub agreed: Agreed,
+    pub fuse: OwnedFd,
+    /// The port that serves it: its shard and its key.
+    pub port: Option<(ShardHandle, u32)>,
+    /// How the volume was offered by it.
+    pub offer: Option<Offer>,
+}
+
+impl Inner {
+    /// The path of a volume's device, if it is served.
+    pub(super) fn shown_device(&self, volume: &str) -> Option<String> {
+        let device = self.devices.get(volume).filter(|device| device.port.is_some())?;
+        let link = self.device_dir.join(volume);
+        let leads = fs::read_link(&link).is_ok_and(|target| target == device.loop_device.path());
+        let path = if leads { link } else { device.loop_device.path() };
+        Some(path.display().to_string())
+    }
+}
+
+/// Whether this process can make loop devices over FUSE.
+///
+/// # Errors
+/// What is missing, and what to do.
+fn can_loop() -> Result<(), ApiError> {
+    if !forebay_host::is_root() {
+        return Err(ApiError::refused("a loop device needs root")
+            .action("run forebayd as root, or use --export nbd"));
+    }
+    for (device, module) in [(fuse::DEVICE, "fuse"), (loop_device::CONTROL, "loop")] {
+        if let Err(error) = File::options().read(true).write(true).open(device) {
+            return Err(ApiError::refused(format!("a loop device needs {device}: {error}"))
+                .action(format!("load the module: modprobe {module}"))
+                .action("or use --export nbd"));
+        }
+    }
+    Ok(())
+}
+
+impl Supervisor {
+    /// Refuses an export that this machine cannot make.
+    pub(super) fn check_export(&self, export: Export) -> Result<(), ApiError> {
+        if export == Export::Loop { can_loop() } else { Ok(()) }
+    }
+
+    /// The way to make a volume visible.
+    pub(super) fn choose(&self, wanted: Export) -> Choice {
+        let chose = |way, why: &str| Choice { way, why: why.to_string() };
+        match wanted {
+            Export::None => chose(Way::None, "none, as asked"),
+            Export::Nbd => chose(Way::Nbd, "nbd, as asked"),
+            Export::Loop => chose(Way::Loop, "loop, as asked"),
+            Export::Auto if !self.is_system => chose(
+                Way::Nbd,
+                "nbd: a daemon with a state directory of its own makes no block devices unless \
+                 asked (--export loop)",
+            ),
+            Export::Auto => match can_loop() {
+                Ok(()) => chose(Way::Loop, "loop: FUSE and loop devices are there"),
+                Err(error) => Choice { way: Way::Nbd, why: format!("nbd: {}", error.message) },
+            },
+        }
+    }
+
+    /// Makes a volume's device, or serves the one that is there.
+    pub(super) fn device_up(
+        &self,
+        shard: &ShardHandle,
+        name: &str,
+        offer: Offer,
+    ) -> Result<(), ApiError> {
+        let known = self.inner().devices.remove(name);
+        let taken = known.and_then(|device| match self.device_take_over(shard, &device, offer) {
+            Ok(port) => Some(Device { port: Some(port), offer: Some(offer), ..device }),
+            Err(error) => {
+                tracing::error!(volume = name, "its block device is lost: {}", error.message);
+                self.device_forget(name, device);
+                None
+            }
+        });
+        let is_new = taken.is_none();
+        let device = match taken {
+            Some(device) => device,
+            None => self.device_new(shard, name, offer)?,
+        };
+        let path = device.loop_device.path();
+        if is_new {
+            let held = self
+                .remember(|all| all.devices.push(state_of(name, &device)))
+                .and_then(|()| self.hold(name, device.fuse.as_fd()));
+            if let Err(error) = held {
+                tracing::warn!(volume = name, "its device ends with forebayd: {}", error.message);
+            }
+        }
+        self.device_link(name, &path);
+        self.inner().devices.insert(name.to_string(), device);
+        let what = if is_new { "made" } else { "taken over" };
+        tracing::info!(volume = name, "block device {} {what}", path.display());
+        Ok(())
+    }
+
+    /// Serves a device that had another owner.
+    fn device_take_over(
+        &self,
+        shard: &ShardHandle,
+        device: &Device,
+        offer: Offer,
+    ) -> Result<(ShardHandle, u32), ApiError> {
+        let fuse = device.fuse.try_clone().map_err(|e| system("keep the FUSE device", &e))?;
+        let port = attach(shard, fuse, device.agreed, offer, true)?;
+        let there = device.loop_device.is_there();
+        if !there.as_ref().is_ok_and(|there| *there) {
+            let _ = shard.detach_port(port.1, COMMAND_TIMEOUT);
+            let path = device.loop_device.path();
+            let why = there.err().map_or("it is another one now".to_string(), |e| e.to_string());
+            return Err(ApiError::failed(format!("{}: {why}", path.display())));
+        }
+        if device.loop_device.bytes().is_ok_and(|bytes| bytes != offer.bytes)
+            && let Err(error) = device.loop_device.resize()
+        {
+            tracing::warn!("{}: {error}", device.loop_device.path().display());
+        }
+        Ok(port)
+    }
+
+    fn device_new(
+        &self,
+        shard: &ShardHandle,
+        name: &str,
+        offer: Offer,
+    ) -> Result<Device, ApiError> {
+        can_loop()?;
+        let connection = fuse::connect().map_err(|e| system("make a file on FUSE", &e))?;
+        let agreed = connection.agreed;
+        let own = connection.device.try_clone().map_err(|e| system("keep the FUSE device", &e))?;
+        let port = attach(shard, own, agreed, offer, false)?;
+        let large = offer.bytes.is_multiple_of(BLOCK_BYTES);
+        let block_bytes = if large { BLOCK_BYTES } else { SECTOR_BYTES };
+        let made = connection.open_file().and_then(|file| {
+            LoopDevice::attach(file, block_bytes as u32, &format!("forebay:{name}"))
+        });
+        let loop_device = made.map_err(|error| {
+            let _ = shard.detach_port(port.1, COMMAND_TIMEOUT);
+            system("make a loop device", &error)
+        })?;
+        if !offer.space.punches
+            && let Err(error) = loop_device.forbid_discard()
+        {
+            tracing::warn!(volume = name, "discards are offered and will be refused: {error}");
+        }
+        let fuse = connection.device;
+        Ok(Device { loop_device, agreed, fuse, port: Some(port), offer: Some(offer) })
+    }
+
+    /// Has nobody serve a volume's device for a while: the kernel keeps its requests.
+    pub(super) fn device_park(&self, name: &str) {
+        let port = self.inner().devices.get_mut(name).and_then(|device| device.port.take());
+        if let Some((shard, key)) = port
+            && let Err(error) = shard.detach_port(key, COMMAND_TIMEOUT)
+        {
+            tracing::warn!(volume = name, "{error}");
+        }
+    }
+
+    /// The shard ends, and with it its ports.
+    pub(super) fn devices_park(&self, shard: &ShardHandle) {
+        for device in self.inner().devices.values_mut() {
+            if device.port.as_ref().is_some_and(|(own, _)| own.number() == shard.number()) {
+                device.port = None;
+            }
+        }
+    }
+
+    /// Ends a volume's device, unless it is in use. With `force`, whoever uses it gets errors.
+    /// Returns how the volume was offered.
+    pub(super) fn device_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
+        let Some(device) = self.inner().devices.remove(name) else { return Ok(None) };
+        let path = device.loop_device.path();
+        let ended = match device.port {
+            Some(_) => device.loop_device.end(),
+            None if device.loop_device.is_mounted() => Ok(Ended::Busy),
+            None => Ok(Ended::Free),
+        };
+        let refused = match ended {
+            Ok(Ended::Free) => None,
+            Ok(Ended::Busy) if force => {
+                let _ = device.loop_device.end_with_last_user();
+                None
+            }
+            Ok(Ended::Busy) => {
+                let text =
+                    format!("the block device {} of volume {name} is in use", path.display());
+                Some(
+                    ApiError::refused(text)
+                        .action(format!("unmount it: umount {}", path.display()))
+                        .action("or let those who use it have errors: --force"),
+                )
+            }
+            Err(error) => Some(system("end the loop device", &error)),
+        };
+        let offer = device.offer;
+        match refused {
+            Some(error) => {
+                self.inner().devices.insert(name.to_string(), device);
+                Err(error)
+            }
+            None => {
+                self.device_forget(name, device);
+                Ok(offer)
+            }
+        }
+    }
+
+    /// Lets go of everything of a device. Its connection ends, and with it what still uses it.
+    fn device_forget(&self, name: &str, device: Device) {
+        let Device { loop_device, fuse, port, .. } = device;
+        if let Some((shard, key)) = port
+            && let Err(error) = shard.detach_port(key, COMMAND_TIMEOUT)
+        {
+            tracing::warn!(volume = name, "{error}");
+        }
+        self.unhold(name);
+        drop(fuse);
+        if let Err(error) = loop_device.end_dead() {
+            tracing::warn!(volume = name, "{error}");
+        }
+        let link = self.inner().device_dir.join(name);
+        if fs::read_link(&link).is_ok_and(|target| target == loop_device.path()) {
+            let _ = fs::remove_file(link);
+        }
+        if let Err(error) = self.remember(|all| all.devices.retain(|it| it.volume != name)) {
+            tracing::warn!(volume = name, "{}", error.message);
+        }
+    }
+
+    /// At the stop: ends the devices that nobody uses. Those in use wait for the next daemon.
+    pub(super) fn devices_leave(&self) {
+        let names: Vec<String> = self.inner().devices.keys().cloned().collect();
+        for name in names {
+            match self.device_down(&name, false) {
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::info!(volume = name.as_str(), "{}; it waits", error.message);
+                }
+            }
+        }
+    }
+
+    /// Leaves a link of the volume's name to its device.
+    fn device_link(&self, name: &str, device: &Path) {
+        let dir = self.inner().device_dir.clone();
+        if let Err(error) = put_link(&dir, name, device) {
+            tracing::warn!(volume = name, "the link in {}: {error}", dir.display());
+        }
+    }
+}
+
+fn put_link(dir: &Path, name: &str, device: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let beside: PathBuf = dir.join(format!(".{name}"));
+    let _ = fs::remove_file(&beside);
+    symlink(device, &beside)?;
+    fs::rename(&beside, dir.join(name))
+}
+
+fn attach(
+    shard: &ShardHandle,
+    device: OwnedFd,
+    agreed: Agreed,
+    offer: Offer,
+    taken_over: bool,
+) -> Result<(ShardHandle, u32), ApiError> {
+    let setup = FuseSetup {
+        device,
+        volume: offer.volume,
+        bytes: offer.bytes,
+        agreed,
+        punch: offer.space.punches,
+        taken_over,
+    };
+    let key = shard.attach_port(PortSetup::Fuse(setup), COMMAND_TIMEOUT);
+    let key = key.map_err(|error| ApiError::failed(error.to_string()))?;
+    Ok((shard.clone(), key))
+}
+
+fn system(what: &str, error: &std::io::Error) -> ApiError {
+    let text = error.to_string();
+    let text = if text.starts_with(what) { text } else { format!("{what}: {text}") };
+    ApiError::failed(text).action("or reach the volume without the kernel: --export nbd")
+}
+
+fn state_of(name: &str, device: &Device) -> DeviceState {
+    DeviceState {
+        volume: name.to_string(),
+        boot: super::holding::boot(),
+        number: device.loop_device.number,
+        file_system: device.loop_device.file_system,
+        fuse_minor: device.agreed.minor,
+        fuse_flags: device.agreed.flags,
+        fuse_bytes_max: device.agreed.bytes_max,
+    }
+}

@@ -1,0 +1,122 @@
+//! Open files handed from process to process, and a process that lives on by itself.
+
+use super::check;
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Room for one descriptor as control data, aligned as it must be.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Sends bytes with at most one descriptor.
+pub fn send_with(socket: RawFd, bytes: &[u8], fd: Option<RawFd>) -> io::Result<()> {
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut message = super::empty_message();
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    if let Some(fd) = fd {
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: pure arithmetic.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<c_int>() as u32) } as _;
+        // SAFETY: the control data has room for one header and one descriptor.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as _;
+            libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd);
+        }
+    }
+    // SAFETY: the message and all that it points to are valid for the call.
+    let sent = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+    match usize::try_from(sent) {
+        Ok(count) if count == bytes.len() => Ok(()),
+        Ok(_) => Err(io::Error::from(io::ErrorKind::WriteZero)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Receives exactly `bytes`, and a descriptor if one comes with them. Says how many bytes came:
+/// fewer only at the end of the stream.
+pub fn receive_with(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = super::empty_message();
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_WAITALL;
+    // SAFETY: the message and all that it points to are valid for the call.
+    let count = unsafe { libc::recvmsg(socket, &raw mut message, flags) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    let mut passed = None;
+    // SAFETY: the kernel filled in the control data and its length; each descriptor in it is new
+    // and belongs to nobody else.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                for index in 0..bytes / size_of::<c_int>() {
+                    passed = Some(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    Ok((count, passed))
+}
+
+/// The user at the other end of a unix socket.
+pub fn peer_user(socket: RawFd) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the structure and its length are valid for the call.
+    let result =
+        unsafe { libc::getsockopt(socket, level, name, (&raw mut peer).cast(), &raw mut len) };
+    check(result).map(|_| peer.uid)
+}
+
+/// The user that this process runs as.
+pub fn own_user() -> u32 {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Goes on as a process of its own: in a session of its own, not a child of whoever started it,
+/// without its standard files. Returns in the new process only.
+///
+/// # Errors
+/// The system refuses a process. The old one goes on then.
+pub fn leave_parent() -> io::Result<()> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    // SAFETY: the process has one thread, so the child may do what it likes.
+    if check(unsafe { libc::fork() })? > 0 {
+        // SAFETY: ends the old process without running what belongs to the new one.
+        unsafe { libc::_exit(0) }
+    }
+    // SAFETY: these calls take no pointers; the standard files are given away on purpose.
+    unsafe {
+        libc::setsid();
+        for fd in 0..3 {
+            libc::dup2(null.as_raw_fd(), fd);
+        }
+        libc::chdir(c"/".as_ptr());
+    }
+    // Better this small process lives than its memory is free. Needs a right; without it, so be it.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    Ok(())
+}
+
+/// Takes over a descriptor that was passed at the start of the process.
+pub fn take_inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl takes no pointers here; a descriptor that is not open is an error.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
+    // SAFETY: it is open, and whoever started the process gave it to us to keep.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
