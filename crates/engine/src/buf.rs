@@ -2,6 +2,7 @@
 //! sharing.
 
 use forebay_format::BLOCK_SIZE;
+use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Memory aligned as direct I/O wants it.
@@ -13,22 +14,22 @@ struct Page([u8; BLOCK_SIZE]);
 pub struct Buf {
     pages: Box<[Page]>,
     len: usize,
-    /// A number for the executor: for example the index of a registered buffer. The engine keeps it
-    /// as it is.
-    pub tag: u32,
+    /// A number that the executor has given to this memory: its place among the kernel's registered
+    /// buffers. It lives as long as the memory; the engine leaves it alone.
+    pub mark: Option<Arc<u32>>,
 }
 
 impl Buf {
     /// A buffer that owns no memory.
     pub fn empty() -> Buf {
-        Buf { pages: Box::new([]), len: 0, tag: u32::MAX }
+        Buf { pages: Box::new([]), len: 0, mark: None }
     }
 
     /// `len` bytes of zeros.
     pub fn zeroed(len: usize) -> Buf {
         let pages = <[Page]>::new_box_zeroed_with_elems(len.div_ceil(BLOCK_SIZE))
             .expect("an allocation of a buffer fits the address space");
-        Buf { pages, len, tag: u32::MAX }
+        Buf { pages, len, mark: None }
     }
 
     /// Bytes in use.

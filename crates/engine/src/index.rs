@@ -199,7 +199,7 @@ impl Index {
     fn other(&self, bucket: usize, tag: u64) -> usize {
         let count = self.buckets.len();
         let random = (tag + 1).wrapping_mul(MULTIPLIER) >> 32;
-        let distance = (random * count as u64 >> 32) as usize;
+        let distance = ((random * count as u64) >> 32) as usize;
         if distance >= bucket { distance - bucket } else { distance + count - bucket }
     }
 

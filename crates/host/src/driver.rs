@@ -1,11 +1,13 @@
 //! The shard's only wait: device I/O, sockets, other threads' wakes and time, through io_uring where it is
 //! allowed, else through epoll (device I/O then runs on [worker threads](crate::executor)).
 
+mod fixed;
 mod poll;
 mod ring;
 
 use crate::device::Device;
 use crate::waker::Waker;
+use forebay_engine::Buf;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -74,40 +76,26 @@ impl Driver {
         matches!(self, Driver::Ring(_))
     }
 
-    /// Starts to read `len` bytes at `offset` of a device.
+    /// Starts to read from `offset` of a device into a buffer, all but its first so many bytes.
     ///
     /// # Safety
-    /// `memory` is valid for writes of `len` bytes, nobody uses it, and the device stays open, until the
-    /// [`Arrival::Io`] of `slot`. The driver is a ring.
-    pub unsafe fn read(
-        &mut self,
-        slot: u32,
-        file: &Device,
-        offset: u64,
-        memory: *mut u8,
-        len: u32,
-    ) {
+    /// The buffer stays, nobody uses it, and the device stays open, until the [`Arrival::Io`] of `slot`. The
+    /// driver is a ring.
+    pub unsafe fn read(&mut self, slot: u32, file: &Device, offset: u64, buf: (&mut Buf, usize)) {
         let Driver::Ring(ring) = self else { unreachable!("asked before") };
         // SAFETY: as the caller promises.
-        unsafe { ring.read(slot, file, offset, memory, len) }
+        unsafe { ring.read(slot, file, offset, buf) }
     }
 
-    /// Starts to write `len` bytes at `offset` of a device.
+    /// Starts to write a buffer, all but its first so many bytes, to `offset` of a device.
     ///
     /// # Safety
-    /// `memory` is valid for reads of `len` bytes, unchanged, and the device stays open, until the
-    /// [`Arrival::Io`] of `slot`. The driver is a ring.
-    pub unsafe fn write(
-        &mut self,
-        slot: u32,
-        file: &Device,
-        offset: u64,
-        memory: *const u8,
-        len: u32,
-    ) {
+    /// The buffer stays, unchanged, and the device stays open, until the [`Arrival::Io`] of `slot`. The
+    /// driver is a ring.
+    pub unsafe fn write(&mut self, slot: u32, file: &Device, offset: u64, buf: (&mut Buf, usize)) {
         let Driver::Ring(ring) = self else { unreachable!("asked before") };
         // SAFETY: as the caller promises.
-        unsafe { ring.write(slot, file, offset, memory, len) }
+        unsafe { ring.write(slot, file, offset, buf) }
     }
 
     /// Starts to flush a device, which must stay open until the [`Arrival::Io`] of `slot`.

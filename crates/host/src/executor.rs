@@ -157,19 +157,13 @@ impl Executor {
     fn start_slot(&mut self, driver: &mut Driver, slot: u32) {
         let job = self.jobs.get_mut(slot).expect("a job of the ring");
         let device = job.device.as_ref().expect("the ring has only work on devices");
-        let left = (job.buf.len() - job.done) as u32;
         let offset = job.offset + job.done as u64;
+        let left = (&mut job.buf, job.done);
         match job.work {
-            Work::Read => {
-                let memory = job.buf.bytes_mut()[job.done..].as_mut_ptr();
-                // SAFETY: job, buffer and device stay in the slab, untouched, until this slot arrives.
-                unsafe { driver.read(slot, device, offset, memory, left) }
-            }
-            Work::Write => {
-                let memory = job.buf.bytes()[job.done..].as_ptr();
-                // SAFETY: as above.
-                unsafe { driver.write(slot, device, offset, memory, left) }
-            }
+            // SAFETY: job, buffer and device stay in the slab, untouched, until this slot arrives.
+            Work::Read => unsafe { driver.read(slot, device, offset, left) },
+            // SAFETY: as above.
+            Work::Write => unsafe { driver.write(slot, device, offset, left) },
             _ => driver.flush(slot, device),
         }
     }

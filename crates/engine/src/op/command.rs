@@ -51,7 +51,7 @@ impl Engine {
     pub(crate) fn base_for(&self, blocks: u64) -> Option<u64> {
         let taken = self.volumes.iter().flatten().map(|v| (v.base, v.base + v.blocks()));
         let keys_max = self.index.keys_max().min(self.ram.keys_max());
-        base_among(&mut taken.collect(), blocks, keys_max)
+        base_among(&mut taken.collect::<Vec<_>>(), blocks, keys_max)
     }
 
     fn volume_add(&mut self, id: CommandId, spec: VolumeSpec) {
@@ -369,7 +369,7 @@ impl Engine {
 
 /// The first stretch of the keys below `keys_max` that has room for `blocks`, where others are
 /// taken.
-pub(crate) fn base_among(taken: &mut Vec<(u64, u64)>, blocks: u64, keys_max: u64) -> Option<u64> {
+pub(crate) fn base_among(taken: &mut [(u64, u64)], blocks: u64, keys_max: u64) -> Option<u64> {
     taken.sort_unstable();
     let mut base = 0;
     for &(from, to) in taken.iter() {

@@ -1,8 +1,10 @@
 //! io_uring: one system call for a batch of everything.
 
+use super::fixed::Fixed;
 use super::{Arrival, PORT_KEYS};
 use crate::device::Device;
 use crate::waker::Waker;
+use forebay_engine::Buf;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -36,6 +38,7 @@ type Entry = squeue::Entry128;
 
 pub(crate) struct Ring {
     ring: IoUring<Entry>,
+    fixed: Fixed,
     waker: Waker,
     /// Whether a wait for the waker is under way.
     waking: bool,
@@ -62,7 +65,8 @@ impl Ring {
         if !able || !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
             return Err(io::Error::other("this kernel's io_uring is too old"));
         }
-        Ok(Ring { ring, waker: waker.clone(), waking: false })
+        let fixed = Fixed::new(&ring.submitter());
+        Ok(Ring { ring, fixed, waker: waker.clone(), waking: false })
     }
 
     /// The kernel's newest ways of running completions only when we wait, else older ones.
@@ -106,11 +110,16 @@ impl Ring {
         slot: u32,
         file: &Device,
         offset: u64,
-        memory: *mut u8,
-        len: u32,
+        (buf, done): (&mut Buf, usize),
     ) {
+        let place = self.fixed.place(&self.ring.submitter(), buf);
+        let memory = &mut buf.bytes_mut()[done..];
+        let (memory, len) = (memory.as_mut_ptr(), memory.len() as u32);
         let fd = types::Fd(file.file_for(offset, u64::from(len)).as_raw_fd());
-        let entry = opcode::Read::new(fd, memory, len).offset(offset).build();
+        let entry = match place {
+            Some(place) => opcode::ReadFixed::new(fd, memory, len, place).offset(offset).build(),
+            None => opcode::Read::new(fd, memory, len).offset(offset).build(),
+        };
         // SAFETY: as the caller promises.
         unsafe { self.push(entry.user_data(IO | u64::from(slot))) }
     }
@@ -122,11 +131,16 @@ impl Ring {
         slot: u32,
         file: &Device,
         offset: u64,
-        memory: *const u8,
-        len: u32,
+        (buf, done): (&mut Buf, usize),
     ) {
+        let place = self.fixed.place(&self.ring.submitter(), buf);
+        let memory = &buf.bytes()[done..];
+        let (memory, len) = (memory.as_ptr(), memory.len() as u32);
         let fd = types::Fd(file.file_for(offset, u64::from(len)).as_raw_fd());
-        let entry = opcode::Write::new(fd, memory, len).offset(offset).build();
+        let entry = match place {
+            Some(place) => opcode::WriteFixed::new(fd, memory, len, place).offset(offset).build(),
+            None => opcode::Write::new(fd, memory, len).offset(offset).build(),
+        };
         // SAFETY: as the caller promises.
         unsafe { self.push(entry.user_data(IO | u64::from(slot))) }
     }

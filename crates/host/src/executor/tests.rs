@@ -170,9 +170,19 @@ fn distrust_is_written_down() {
 /// The file-size limit of the process stands in for a full disk: the kernel refuses in the same place.
 #[test]
 fn a_full_disk_under_a_file_is_no_space() {
+    const NAME: &str = "executor::tests::a_full_disk_under_a_file_is_no_space";
+    if std::env::var_os("FOREBAY_TEST_ALONE").is_none() {
+        // The limit is the whole process's: other tests must not run in it.
+        let own = std::env::current_exe().expect("the test's program");
+        let mut alone = std::process::Command::new(own);
+        alone.args([NAME, "--exact", "--nocapture"]).env("FOREBAY_TEST_ALONE", "1");
+        let output = alone.output().expect("the test's program runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
     let limited = libc::rlimit { rlim_cur: 16 << 20, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the limit is valid for the call; ignoring the signal leaves the error of the write. Tests
-    // run in a process of their own each under nextest, and others here stay below the limit.
+    // SAFETY: the limit is valid for the call; ignoring the signal leaves the error of the write.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limited), 0);

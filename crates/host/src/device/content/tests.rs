@@ -91,7 +91,7 @@ fn what_the_real_tools_make_is_recognised() {
     for (tool, arguments, expected) in cases {
         let dir = TempDir::new().unwrap();
         let path = image(&dir, &[]);
-        if *tool == "mkfs.xfs" {
+        if matches!(*tool, "mkfs.xfs" | "mkfs.btrfs") {
             File::options().write(true).open(&path).unwrap().set_len(512 << 20).unwrap();
         }
         if run(tool, arguments, &path) {
