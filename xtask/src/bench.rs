@@ -5,10 +5,11 @@
 //! adds rows.
 
 mod burst;
-mod daemon;
+pub mod daemon;
 mod demo;
 mod engine;
 mod fio;
+mod fuse;
 mod limited;
 mod nbd;
 mod nbd_client;
@@ -25,9 +26,10 @@ use results::Results;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 8] = [
+const BENCHES: [Bench; 9] = [
     ("engine", engine::run),
     ("nbd", nbd::run),
+    ("fuse", fuse::run),
     ("limited", limited::run),
     ("spindle", spindle::run),
     ("burst", burst::run),
@@ -51,7 +53,9 @@ pub fn run(names: &[String]) -> Result<()> {
         );
     }
     // The engine's bench is built by `cargo bench`; the others run what a user runs.
-    if names != ["engine"] {
+    if names == ["fuse"] {
+        command::cargo(&["build", "--release", "-p", "forebay-daemon", "-p", "forebay-cli"])?;
+    } else if names != ["engine"] {
         command::cargo(&["build", "--release", "--workspace"])?;
     }
     let wanted = |bench: &&Bench| names.is_empty() || names.iter().any(|name| name == bench.0);

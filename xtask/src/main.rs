@@ -4,6 +4,7 @@
 mod bench;
 mod check;
 mod command;
+mod e2e;
 mod golden;
 mod tidy;
 mod vm;
@@ -41,6 +42,11 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// What a user does with a block device, on this machine: needs root, FUSE and loop devices.
+    E2e {
+        /// Which ones; all if none is named.
+        names: Vec<String>,
+    },
     /// Scenarios in a virtual machine with stock kernels, and power cuts.
     Vm(vm::Arguments),
     /// The part of `vm` that runs in the virtual machine.
@@ -70,6 +76,7 @@ fn main() -> Result<()> {
         Task::Tidy { shrink } => tidy::run(root(), shrink),
         Task::Bench { names } => bench::run(&names),
         Task::Demo { arguments } => demo(&arguments),
+        Task::E2e { names } => e2e::run(&names),
         Task::Vm(arguments) => vm::run(&arguments),
         Task::Guest => vm::guest::main(),
         Task::Golden => golden::write(&root().join("crates/format/tests/golden")),

@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const TRIES_MAX: u32 = 16;
 /// Where free devices are asked for.
 pub const CONTROL: &str = "/dev/loop-control";
+/// What the label of each of our devices starts with, before the name of its volume.
+const LABEL: &str = "forebay:";
 /// Most bytes of a label.
 const LABEL_BYTES: usize = 63;
 
@@ -46,14 +48,14 @@ fn open(number: u32) -> io::Result<File> {
 }
 
 impl LoopDevice {
-    /// Puts a file behind a free loop device, with direct I/O. `label` is what `losetup` and the
-    /// kernel show.
+    /// Puts a file behind a free loop device, with direct I/O. `name` tells people whose it is.
     ///
     /// # Errors
     /// There is no free device, or the kernel refuses the file.
-    pub fn attach(file: File, block_bytes: u32, label: &str) -> io::Result<LoopDevice> {
+    pub fn attach(file: File, block_bytes: u32, name: &str) -> io::Result<LoopDevice> {
         let mut info = LoopInfo::empty();
         info.flags = ioctl::LOOP_DIRECT_IO;
+        let label = format!("{LABEL}{name}");
         let len = label.len().min(LABEL_BYTES);
         info.file_name[..len].copy_from_slice(&label.as_bytes()[..len]);
         within(LIMIT, "make a loop device", move || {
@@ -87,7 +89,7 @@ impl LoopDevice {
     pub fn is_there(self) -> io::Result<bool> {
         within(LIMIT, "look at the loop device", move || {
             let status = open(self.number).and_then(|device| ioctl::loop_status(&device));
-            Ok(status.is_ok_and(|status| status.device == self.file_system))
+            Ok(status.is_ok_and(|status| self.is(&status)))
         })
     }
 
@@ -120,9 +122,15 @@ impl LoopDevice {
             match ioctl::loop_status(&device) {
                 // The file system that it was on has ended.
                 Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => ioctl::loop_clear(&device),
+                // The kernel remembers for a moment what was behind it.
+                Ok(status) if self.is(&status) => ioctl::loop_clear(&device),
                 _ => Ok(()),
             }
         })
+    }
+
+    fn is(self, status: &LoopInfo) -> bool {
+        status.device == self.file_system && status.file_name.starts_with(LABEL.as_bytes())
     }
 
     /// Whether somebody has it for himself, as a mount does.
@@ -138,7 +146,7 @@ impl LoopDevice {
         }
         let device = open(self.number)?;
         match ioctl::loop_status(&device) {
-            Ok(status) if status.device == self.file_system => ioctl::loop_clear(&device)?,
+            Ok(status) if self.is(&status) => ioctl::loop_clear(&device)?,
             // Free, or a device of somebody else: ours has ended.
             Ok(_) => return Ok(Ended::Free),
             Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Ok(Ended::Free),
@@ -148,7 +156,7 @@ impl LoopDevice {
         drop(device);
         let device = open(self.number)?;
         match ioctl::loop_status(&device) {
-            Ok(mut status) if status.device == self.file_system => {
+            Ok(mut status) if self.is(&status) => {
                 status.flags &= !ioctl::LOOP_AUTOCLEAR;
                 ioctl::loop_set_status(&device, &status)?;
                 Ok(Ended::Busy)
@@ -165,7 +173,7 @@ impl LoopDevice {
         within(LIMIT, "end the loop device", move || {
             let device = open(self.number)?;
             match ioctl::loop_status(&device) {
-                Ok(status) if status.device == self.file_system => ioctl::loop_clear(&device),
+                Ok(status) if self.is(&status) => ioctl::loop_clear(&device),
                 _ => Ok(()),
             }
         })

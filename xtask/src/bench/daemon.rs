@@ -84,6 +84,44 @@ impl Daemon {
         bail!("forebayd does not answer after {START_TIMEOUT:?}")
     }
 
+    /// The state directory.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Kills it without warning.
+    pub fn kill(&mut self) {
+        // It may have ended already; then there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Stops it in order.
+    ///
+    /// # Errors
+    /// If it does not end, or not well.
+    pub fn stop(&mut self) -> Result<()> {
+        output(Command::new("kill").arg(self.child.id().to_string()))?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                anyhow::ensure!(status.success(), "forebayd ended badly: {status}");
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("forebayd does not end after {START_TIMEOUT:?}")
+    }
+
+    /// Starts it again after [`Daemon::stop`] or [`Daemon::kill`].
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = spawn(&self.state, &self.prefix)?;
+        self.wait_until_it_answers()
+    }
+
     /// The NBD socket.
     pub fn nbd_socket(&self) -> PathBuf {
         self.state.join("nbd.sock")
@@ -120,7 +158,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if let Ok(Some(status)) = self.child.try_wait() {
+        if let Ok(Some(status)) = self.child.try_wait()
+            && status.code().is_some_and(|code| code != 0)
+        {
             let log = std::fs::read_to_string(self.state.join("log")).unwrap_or_default();
             eprintln!("forebayd ended by itself: {status}; its log:\n{log}");
         }

@@ -179,9 +179,9 @@ impl Supervisor {
         let port = attach(shard, own, agreed, offer, false)?;
         let large = offer.bytes.is_multiple_of(BLOCK_BYTES);
         let block_bytes = if large { BLOCK_BYTES } else { SECTOR_BYTES };
-        let made = connection.open_file().and_then(|file| {
-            LoopDevice::attach(file, block_bytes as u32, &format!("forebay:{name}"))
-        });
+        let made = connection
+            .open_file()
+            .and_then(|file| LoopDevice::attach(file, block_bytes as u32, name));
         let loop_device = made.map_err(|error| {
             let _ = shard.detach_port(port.1, COMMAND_TIMEOUT);
             system("make a loop device", &error)
