@@ -1,8 +1,9 @@
-//! The shard's ports: front ends that are block devices of the kernel.
+//! The shard's ports: front ends that are block devices of a kernel, the host's or a guest's.
 
 use crate::driver::{Driver, PORT_KEYS};
 use crate::frontend::fuse::{FusePort, FuseSetup};
 use crate::frontend::port::{PortAnswer, PortLink, PortRequest};
+use crate::frontend::vhost::{QueuePort, QueueSetup};
 use crate::notice::Notices;
 use crate::slab::Slab;
 use forebay_engine::{BufPool, VolumeId};
@@ -21,23 +22,28 @@ const BUFS_BYTES: usize = 64 << 20;
 pub enum PortSetup {
     /// A file on FUSE.
     Fuse(FuseSetup),
+    /// A queue of a guest's disk.
+    Vhost(QueueSetup),
 }
 
 /// One port, by its kind.
 enum Port {
     Fuse(Box<FusePort>),
+    Vhost(Box<QueuePort>),
 }
 
 impl Port {
     fn new(setup: PortSetup) -> Port {
         match setup {
             PortSetup::Fuse(setup) => Port::Fuse(Box::new(FusePort::new(setup))),
+            PortSetup::Vhost(setup) => Port::Vhost(Box::new(QueuePort::new(setup))),
         }
     }
 
     fn volume(&self) -> VolumeId {
         match self {
             Port::Fuse(fuse) => fuse.volume,
+            Port::Vhost(queue) => queue.volume,
         }
     }
 
@@ -45,6 +51,7 @@ impl Port {
     fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
         match self {
             Port::Fuse(fuse) => fuse.start(link),
+            Port::Vhost(queue) => queue.start(link),
         }
     }
 
@@ -52,6 +59,7 @@ impl Port {
     fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
         match self {
             Port::Fuse(fuse) => fuse.arrived(link, tag, result),
+            Port::Vhost(queue) => queue.arrived(link, tag, result),
         }
     }
 
@@ -59,6 +67,7 @@ impl Port {
     fn complete(&mut self, link: &mut PortLink, tag: u32, answer: PortAnswer) {
         match self {
             Port::Fuse(fuse) => fuse.complete(link, tag, answer),
+            Port::Vhost(queue) => queue.complete(link, tag, answer),
         }
     }
 
@@ -66,6 +75,7 @@ impl Port {
     fn arm(&mut self, link: &mut PortLink) {
         match self {
             Port::Fuse(fuse) => fuse.arm(link),
+            Port::Vhost(queue) => queue.arm(link),
         }
     }
 
@@ -75,6 +85,7 @@ impl Port {
     fn stop(&mut self) {
         match self {
             Port::Fuse(fuse) => fuse.stop(),
+            Port::Vhost(queue) => queue.stop(),
         }
     }
 
@@ -82,12 +93,14 @@ impl Port {
     fn is_at_rest(&self) -> bool {
         match self {
             Port::Fuse(fuse) => fuse.is_at_rest(),
+            Port::Vhost(queue) => queue.is_at_rest(),
         }
     }
 
     fn release(self, bufs: &mut BufPool) {
         match self {
             Port::Fuse(fuse) => fuse.release(bufs),
+            Port::Vhost(queue) => queue.release(bufs),
         }
     }
 }

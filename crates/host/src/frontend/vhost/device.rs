@@ -1,0 +1,395 @@
+//! The vhost-user protocol of one connection: what the other side says of its memory and queues, and
+//! queues handed to the shard and taken back.
+
+use super::inflight::{self, Region};
+use super::queue::{QUEUE_SIZE_MAX, QueueSetup};
+use super::request;
+use super::server::VhostVolume;
+use crate::shard::PortSetup;
+use crate::sys;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::*;
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use virtio_queue::{Queue, QueueT};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
+
+/// Queues of one disk.
+pub const QUEUES_MAX: u16 = 16;
+/// How long a queue may take to come to rest.
+const REST: Duration = Duration::from_secs(60);
+
+/// Feature bits of virtio and virtio-blk.
+const BLK_SEG_MAX: u64 = 1 << 2;
+const BLK_BLK_SIZE: u64 = 1 << 6;
+const BLK_FLUSH: u64 = 1 << 9;
+const BLK_TOPOLOGY: u64 = 1 << 10;
+const BLK_MQ: u64 = 1 << 12;
+const BLK_DISCARD: u64 = 1 << 13;
+const BLK_WRITE_ZEROES: u64 = 1 << 14;
+const RING_INDIRECT: u64 = 1 << 28;
+const RING_EVENT_IDX: u64 = 1 << 29;
+const PROTOCOL: u64 = 1 << 30;
+const VERSION_1: u64 = 1 << 32;
+
+const FEATURES: u64 = BLK_SEG_MAX
+    | BLK_BLK_SIZE
+    | BLK_FLUSH
+    | BLK_TOPOLOGY
+    | BLK_MQ
+    | BLK_DISCARD
+    | BLK_WRITE_ZEROES
+    | RING_INDIRECT
+    | RING_EVENT_IDX
+    | PROTOCOL
+    | VERSION_1;
+
+/// A piece of the other side's memory.
+#[derive(Debug, Clone, Copy)]
+struct Mapped {
+    guest: u64,
+    user: u64,
+    bytes: u64,
+}
+
+/// What is known of a queue.
+#[derive(Debug, Default)]
+struct Ring {
+    size: u16,
+    /// Descriptors, available and used ring, as addresses of the other side's process.
+    addresses: Option<[u64; 3]>,
+    base: u16,
+    kick: Option<File>,
+    call: Option<File>,
+    enabled: bool,
+    /// On the shard: its key there, and where it says how far it came.
+    served: Option<(u32, Arc<AtomicU16>)>,
+}
+
+/// The disk of one connection.
+pub(super) struct Device {
+    volume: VhostVolume,
+    features: u64,
+    memory: Option<Arc<GuestMemoryMmap>>,
+    mapped: Vec<Mapped>,
+    rings: Vec<Ring>,
+    inflight: Option<Region>,
+}
+
+impl Device {
+    pub fn new(volume: VhostVolume) -> Device {
+        let rings = (0..QUEUES_MAX).map(|_| Ring::default()).collect();
+        Device { volume, features: 0, memory: None, mapped: Vec::new(), rings, inflight: None }
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut Ring> {
+        self.rings.get_mut(index as usize).ok_or(Error::InvalidParam)
+    }
+
+    /// The guest's address of an address of the other side's process.
+    fn guest(&self, user: u64) -> Option<GuestAddress> {
+        let within = |m: &&Mapped| (m.user..m.user + m.bytes).contains(&user);
+        self.mapped.iter().find(within).map(|m| GuestAddress(user - m.user + m.guest))
+    }
+
+    /// Hands a queue to the shard if it is complete and wanted, and takes it back if it is not.
+    fn settle(&mut self, index: usize) -> Result<()> {
+        let ring = &self.rings[index];
+        let wanted = ring.enabled && ring.kick.is_some() && ring.addresses.is_some();
+        match (wanted && self.memory.is_some(), ring.served.is_some()) {
+            (true, false) => self.serve(index),
+            (false, true) => self.take_back(index),
+            _ => Ok(()),
+        }
+    }
+
+    fn serve(&mut self, index: usize) -> Result<()> {
+        let ring = &self.rings[index];
+        let addresses = ring.addresses.expect("seen by the caller");
+        let memory = Arc::clone(self.memory.as_ref().expect("seen by the caller"));
+        let mut queue = Queue::new(QUEUE_SIZE_MAX).map_err(|_| Error::BackendInternalError)?;
+        let [table, avail, used] = addresses.map(|address| self.guest(address));
+        let placed = queue.try_set_size(ring.size).and_then(|()| {
+            let nowhere = virtio_queue::Error::FindMemoryRegion;
+            queue.try_set_desc_table_address(table.ok_or(nowhere)?)?;
+            let nowhere = virtio_queue::Error::FindMemoryRegion;
+            queue.try_set_avail_ring_address(avail.ok_or(nowhere)?)?;
+            let nowhere = virtio_queue::Error::FindMemoryRegion;
+            queue.try_set_used_ring_address(used.ok_or(nowhere)?)
+        });
+        placed.map_err(|_| Error::InvalidParam)?;
+        queue.set_event_idx(self.features & RING_EVENT_IDX != 0);
+        queue.set_next_avail(ring.base);
+        queue.set_ready(true);
+        let log = self.inflight.as_ref().and_then(|region| region.queue(index, ring.size));
+        let (kick, call) = (ring.kick.as_ref().expect("seen by the caller"), ring.call.as_ref());
+        let next_avail = Arc::new(AtomicU16::new(ring.base));
+        let setup = QueueSetup {
+            volume: self.volume.volume,
+            name: self.volume.name_bytes(),
+            memory,
+            queue,
+            kick: kick.try_clone().map_err(Error::ReqHandlerError)?,
+            call: call.map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?,
+            log,
+            durable_writes: self.features & BLK_FLUSH == 0,
+            next_avail: Arc::clone(&next_avail),
+        };
+        let attached = self.volume.shard.attach_port(PortSetup::Vhost(setup), REST);
+        let key = attached.map_err(|_| Error::BackendInternalError)?;
+        self.rings[index].served = Some((key, next_avail));
+        Ok(())
+    }
+
+    fn take_back(&mut self, index: usize) -> Result<()> {
+        let Some((key, next_avail)) = self.rings[index].served.take() else { return Ok(()) };
+        let ended = self.volume.shard.detach_port(key, REST);
+        self.rings[index].base = next_avail.load(Ordering::Acquire);
+        // A shard that is gone has let the queue go.
+        match ended {
+            Err(crate::shard::ShardError::Timeout(_)) => Err(Error::BackendInternalError),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes all queues back.
+    pub fn take_all_back(&mut self) -> Result<()> {
+        let ended: Vec<Result<()>> =
+            (0..self.rings.len()).map(|index| self.take_back(index)).collect();
+        ended.into_iter().collect()
+    }
+
+    /// Changes something of a queue, which is not served meanwhile.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Ring)) -> Result<()> {
+        self.ring(index)?;
+        self.take_back(index as usize)?;
+        change(&mut self.rings[index as usize]);
+        self.settle(index as usize)
+    }
+}
+
+/// Whether a file has these bytes: what is mapped beyond its end ends the process when it is touched.
+fn holds(file: &File, offset: u64, bytes: u64) -> bool {
+    let end = offset.checked_add(bytes);
+    end.is_some_and(|end| file.metadata().is_ok_and(|metadata| end <= metadata.len()))
+}
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.take_all_back()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.take_all_back()?;
+        self.rings.iter_mut().for_each(|ring| ring.enabled = false);
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(FEATURES)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !FEATURES != 0 {
+            return Err(Error::InvalidParam);
+        }
+        if features & !PROTOCOL != self.features & !PROTOCOL {
+            self.take_all_back()?;
+        }
+        self.features = features;
+        for index in 0..self.rings.len() {
+            // Without the protocol's features nothing says when a queue may run.
+            self.rings[index].enabled |= features & PROTOCOL == 0;
+            self.settle(index)?;
+        }
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        self.take_all_back()?;
+        (self.memory, self.mapped) = (None, Vec::new());
+        let mut made = Vec::new();
+        for (region, file) in regions.iter().zip(files) {
+            let (bytes, user) = (region.memory_size, region.user_addr);
+            let sane = user.checked_add(bytes).is_some();
+            if !sane || !holds(&file, region.mmap_offset, bytes) {
+                return Err(Error::InvalidParam);
+            }
+            let offset = FileOffset::new(file, region.mmap_offset);
+            let at = GuestAddress(region.guest_phys_addr);
+            let mapped = GuestRegionMmap::from_range(at, bytes as usize, Some(offset));
+            made.push(mapped.map_err(|_| Error::InvalidParam)?);
+            self.mapped.push(Mapped { guest: region.guest_phys_addr, user, bytes });
+        }
+        let memory = GuestMemoryMmap::from_regions(made).map_err(|_| Error::InvalidParam)?;
+        self.memory = Some(Arc::new(memory));
+        (0..self.rings.len()).try_for_each(|index| self.settle(index))?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let size = u16::try_from(num).ok().filter(|&n| n.is_power_of_two() && n <= QUEUE_SIZE_MAX);
+        let size = size.ok_or(Error::InvalidParam)?;
+        self.change(index, |ring| ring.size = size)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        self.change(index, |ring| ring.addresses = Some([descriptor, available, used]))
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
+        self.change(index, |ring| ring.base = base)
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.ring(index)?;
+        self.take_back(index as usize)?;
+        // The queue stands until it gets a new kick.
+        let ring = &mut self.rings[index as usize];
+        (ring.kick, ring.call) = (None, None);
+        Ok(VhostUserVringState::new(index, u32::from(ring.base)))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.change(index.into(), |ring| ring.kick = fd)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.change(index.into(), |ring| ring.call = fd)
+    }
+
+    fn set_vring_err(&mut self, _index: u8, _fd: Option<File>) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD)
+    }
+
+    fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(QUEUES_MAX.into())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.ring(index)?.enabled = enable;
+        self.settle(index as usize)
+    }
+
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Result<Vec<u8>> {
+        let config = request::config(self.volume.bytes, QUEUES_MAX);
+        let at = |n: usize| config.get(n).copied().unwrap_or(0);
+        let (offset, size) = (offset as usize, size as usize);
+        Ok((offset..offset.saturating_add(size)).map(at).collect())
+    }
+
+    fn set_config(
+        &mut self,
+        _offset: u32,
+        _buf: &[u8],
+        _flags: VhostUserConfigFlags,
+    ) -> Result<()> {
+        Err(Error::InvalidOperation("nothing of the disk's configuration can be changed"))
+    }
+
+    fn set_backend_req_fd(&mut self, _backend: Backend) {}
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        Err(Error::InvalidOperation("a disk has no display"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InvalidOperation("a disk shares no objects"))
+    }
+
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let (queues, size) = (wanted.num_queues, wanted.queue_size);
+        if queues == 0 || queues > QUEUES_MAX || size == 0 || size > QUEUE_SIZE_MAX {
+            return Err(Error::InvalidParam);
+        }
+        let bytes = (inflight::queue_bytes(size) * usize::from(queues)) as u64;
+        let file = sys::memory_file(bytes).map_err(Error::ReqHandlerError)?;
+        Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
+    }
+
+    fn set_inflight_fd(&mut self, told: &VhostUserInflight, file: File) -> Result<()> {
+        let (queues, size) = (told.num_queues, told.queue_size);
+        if queues > QUEUES_MAX || size > QUEUE_SIZE_MAX {
+            return Err(Error::InvalidParam);
+        }
+        self.take_all_back()?;
+        let region = Region::map(file, told.mmap_offset, queues, size);
+        self.inflight = Some(region.map_err(Error::ReqHandlerError)?);
+        (0..self.rings.len()).try_for_each(|index| self.settle(index))
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_ATTACHED_FD_ENTRIES as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        _region: &VhostUserSingleMemoryRegion,
+        _fd: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        Err(Error::InvalidOperation("memory is told as a whole"))
+    }
+
+    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        Err(Error::InvalidOperation("memory is told as a whole"))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InvalidOperation("a disk has no state to move"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("a disk has no state to move"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(Error::InvalidOperation("a disk shares no memory"))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(Error::InvalidOperation("live migration is not supported"))
+    }
+}

@@ -1,0 +1,194 @@
+//! What a queue has taken and not answered, in memory that the other side keeps while this process is
+//! replaced (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
+//!
+//! A process that is killed has made its stores in program order, and nobody else writes here, so the
+//! order of the stores below is what a successor sees.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vm_memory::volatile_memory::Error;
+use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+
+/// Bytes before the descriptors' states, and of each of these.
+const HEAD_BYTES: usize = 16;
+const STATE_BYTES: usize = 16;
+/// Queues begin at multiples of this.
+const ALIGNMENT: usize = 64;
+const VERSION: u16 = 1;
+
+const VERSION_AT: usize = 8;
+const COUNT_AT: usize = 10;
+const LAST_HEAD_AT: usize = 12;
+const USED_AT: usize = 14;
+/// In a state: the flag, and the number that orders requests.
+const COUNTER_AT: usize = 8;
+
+/// Bytes that one queue takes.
+pub fn queue_bytes(queue_size: u16) -> usize {
+    (HEAD_BYTES + STATE_BYTES * usize::from(queue_size)).next_multiple_of(ALIGNMENT)
+}
+
+/// The memory of all queues.
+#[derive(Debug, Clone)]
+pub struct Region {
+    memory: Arc<MmapRegion>,
+    queue_size: u16,
+}
+
+impl Region {
+    /// Maps it.
+    ///
+    /// # Errors
+    /// The file is too small, or cannot be mapped.
+    pub fn map(file: File, offset: u64, queues: u16, queue_size: u16) -> io::Result<Region> {
+        let bytes = queue_bytes(queue_size) * usize::from(queues);
+        let end = offset.checked_add(bytes as u64);
+        if bytes == 0 || end.is_none_or(|end| file.metadata().is_ok_and(|m| m.len() < end)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the region is too small"));
+        }
+        let memory = MmapRegion::from_file(FileOffset::new(file, offset), bytes)
+            .map_err(io::Error::other)?;
+        Ok(Region { memory: Arc::new(memory), queue_size })
+    }
+
+    /// The part of one queue, if it fits.
+    pub fn queue(&self, index: usize, size: u16) -> Option<QueueLog> {
+        let start = index.checked_mul(queue_bytes(self.queue_size))?;
+        let end = start + queue_bytes(size);
+        (size <= self.queue_size && end <= self.memory.size()).then(|| QueueLog {
+            memory: Arc::clone(&self.memory),
+            start,
+            size,
+            counter: 0,
+        })
+    }
+}
+
+/// The part of one queue.
+#[derive(Debug)]
+pub struct QueueLog {
+    memory: Arc<MmapRegion>,
+    start: usize,
+    size: u16,
+    counter: u64,
+}
+
+impl QueueLog {
+    fn slice(&self, at: usize, len: usize) -> VolatileSlice<'_> {
+        self.memory.get_slice(self.start + at, len).expect("checked when it was made")
+    }
+
+    fn get16(&self, at: usize) -> u16 {
+        self.slice(at, 2).load(0, Ordering::Acquire).expect("aligned and inside")
+    }
+
+    fn set16(&self, at: usize, value: u16) {
+        self.slice(at, 2).store(value, 0, Ordering::Release).expect("aligned and inside");
+    }
+
+    fn state(&self, head: u16) -> VolatileSlice<'_> {
+        self.slice(HEAD_BYTES + STATE_BYTES * usize::from(head), STATE_BYTES)
+    }
+
+    fn set_state(&self, head: u16, taken: u8) {
+        let stored: Result<(), Error> = self.state(head).store(taken, 0, Ordering::Release);
+        stored.expect("inside");
+    }
+
+    /// Begins to keep a queue whose used index is `used`. Returns the requests that were taken and not
+    /// answered, in the order in which they were taken.
+    pub fn open(&mut self, used: u16) -> Vec<u16> {
+        if self.get16(VERSION_AT) != VERSION || self.get16(COUNT_AT) != self.size {
+            for head in 0..self.size {
+                self.set_state(head, 0);
+            }
+            self.set16(COUNT_AT, self.size);
+            self.set16(USED_AT, used);
+            self.set16(VERSION_AT, VERSION);
+            return Vec::new();
+        }
+        if self.get16(USED_AT) != used {
+            // The last answer was given and not noted.
+            let last = self.get16(LAST_HEAD_AT);
+            if last < self.size {
+                self.set_state(last, 0);
+            }
+            self.set16(USED_AT, used);
+        }
+        let counter = |head: u16| -> u64 {
+            self.state(head).load(COUNTER_AT, Ordering::Acquire).expect("aligned and inside")
+        };
+        let taken = |head: &u16| {
+            let flag: u8 = self.state(*head).load(0, Ordering::Acquire).expect("inside");
+            flag == 1
+        };
+        let mut heads: Vec<(u64, u16)> =
+            (0..self.size).filter(taken).map(|head| (counter(head), head)).collect();
+        heads.sort_unstable();
+        self.counter = heads.last().map_or(0, |&(counter, _)| counter.wrapping_add(1));
+        heads.into_iter().map(|(_, head)| head).collect()
+    }
+
+    /// A request was taken from the queue.
+    pub fn take(&mut self, head: u16) {
+        let stored: Result<(), Error> =
+            self.state(head).store(self.counter, COUNTER_AT, Ordering::Release);
+        stored.expect("aligned and inside");
+        self.counter = self.counter.wrapping_add(1);
+        self.set_state(head, 1);
+    }
+
+    /// A request is about to be answered.
+    pub fn answering(&self, head: u16) {
+        self.set16(LAST_HEAD_AT, head);
+    }
+
+    /// It is answered: the used index is `used` now.
+    pub fn answered(&self, head: u16, used: u16) {
+        self.set_state(head, 0);
+        self.set16(USED_AT, used);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> Region {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(2 * queue_bytes(8) as u64).unwrap();
+        Region::map(file, 0, 2, 8).unwrap()
+    }
+
+    #[test]
+    fn a_successor_finds_what_was_not_answered_in_order() {
+        let region = region();
+        let mut log = region.queue(1, 8).unwrap();
+        assert_eq!(log.open(5), &[] as &[u16]);
+        for head in [3, 1, 7] {
+            log.take(head);
+        }
+        log.answering(1);
+        log.answered(1, 6);
+        assert_eq!(region.queue(1, 8).unwrap().open(6), [3, 7]);
+        // Killed between the answer and its note: the used index has moved.
+        log.answering(3);
+        let mut successor = region.queue(1, 8).unwrap();
+        assert_eq!(successor.open(7), [7]);
+        successor.take(3);
+        assert_eq!(region.queue(1, 8).unwrap().open(7), [7, 3]);
+        assert_eq!(region.queue(0, 8).unwrap().open(0), &[] as &[u16], "queues are apart");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let region = region();
+        assert!(region.queue(2, 8).is_none());
+        assert!(region.queue(0, 16).is_none());
+        let small = tempfile::tempfile().unwrap();
+        assert!(Region::map(small, 0, 1, 8).is_err());
+        assert!(Region::map(tempfile::tempfile().unwrap(), u64::MAX, 1, 8).is_err());
+    }
+}

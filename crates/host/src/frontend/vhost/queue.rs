@@ -1,0 +1,480 @@
+//! One virtqueue on a shard: a kick wakes it, requests are taken until none is left, answers go back with
+//! one notification for all that ended together.
+
+use super::inflight::QueueLog;
+use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
+use crate::frontend::port::{PortAnswer, PortLink};
+use crate::slab::Slab;
+use crate::sys;
+use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind, VolumeId};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use virtio_queue::desc::split::Descriptor;
+use virtio_queue::{Queue, QueueT};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
+
+/// Descriptors of a queue.
+pub const QUEUE_SIZE_MAX: u16 = 1024;
+/// Bytes of one request to the engine; a longer one is several parts.
+const PART_BYTES: u64 = 1 << 20;
+/// Parts of a request.
+const PARTS_MAX: u64 = 32;
+/// Segments of a request.
+const SEGMENTS_MAX: usize = 1024;
+/// The tag under which the kick is waited on.
+const KICK: u32 = u32::MAX;
+/// Descriptor flags.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+const DESCRIPTOR_BYTES: u64 = size_of::<Descriptor>() as u64;
+
+/// What a queue is made of.
+#[derive(Debug)]
+pub struct QueueSetup {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Name of the disk, for the guest.
+    pub name: [u8; ID_BYTES],
+    /// The guest's memory.
+    pub memory: Arc<GuestMemoryMmap>,
+    /// Where the queue lies there, and how far it has come.
+    pub queue: Queue,
+    /// Tells that there are requests.
+    pub kick: File,
+    /// Tells the guest that there are answers.
+    pub call: Option<File>,
+    /// What was taken and not answered.
+    pub(super) log: Option<QueueLog>,
+    /// The guest knows nothing of a volatile cache: each write is durable before its answer.
+    pub durable_writes: bool,
+    /// Where the next request to take stands when the queue has come to rest.
+    pub next_avail: Arc<AtomicU16>,
+}
+
+/// A stretch of the guest's memory.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    address: GuestAddress,
+    len: u32,
+}
+
+/// A request that is not answered.
+#[derive(Debug, Default)]
+struct Slot {
+    head: u16,
+    /// Where its data goes.
+    data: Vec<Segment>,
+    status: GuestAddress,
+    /// Bytes for the guest, without the status.
+    bytes: u64,
+    /// Parts that the engine has.
+    parts: u32,
+    error: Option<IoError>,
+}
+
+/// The other side broke the rules of the queue: it is not served until it is set up again.
+#[derive(Debug)]
+struct Broken(&'static str);
+
+/// One virtqueue.
+pub(crate) struct QueuePort {
+    pub volume: VolumeId,
+    setup: QueueSetup,
+    slots: Slab<Slot>,
+    /// Segments of the request being taken: for us, and for the guest.
+    readable: Vec<Segment>,
+    writable: Vec<Segment>,
+    /// Vectors to use again.
+    spare: Vec<Vec<Segment>>,
+    /// Answers were given of which the guest does not know.
+    signal: bool,
+    polling: bool,
+    cancelling: bool,
+    stopping: bool,
+    broken: bool,
+}
+
+impl QueuePort {
+    pub fn new(setup: QueueSetup) -> QueuePort {
+        QueuePort {
+            volume: setup.volume,
+            setup,
+            slots: Slab::default(),
+            readable: Vec::new(),
+            writable: Vec::new(),
+            spare: Vec::new(),
+            signal: false,
+            polling: false,
+            cancelling: false,
+            stopping: false,
+            broken: false,
+        }
+    }
+
+    /// Begins to take requests; first those that an earlier owner of the queue took and did not answer.
+    ///
+    /// # Errors
+    /// The queue does not lie in the guest's memory, or the kick is no descriptor to wait on.
+    pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
+        let setup = &mut self.setup;
+        sys::set_nonblocking(setup.kick.as_raw_fd(), true)?;
+        let outside = |_| io::Error::new(io::ErrorKind::InvalidInput, "the queue is not in memory");
+        if !setup.queue.is_valid(&*setup.memory) {
+            return Err(outside(()));
+        }
+        let used = setup.queue.used_idx(&*setup.memory, Ordering::Acquire);
+        let used = used.map_err(|_| outside(()))?.0;
+        setup.queue.set_next_used(used);
+        let Some(log) = &mut setup.log else {
+            self.take_all(link);
+            return Ok(());
+        };
+        let again = log.open(used);
+        setup.queue.set_next_avail(used.wrapping_add(again.len() as u16));
+        for head in again {
+            if let Err(broken) = self.begin(link, head) {
+                self.give_up(link, &broken);
+            }
+        }
+        self.take_all(link);
+        Ok(())
+    }
+
+    /// The kick came, or the wait for it has ended.
+    pub fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
+        assert_eq!(tag, KICK, "nothing else is started");
+        (self.polling, self.cancelling) = (false, false);
+        if result == -libc::ECANCELED || self.stopping {
+            return;
+        }
+        // The count does not matter, and if another took it there is nothing to clear.
+        let _ = (&self.setup.kick).read(&mut [0; 8]);
+        self.take_all(link);
+    }
+
+    /// Takes requests until there are none.
+    fn take_all(&mut self, link: &mut PortLink) {
+        while !self.broken && !self.stopping {
+            let memory = Arc::clone(&self.setup.memory);
+            let quiet = self.setup.queue.disable_notification(&*memory);
+            while let Some(chain) = self.setup.queue.pop_descriptor_chain(&*memory) {
+                let head = chain.head_index();
+                if let Some(log) = &mut self.setup.log {
+                    log.take(head);
+                }
+                if let Err(broken) = self.begin(link, head) {
+                    return self.give_up(link, &broken);
+                }
+            }
+            match quiet.and_then(|()| self.setup.queue.enable_notification(&*memory)) {
+                // Some came after the last look and before notifications were on.
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => return self.give_up(link, &Broken("its rings are not in memory")),
+            }
+        }
+    }
+
+    fn give_up(&mut self, link: &mut PortLink, broken: &Broken) {
+        self.broken = true;
+        link.tell(format!(
+            "a queue of the guest's disk on volume {} is broken ({}); it is served again after the \
+             guest's driver or machine has been restarted",
+            self.volume.0, broken.0
+        ));
+    }
+
+    /// Finds the segments of the request that begins at a descriptor.
+    fn walk(&mut self, head: u16) -> Result<(), Broken> {
+        self.readable.clear();
+        self.writable.clear();
+        let (mut table, mut count) =
+            (GuestAddress(self.setup.queue.desc_table()), u32::from(self.setup.queue.size()));
+        let (mut index, mut left, mut indirect) = (u32::from(head), count, false);
+        loop {
+            if index >= count || left == 0 {
+                return Err(Broken("a chain of descriptors leaves its table"));
+            }
+            left -= 1;
+            let at = table.checked_add(u64::from(index) * DESCRIPTOR_BYTES);
+            let read = at.and_then(|at| self.setup.memory.read_obj::<Descriptor>(at).ok());
+            let descriptor = read.ok_or(Broken("a descriptor is not in memory"))?;
+            if descriptor.flags() & INDIRECT != 0 {
+                let entries = u64::from(descriptor.len()) / DESCRIPTOR_BYTES;
+                if indirect || entries == 0 || entries > SEGMENTS_MAX as u64 {
+                    return Err(Broken("an indirect table is not valid"));
+                }
+                indirect = true;
+                (table, count) = (descriptor.addr(), entries as u32);
+                (index, left) = (0, count);
+                continue;
+            }
+            let segment = Segment { address: descriptor.addr(), len: descriptor.len() };
+            match (descriptor.flags() & WRITE != 0, self.writable.is_empty()) {
+                (true, _) => self.writable.push(segment),
+                (false, true) => self.readable.push(segment),
+                (false, false) => return Err(Broken("its parts are in the wrong order")),
+            }
+            if self.readable.len() + self.writable.len() > SEGMENTS_MAX {
+                return Err(Broken("a request has too many segments"));
+            }
+            if descriptor.flags() & NEXT == 0 {
+                return Ok(());
+            }
+            index = u32::from(descriptor.next());
+        }
+    }
+
+    /// Begins the request whose first descriptor this is.
+    fn begin(&mut self, link: &mut PortLink, head: u16) -> Result<(), Broken> {
+        self.walk(head)?;
+        if self.slots.len() >= usize::from(self.setup.queue.size()) {
+            return Err(Broken("it holds more requests than it has room for"));
+        }
+        let last = self.writable.last().filter(|last| last.len > 0);
+        let last = last.ok_or(Broken("a request has no room for its status"))?;
+        let status = last.address.checked_add(u64::from(last.len) - 1);
+        let status = status.ok_or(Broken("an address is too large"))?;
+        let mut bytes = [0; HEAD_BYTES];
+        if !self.copy_in(&self.readable, 0, &mut bytes) {
+            return Err(Broken("a request has no head"));
+        }
+        let room: u64 = self.writable.iter().map(|segment| u64::from(segment.len)).sum();
+        let mut data = self.spare.pop().unwrap_or_default();
+        data.clone_from(&self.writable);
+        let slot = Slot { head, data, status, ..Slot::default() };
+        let tag = self.slots.insert(slot);
+        match request::parse_head(&bytes) {
+            Some(Call::Read(offset)) => self.read(link, tag, offset, room - 1),
+            Some(Call::Write(offset)) => self.write(link, tag, offset),
+            Some(Call::Flush) => {
+                self.submit(link, tag, RequestKind::Flush, (0, 0), Buf::empty());
+            }
+            Some(Call::Name) => self.name(tag, room - 1),
+            Some(Call::Discard) => self.range(link, tag, false),
+            Some(Call::WriteZeroes) => self.range(link, tag, true),
+            Some(Call::Unknown) => self.finish(tag, Status::Unsupported),
+            None => self.finish(tag, Status::Error),
+        }
+        Ok(())
+    }
+
+    /// Copies from these segments, without their first so many bytes. Whether all was there.
+    fn copy_in(&self, segments: &[Segment], mut skip: u64, mut out: &mut [u8]) -> bool {
+        for segment in segments {
+            let len = u64::from(segment.len);
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let part = ((len - skip) as usize).min(out.len());
+            let (now, rest) = out.split_at_mut(part);
+            let from = segment.address.checked_add(skip);
+            if from.is_none_or(|from| self.setup.memory.read_slice(now, from).is_err()) {
+                return false;
+            }
+            (out, skip) = (rest, 0);
+            if out.is_empty() {
+                break;
+            }
+        }
+        out.is_empty()
+    }
+
+    /// Copies to these segments, behind their first so many bytes. Whether all found room.
+    fn copy_out(&self, segments: &[Segment], mut skip: u64, mut data: &[u8]) -> bool {
+        for segment in segments {
+            let len = u64::from(segment.len);
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            let (now, rest) = data.split_at(((len - skip) as usize).min(data.len()));
+            let to = segment.address.checked_add(skip);
+            if to.is_none_or(|to| self.setup.memory.write_slice(now, to).is_err()) {
+                return false;
+            }
+            (data, skip) = (rest, 0);
+            if data.is_empty() {
+                break;
+            }
+        }
+        data.is_empty()
+    }
+
+    fn slot(&mut self, tag: u32) -> &mut Slot {
+        self.slots.get_mut(tag).expect("a slot stays until it is answered")
+    }
+
+    /// Gives the engine a part of a request. The tag holds the slot, and the part's number above it.
+    fn submit(
+        &mut self,
+        link: &mut PortLink,
+        tag: u32,
+        kind: RequestKind,
+        (offset, len): (u64, u64),
+        buf: Buf,
+    ) {
+        self.slot(tag & 0xffff).parts += 1;
+        let (volume, fua) = (self.volume, self.setup.durable_writes && kind != RequestKind::Read);
+        link.submit(
+            tag,
+            Request { volume, kind, offset, len, fua: fua && kind != RequestKind::Flush, buf },
+        );
+    }
+
+    fn read(&mut self, link: &mut PortLink, tag: u32, offset: u64, len: u64) {
+        let end = offset.checked_add(len);
+        if len == 0 || len > PARTS_MAX * PART_BYTES || end.is_none() {
+            return self.finish(tag, Status::Error);
+        }
+        self.slot(tag).bytes = len;
+        for part in 0..len.div_ceil(PART_BYTES) {
+            let at = part * PART_BYTES;
+            let bytes = PART_BYTES.min(len - at);
+            let buf = link.bufs.take(bytes as usize);
+            let kind = RequestKind::Read;
+            self.submit(link, tag | (part as u32) << 16, kind, (offset + at, bytes), buf);
+        }
+    }
+
+    fn write(&mut self, link: &mut PortLink, tag: u32, offset: u64) {
+        let len: u64 = self.readable.iter().map(|segment| u64::from(segment.len)).sum();
+        let len = len - HEAD_BYTES as u64;
+        let end = offset.checked_add(len);
+        if len == 0 || len > PARTS_MAX * PART_BYTES || end.is_none() {
+            return self.finish(tag, Status::Error);
+        }
+        let mut parts: Vec<(u32, (u64, u64), Buf)> = Vec::new();
+        for part in 0..len.div_ceil(PART_BYTES) {
+            let at = part * PART_BYTES;
+            let bytes = PART_BYTES.min(len - at);
+            let mut buf = link.bufs.take(bytes as usize);
+            if !self.copy_in(&self.readable, HEAD_BYTES as u64 + at, buf.bytes_mut()) {
+                link.bufs.give(buf);
+                parts.into_iter().for_each(|(.., buf)| link.bufs.give(buf));
+                return self.finish(tag, Status::Error);
+            }
+            parts.push((part as u32, (offset + at, bytes), buf));
+        }
+        for (part, range, buf) in parts {
+            self.submit(link, tag | part << 16, RequestKind::Write, range, buf);
+        }
+    }
+
+    fn name(&mut self, tag: u32, room: u64) {
+        let name = self.setup.name;
+        let bytes = name.len().min(room as usize);
+        let slot = self.slot(tag);
+        slot.bytes = bytes as u64;
+        let data = std::mem::take(&mut slot.data);
+        let written = self.copy_out(&data, 0, &name[..bytes]);
+        self.slot(tag).data = data;
+        self.finish(tag, if written { Status::Ok } else { Status::Error });
+    }
+
+    fn range(&mut self, link: &mut PortLink, tag: u32, zeroes: bool) {
+        let mut range = [0; RANGE_BYTES];
+        let len: u64 = self.readable.iter().map(|segment| u64::from(segment.len)).sum();
+        let one = len == (HEAD_BYTES + RANGE_BYTES) as u64;
+        if !one || !self.copy_in(&self.readable, HEAD_BYTES as u64, &mut range) {
+            return self.finish(tag, Status::Error);
+        }
+        match request::parse_range(&range, zeroes) {
+            Err(status) => self.finish(tag, status),
+            Ok((_, 0, _)) => self.finish(tag, Status::Ok),
+            Ok((offset, len, unmap)) => {
+                let kind =
+                    if zeroes { RequestKind::WriteZeroes { unmap } } else { RequestKind::Discard };
+                self.submit(link, tag, kind, (offset, len), Buf::empty());
+            }
+        }
+    }
+
+    /// The engine answered a part of a request.
+    pub fn complete(&mut self, link: &mut PortLink, tag: u32, answer: PortAnswer) {
+        let (tag, part) = (tag & 0xffff, u64::from(tag >> 16));
+        let slot = self.slot(tag);
+        slot.parts -= 1;
+        slot.error = slot.error.or(answer.result.err());
+        if slot.bytes > 0 && answer.result.is_ok() {
+            let data = std::mem::take(&mut slot.data);
+            let written = self.copy_out(&data, part * PART_BYTES, answer.buf.bytes());
+            let slot = self.slot(tag);
+            slot.data = data;
+            if !written {
+                slot.error = Some(IoError::Io);
+            }
+        }
+        link.bufs.give(answer.buf);
+        let slot = self.slot(tag);
+        if slot.parts > 0 {
+            return;
+        }
+        let error = slot.error;
+        if error == Some(IoError::Shutdown) && self.setup.log.is_some() {
+            // It stays written down: who serves the queue next does it.
+            self.slots.remove(tag);
+            return;
+        }
+        self.finish(tag, Status::of(error));
+    }
+
+    /// Answers a request.
+    fn finish(&mut self, tag: u32, status: Status) {
+        let slot = self.slots.remove(tag).expect("a slot stays until it is answered");
+        let memory = Arc::clone(&self.setup.memory);
+        // Where the status cannot be written nobody waits for it.
+        let _ = memory.write_obj(status as u8, slot.status);
+        if let Some(log) = &self.setup.log {
+            log.answering(slot.head);
+        }
+        let bytes = if status == Status::Ok { slot.bytes as u32 + 1 } else { 1 };
+        let _ = self.setup.queue.add_used(&*memory, slot.head, bytes);
+        if let Some(log) = &self.setup.log {
+            log.answered(slot.head, self.setup.queue.next_used());
+        }
+        self.signal = true;
+        self.spare.push(slot.data);
+    }
+
+    /// Tells the guest of answers, and waits for the next kick, or ends that wait.
+    pub fn arm(&mut self, link: &mut PortLink) {
+        if std::mem::take(&mut self.signal) {
+            let memory = Arc::clone(&self.setup.memory);
+            let wanted = self.setup.queue.needs_notification(&*memory).unwrap_or(true);
+            if let Some(call) = self.setup.call.as_mut().filter(|_| wanted) {
+                // Fails only where the guest has not looked at very many: it will.
+                let _ = call.write(&1_u64.to_ne_bytes());
+            }
+        }
+        if self.stopping {
+            if self.polling && !self.cancelling {
+                self.cancelling = true;
+                link.cancel(KICK);
+            }
+        } else if !self.polling && !self.broken {
+            self.polling = true;
+            link.poll(KICK, self.setup.kick.as_raw_fd());
+        }
+    }
+
+    /// Takes no more requests.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_at_rest(&self) -> bool {
+        !self.polling && self.slots.len() == 0
+    }
+
+    /// Says how far it came.
+    pub fn release(self, _bufs: &mut BufPool) {
+        self.setup.next_avail.store(self.setup.queue.next_avail(), Ordering::Release);
+    }
+}

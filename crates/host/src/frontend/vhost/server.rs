@@ -1,0 +1,127 @@
+//! The socket of one guest's disk: one connection at a time, each on the server's thread.
+
+use super::device::Device;
+use super::request::ID_BYTES;
+use crate::shard::ShardHandle;
+use forebay_engine::VolumeId;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+/// The volume behind a socket.
+#[derive(Clone)]
+pub struct VhostVolume {
+    /// Who serves it.
+    pub shard: ShardHandle,
+    /// Its number there.
+    pub volume: VolumeId,
+    /// Bytes, a multiple of 512.
+    pub bytes: u64,
+    /// What the guest sees as the disk's serial number; its first 20 bytes.
+    pub name: String,
+}
+
+impl VhostVolume {
+    pub(super) fn name_bytes(&self) -> [u8; ID_BYTES] {
+        let mut bytes = [0; ID_BYTES];
+        let name = self.name.as_bytes();
+        let len = name.len().min(ID_BYTES);
+        bytes[..len].copy_from_slice(&name[..len]);
+        bytes
+    }
+}
+
+#[derive(Default)]
+struct State {
+    stopping: bool,
+    /// The connection being served.
+    client: Option<UnixStream>,
+}
+
+/// A vhost-user socket. It ends with this.
+pub struct VhostServer {
+    listener: Arc<UnixListener>,
+    state: Arc<Mutex<State>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VhostServer {
+    /// Serves a volume on a listening socket.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn start(listener: UnixListener, volume: VhostVolume) -> io::Result<VhostServer> {
+        let (listener, state) = (Arc::new(listener), Arc::new(Mutex::new(State::default())));
+        let (own, told) = (Arc::clone(&listener), Arc::clone(&state));
+        let name = format!("vhost-{}", volume.volume.0);
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || accept_all(&own, &told, &volume))?;
+        Ok(VhostServer { listener, state, thread: Some(thread) })
+    }
+
+    /// Whether a guest is connected.
+    pub fn is_connected(&self) -> bool {
+        lock(&self.state).client.is_some()
+    }
+}
+
+impl Drop for VhostServer {
+    /// Takes the queues back from the guest and closes the socket.
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        state.stopping = true;
+        if let Some(client) = &state.client {
+            let _ = client.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        // Ends the accept under way.
+        crate::sys::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.listener));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn accept_all(listener: &UnixListener, state: &Mutex<State>, volume: &VhostVolume) {
+    loop {
+        let accepted = listener.accept();
+        let mut known = lock(state);
+        if known.stopping {
+            return;
+        }
+        let Ok((client, _)) = accepted else {
+            drop(known);
+            // No descriptors, or the client is gone already.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            continue;
+        };
+        known.client = client.try_clone().ok();
+        drop(known);
+        serve(client, volume);
+        lock(state).client = None;
+    }
+}
+
+/// Speaks with one client until it goes, or breaks the protocol.
+fn serve(client: UnixStream, volume: &VhostVolume) {
+    let device = Arc::new(Mutex::new(Device::new(volume.clone())));
+    let mut handler = BackendReqHandler::from_stream(client, Arc::clone(&device));
+    loop {
+        match handler.handle_request() {
+            Ok(()) | Err(Error::SocketRetry(_)) => {}
+            // What it asked was refused, and it was told so.
+            Err(Error::InvalidOperation(_) | Error::ReqHandlerError(_)) => {}
+            Err(_) => break,
+        }
+    }
+    let mut device = device.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let _ = device.take_all_back();
+}

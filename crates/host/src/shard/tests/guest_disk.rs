@@ -1,0 +1,355 @@
+//! A guest's disk without a guest: a front end of the `vhost` crate speaks the protocol, and the test is
+//! the driver that fills the rings.
+
+use super::*;
+use crate::frontend::vhost::{Region, VhostServer, VhostVolume};
+use std::sync::atomic::Ordering;
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures,
+};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+const SIZE: u16 = 64;
+const MEMORY_BYTES: usize = 8 << 20;
+const TABLE: u64 = 0;
+const AVAIL: u64 = 0x4000;
+const USED: u64 = 0x8000;
+/// Each request has a stretch of memory for head, data and status.
+const DATA: u64 = 0x10000;
+const STRETCH: u64 = 0x10000;
+/// Addresses of the driver's process.
+const USER: u64 = 0x7000_0000_0000;
+const VERSION_1: u64 = 1 << 32;
+const PROTOCOL: u64 = 1 << 30;
+const EVENT_IDX: u64 = 1 << 29;
+const FLUSH: u64 = 1 << 9;
+
+struct Guest {
+    memory: GuestMemoryMmap,
+    front: Frontend,
+    kick: EventFd,
+    call: EventFd,
+    avail: u16,
+    seen: u16,
+}
+
+/// The guest's memory, which lives longer than a connection.
+fn memory() -> GuestMemoryMmap {
+    let file = crate::sys::memory_file(MEMORY_BYTES as u64).unwrap();
+    let range = (GuestAddress(0), MEMORY_BYTES, Some(FileOffset::new(file, 0)));
+    GuestMemoryMmap::from_ranges_with_files([range]).unwrap()
+}
+
+impl Guest {
+    fn connect(path: &std::path::Path, memory: GuestMemoryMmap, extra: u64) -> Guest {
+        let mut front = Frontend::connect(path, 4).unwrap();
+        front.set_owner().unwrap();
+        let offered = front.get_features().unwrap();
+        let features = VERSION_1 | PROTOCOL | extra;
+        assert_eq!(offered & features, features);
+        front.set_features(features).unwrap();
+        let known = front.get_protocol_features().unwrap();
+        assert!(known.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD));
+        front.set_protocol_features(known).unwrap();
+        let (kick, call) =
+            (EventFd::new(EFD_NONBLOCK).unwrap(), EventFd::new(EFD_NONBLOCK).unwrap());
+        let mut guest = Guest { memory, front, kick, call, avail: 0, seen: 0 };
+        guest.tell_memory();
+        guest
+    }
+
+    fn tell_memory(&mut self) {
+        let region = self.memory.iter().next().unwrap();
+        let file = vm_memory::GuestMemoryRegion::file_offset(region).unwrap();
+        let told = VhostUserMemoryRegionInfo {
+            guest_phys_addr: 0,
+            memory_size: MEMORY_BYTES as u64,
+            userspace_addr: USER,
+            mmap_offset: 0,
+            mmap_handle: std::os::fd::AsRawFd::as_raw_fd(file.file()),
+        };
+        self.front.set_mem_table(&[told]).unwrap();
+    }
+
+    fn start(&mut self, base: u16) {
+        (self.avail, self.seen) = (base, base);
+        let config = VringConfigData {
+            queue_max_size: SIZE,
+            queue_size: SIZE,
+            flags: 0,
+            desc_table_addr: USER + TABLE,
+            used_ring_addr: USER + USED,
+            avail_ring_addr: USER + AVAIL,
+            log_addr: None,
+        };
+        self.front.set_vring_num(0, SIZE).unwrap();
+        self.front.set_vring_addr(0, &config).unwrap();
+        self.front.set_vring_base(0, base).unwrap();
+        self.front.set_vring_call(0, &self.call).unwrap();
+        self.front.set_vring_kick(0, &self.kick).unwrap();
+        self.front.set_vring_enable(0, true).unwrap();
+    }
+
+    fn describe(&self, index: u64, address: u64, len: u32, flags: u16, next: u16) {
+        let at = TABLE + index * 16;
+        self.memory.write_obj(address, GuestAddress(at)).unwrap();
+        self.memory.write_obj(len, GuestAddress(at + 8)).unwrap();
+        self.memory.write_obj(flags, GuestAddress(at + 12)).unwrap();
+        self.memory.write_obj(next, GuestAddress(at + 14)).unwrap();
+    }
+
+    /// Puts a request of three descriptors into the table: its number below 21 names it.
+    fn prepare(&self, number: u16, kind: u32, sector: u64, data: Result<&[u8], u32>) -> u16 {
+        let (head, at) = (number * 3, DATA + u64::from(number) * STRETCH);
+        self.memory.write_obj(kind, GuestAddress(at)).unwrap();
+        self.memory.write_obj(sector, GuestAddress(at + 8)).unwrap();
+        let (len, flags) = match data {
+            Ok(data) => {
+                self.memory.write_slice(data, GuestAddress(at + 64)).unwrap();
+                (data.len() as u32, 1)
+            }
+            Err(len) => (len, 1 | 2),
+        };
+        let status = at + STRETCH - 1;
+        self.memory.write_obj(0xff_u8, GuestAddress(status)).unwrap();
+        let index = u64::from(head);
+        if len == 0 {
+            self.describe(index, at, 16, 1, head + 2);
+        } else {
+            self.describe(index, at, 16, 1, head + 1);
+            self.describe(index + 1, at + 64, len, flags, head + 2);
+        }
+        self.describe(index + 2, status, 1, 2, 0);
+        head
+    }
+
+    fn publish(&mut self, head: u16) {
+        let slot = AVAIL + 4 + 2 * u64::from(self.avail % SIZE);
+        self.memory.write_obj(head, GuestAddress(slot)).unwrap();
+        self.avail = self.avail.wrapping_add(1);
+        self.memory.store(self.avail, GuestAddress(AVAIL + 2), Ordering::SeqCst).unwrap();
+    }
+
+    /// Waits for so many more answers. The heads, and the bytes written for each.
+    fn wait(&mut self, count: u16) -> Vec<(u16, u32)> {
+        let end = Instant::now() + SECONDS;
+        let mut answers = Vec::new();
+        while answers.len() < usize::from(count) {
+            assert!(Instant::now() < end, "{} of {count} answers", answers.len());
+            let used: u16 = self.memory.load(GuestAddress(USED + 2), Ordering::SeqCst).unwrap();
+            while self.seen != used {
+                let at = USED + 4 + 8 * u64::from(self.seen % SIZE);
+                let head: u32 = self.memory.read_obj(GuestAddress(at)).unwrap();
+                let len = self.memory.read_obj(GuestAddress(at + 4)).unwrap();
+                answers.push((head as u16, len));
+                self.seen = self.seen.wrapping_add(1);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        answers
+    }
+
+    fn status(&self, number: u16) -> u8 {
+        let at = DATA + u64::from(number) * STRETCH + STRETCH - 1;
+        self.memory.read_obj(GuestAddress(at)).unwrap()
+    }
+
+    fn data(&self, number: u16, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        let at = DATA + u64::from(number) * STRETCH + 64;
+        self.memory.read_slice(&mut data, GuestAddress(at)).unwrap();
+        data
+    }
+
+    /// One request from begin to end: its status.
+    fn ask(&mut self, kind: u32, sector: u64, data: Result<&[u8], u32>) -> u8 {
+        let head = self.prepare(0, kind, sector, data);
+        self.publish(head);
+        self.kick.write(1).unwrap();
+        assert_eq!(self.wait(1)[0].0, head);
+        self.status(0)
+    }
+}
+
+fn serve(rig: &Rig, volume: VolumeId) -> (VhostServer, PathBuf) {
+    let path = rig.dir.path().join("disk.sock");
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    let name = "the-name-of-the-disk-is-long".to_owned();
+    let volume = VhostVolume { shard: rig.shard.clone(), volume, bytes: ORIGIN_BYTES, name };
+    (VhostServer::start(listener, volume).unwrap(), path)
+}
+
+fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
+    [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_guests_requests_reach_the_volume_and_come_back() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let volume = rig.add("disk");
+        let (_server, path) = serve(&rig, volume);
+        let mut guest = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+        let flags = VhostUserConfigFlags::empty();
+        let (_, config) = guest.front.get_config(0, 60, flags, &[0; 60]).unwrap();
+        assert_eq!(config[..8], (ORIGIN_BYTES / 512).to_le_bytes());
+        guest.start(0);
+        let data: Vec<u8> = (0..20_480_u32).map(|n| (n / 7) as u8).collect();
+        assert_eq!(guest.ask(1, 9, Ok(&data)), 0);
+        assert_eq!(guest.ask(4, 0, Err(0)), 0);
+        assert_eq!(guest.ask(0, 9, Err(20_480)), 0);
+        assert_eq!(guest.data(0, 20_480), data);
+        assert_eq!(guest.ask(8, 0, Err(20)), 0);
+        assert_eq!(guest.data(0, 20), b"the-name-of-the-disk");
+        assert_eq!(guest.ask(13, 0, Ok(&range(16, 8, 1))), 0);
+        assert_eq!(guest.ask(0, 16, Err(4096)), 0);
+        assert_eq!(guest.data(0, 4096), vec![0; 4096]);
+        assert_eq!(guest.ask(11, 0, Ok(&range(24, 8, 0))), 0);
+        assert_eq!(guest.ask(0, 9, Err(3584)), 0);
+        assert_eq!(guest.data(0, 3584), data[..3584]);
+        // Many at once.
+        for number in 0..20 {
+            let head = guest.prepare(number, 1, u64::from(number) * 8, Ok(&[number as u8; 4096]));
+            guest.publish(head);
+        }
+        guest.kick.write(1).unwrap();
+        assert_eq!(guest.wait(20).len(), 20);
+        for number in 0..20 {
+            let head = guest.prepare(number, 0, u64::from(number) * 8, Err(4096));
+            guest.publish(head);
+        }
+        guest.kick.write(1).unwrap();
+        guest.wait(20);
+        for number in 0..20 {
+            assert_eq!((guest.status(number), guest.data(number, 4096)[77]), (0, number as u8));
+        }
+        // What cannot be done is answered, and the queue goes on.
+        assert_eq!(guest.ask(77, 0, Err(0)), 2);
+        assert_eq!(guest.ask(0, ORIGIN_BYTES / 512, Err(512)), 1);
+        assert_eq!(guest.ask(1, ORIGIN_BYTES / 512 - 1, Ok(&[1; 1024])), 1);
+        assert_eq!(guest.ask(0, 0, Err(100)), 1);
+        assert_eq!(guest.ask(13, 0, Ok(&range(0, 8, 2))), 2);
+        assert_eq!(guest.ask(11, 0, Ok(&range(0, 1 << 20, 0))), 1);
+        assert_eq!(guest.ask(0, u64::MAX, Err(512)), 1);
+        assert_eq!(guest.front.get_vring_base(0).unwrap(), u32::from(guest.avail));
+    });
+}
+
+#[test]
+fn requests_that_a_dead_daemon_took_are_done_by_the_next() {
+    let rig = rig(Backend::Auto);
+    let volume = rig.add("disk");
+    let (server, path) = serve(&rig, volume);
+    let mut guest = Guest::connect(&path, memory(), FLUSH);
+    let wanted = VhostUserInflight::new(0, 0, 1, SIZE);
+    let (told, file) = guest.front.get_inflight_fd(&wanted).unwrap();
+    guest.front.set_inflight_fd(&told, std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+    guest.start(0);
+    assert_eq!(guest.ask(1, 0, Ok(&[1; 4096])), 0);
+    let memory = guest.memory.clone();
+    drop(guest);
+    drop(server);
+    // A daemon took two requests and was killed.
+    let region = Region::map(file.try_clone().unwrap(), told.mmap_offset, 1, SIZE).unwrap();
+    let mut log = region.queue(0, SIZE).unwrap();
+    assert!(log.open(1).is_empty());
+    let (server, path) = serve(&rig, volume);
+    let mut guest = Guest::connect(&path, memory, FLUSH);
+    guest.front.set_inflight_fd(&told, std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+    (guest.avail, guest.seen) = (1, 1);
+    for number in [1, 2] {
+        let head = guest.prepare(number, 1, u64::from(number) * 8, Ok(&[9; 4096]));
+        guest.publish(head);
+        log.take(head);
+    }
+    // The other side knows only what was answered.
+    guest.start(1);
+    guest.avail = 3;
+    let mut heads: Vec<u16> = guest.wait(2).into_iter().map(|(head, _)| head).collect();
+    heads.sort_unstable();
+    assert_eq!(heads, [3, 6]);
+    assert_eq!((guest.status(1), guest.status(2)), (0, 0));
+    assert_eq!(guest.ask(0, 8, Err(8192)), 0);
+    assert_eq!(guest.data(0, 8192), vec![9; 8192]);
+    drop(server);
+}
+
+#[test]
+fn a_guest_that_breaks_the_rules_harms_itself_only() {
+    let rig = rig(Backend::Auto);
+    let volume = rig.add("disk");
+    let (_server, path) = serve(&rig, volume);
+    let broken = |what: &str, spoil: &dyn Fn(&Guest) -> u16| {
+        let mut guest = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+        guest.start(0);
+        assert_eq!(guest.ask(1, 0, Ok(&[1; 512])), 0, "before {what}");
+        rig.seen.lock().unwrap().clear();
+        let head = spoil(&guest);
+        guest.publish(head);
+        guest.kick.write(1).unwrap();
+        let end = Instant::now() + SECONDS;
+        while rig.seen.lock().unwrap().is_empty() {
+            assert!(Instant::now() < end, "nobody was told of {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(rig.seen.lock().unwrap()[0].contains("is broken"), "{what}");
+    };
+    broken("a loop", &|guest| {
+        guest.describe(0, DATA, 16, 1, 1);
+        guest.describe(1, DATA, 16, 1, 0);
+        0
+    });
+    broken("a head outside", &|_| SIZE);
+    broken("a wrong order", &|guest| {
+        guest.describe(0, DATA, 16, 3, 1);
+        guest.describe(1, DATA, 16, 0, 0);
+        0
+    });
+    broken("no status", &|guest| {
+        guest.describe(0, DATA, 16, 0, 0);
+        0
+    });
+    broken("an indirect table outside", &|guest| {
+        guest.describe(0, u64::MAX - 8, 48, 4, 0);
+        0
+    });
+    broken("an indirect table in a table", &|guest| {
+        guest.describe(0, DATA, 16, 4, 0);
+        guest.memory.write_obj(DATA, GuestAddress(DATA)).unwrap();
+        guest.memory.write_obj(16_u32, GuestAddress(DATA + 8)).unwrap();
+        guest.memory.write_obj(4_u16, GuestAddress(DATA + 12)).unwrap();
+        0
+    });
+    // Data outside of memory is an error of that request alone.
+    let mut guest = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+    guest.start(0);
+    let head = guest.prepare(0, 0, 0, Err(4096));
+    guest.describe(1, u64::MAX - 100, 4096, 3, 2);
+    guest.publish(head);
+    guest.kick.write(1).unwrap();
+    guest.wait(1);
+    assert_eq!(guest.status(0), 1);
+    assert_eq!(guest.ask(0, 0, Err(512)), 0);
+    assert_eq!(guest.data(0, 512), vec![1; 512]);
+    // A queue that does not lie in memory is refused when it is set up.
+    guest.front.set_vring_enable(0, false).unwrap();
+    let config = VringConfigData {
+        queue_max_size: SIZE,
+        queue_size: SIZE,
+        flags: 0,
+        desc_table_addr: USER + MEMORY_BYTES as u64 - 16,
+        used_ring_addr: USER + USED,
+        avail_ring_addr: USER + AVAIL,
+        log_addr: None,
+    };
+    guest.front.set_vring_addr(0, &config).unwrap();
+    let _ = guest.front.set_vring_enable(0, true);
+    drop(guest);
+    let mut guest = Guest::connect(&path, memory(), FLUSH);
+    guest.start(0);
+    assert_eq!(guest.ask(0, 0, Err(512)), 0, "the next connection is served");
+}
