@@ -76,7 +76,8 @@ pub struct Tuning {
     pub idle_ns: u64,
     /// Buckets of the index that one `settle` scans.
     pub scan_buckets: usize,
-    /// Entries for which the index has room, as a share of the blocks that the pool can hold at once.
+    /// Entries for which the index has room, as a share of the blocks that the pool can hold at
+    /// once.
     pub index_share: f64,
     /// Admit read misses only at the second miss, once the cache has been full.
     pub admit_second_miss: bool,

@@ -83,8 +83,8 @@ mod tests {
         BUCKET_WAYS, BlockItem, BucketItem, CHUNK_BLOCKS_MAX, SegmentItem, items_per_chunk,
     };
 
-    /// Blocks that a checkpoint takes that holds every slot and every segment of the pool, and every
-    /// fourth slot a second time because its key was placed meanwhile.
+    /// Blocks that a checkpoint takes that holds every slot and every segment of the pool, and
+    /// every fourth slot a second time because its key was placed meanwhile.
     fn full_checkpoint_blocks(layout: &Layout) -> u64 {
         let slots = u64::from(layout.segment_count) * u64::from(layout.segment_blocks);
         let chunks = |items: u64, per_chunk: usize| {

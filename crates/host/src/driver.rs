@@ -1,5 +1,6 @@
-//! The shard's only wait: device I/O, sockets, other threads' wakes and time, through io_uring where it is
-//! allowed, else through epoll (device I/O then runs on [worker threads](crate::executor)).
+//! The shard's only wait: device I/O, sockets, other threads' wakes and time, through io_uring
+//! where it is allowed, else through epoll (device I/O then runs on [worker
+//! threads](crate::executor)).
 
 mod fixed;
 mod poll;
@@ -25,8 +26,8 @@ pub enum Backend {
     Threads,
 }
 
-/// What ended. Results are as system calls in the kernel return them: bytes or a descriptor, or a negative
-/// error number.
+/// What ended. Results are as system calls in the kernel return them: bytes or a descriptor, or a
+/// negative error number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// A device I/O of this slot.
@@ -79,8 +80,8 @@ impl Driver {
     /// Starts to read from `offset` of a device into a buffer, all but its first so many bytes.
     ///
     /// # Safety
-    /// The buffer stays, nobody uses it, and the device stays open, until the [`Arrival::Io`] of `slot`. The
-    /// driver is a ring.
+    /// The buffer stays, nobody uses it, and the device stays open, until the [`Arrival::Io`] of
+    /// `slot`. The driver is a ring.
     pub unsafe fn read(&mut self, slot: u32, file: &Device, offset: u64, buf: (&mut Buf, usize)) {
         let Driver::Ring(ring) = self else { unreachable!("asked before") };
         // SAFETY: as the caller promises.
@@ -90,8 +91,8 @@ impl Driver {
     /// Starts to write a buffer, all but its first so many bytes, to `offset` of a device.
     ///
     /// # Safety
-    /// The buffer stays, unchanged, and the device stays open, until the [`Arrival::Io`] of `slot`. The
-    /// driver is a ring.
+    /// The buffer stays, unchanged, and the device stays open, until the [`Arrival::Io`] of `slot`.
+    /// The driver is a ring.
     pub unsafe fn write(&mut self, slot: u32, file: &Device, offset: u64, buf: (&mut Buf, usize)) {
         let Driver::Ring(ring) = self else { unreachable!("asked before") };
         // SAFETY: as the caller promises.
@@ -122,8 +123,8 @@ impl Driver {
     /// Starts to receive at most `len` bytes.
     ///
     /// # Safety
-    /// `memory` is valid for writes of `len` bytes, nobody uses it, and the socket stays open, until the
-    /// [`Arrival::Received`] of `key`.
+    /// `memory` is valid for writes of `len` bytes, nobody uses it, and the socket stays open,
+    /// until the [`Arrival::Received`] of `key`.
     pub unsafe fn receive(&mut self, key: u32, fd: RawFd, memory: *mut u8, len: u32) {
         match self {
             // SAFETY: as the caller promises.
@@ -135,8 +136,8 @@ impl Driver {
     /// Starts to send what `message` points to.
     ///
     /// # Safety
-    /// `message` and all that it points to is valid and unchanged, and the socket stays open, until the
-    /// [`Arrival::Sent`] of `key`.
+    /// `message` and all that it points to is valid and unchanged, and the socket stays open, until
+    /// the [`Arrival::Sent`] of `key`.
     pub unsafe fn send(&mut self, key: u32, fd: RawFd, message: *const libc::msghdr) {
         match self {
             // SAFETY: as the caller promises.
@@ -145,7 +146,8 @@ impl Driver {
         }
     }
 
-    /// Starts to accept a connection. The listener stays open until the [`Arrival::Accepted`] of `key`.
+    /// Starts to accept a connection. The listener stays open until the [`Arrival::Accepted`] of
+    /// `key`.
     pub fn accept(&mut self, key: u32, fd: RawFd) {
         match self {
             Driver::Ring(ring) => ring.accept(key, fd),
@@ -190,7 +192,8 @@ impl Driver {
         }
     }
 
-    /// Starts what was asked and waits until something ends, but at most for `timeout` (`None`: for ever).
+    /// Starts what was asked and waits until something ends, but at most for `timeout` (`None`: for
+    /// ever).
     ///
     /// # Errors
     /// The system refuses to wait at all.

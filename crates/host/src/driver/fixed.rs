@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// Buffers that are registered at most.
 const SLOTS_MAX: u32 = 1024;
-/// Bytes that are registered at most: they are pinned, and count as locked memory for those who are not
-/// root.
+/// Bytes that are registered at most: they are pinned, and count as locked memory for those who are
+/// not root.
 const BYTES_MAX: usize = 64 << 20;
 /// Slots that are looked at for one whose buffer is gone.
 const LOOKS_MAX: usize = 32;
@@ -51,8 +51,9 @@ impl Fixed {
         buf.set_len(buf.capacity());
         let memory = buf.bytes_mut();
         let vector = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
-        // SAFETY: the memory stays where it is until the buffer is dropped, and the slot is used for this
-        // buffer only: whoever holds its mark holds the buffer. The kernel keeps the pages for itself.
+        // SAFETY: the memory stays where it is until the buffer is dropped, and the slot is used
+        // for this buffer only: whoever holds its mark holds the buffer. The kernel keeps the pages
+        // for itself.
         let registered = unsafe { submitter.register_buffers_update(at as u32, &[vector], None) };
         buf.set_len(len);
         if registered.is_err() {

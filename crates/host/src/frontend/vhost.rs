@@ -1,11 +1,11 @@
-//! vhost-user-blk: a KVM guest's virtio disk, served without the kernel of the host and without a copy
-//! through a socket: the guest's memory is mapped here.
+//! vhost-user-blk: a KVM guest's virtio disk, served without the kernel of the host and without a
+//! copy through a socket: the guest's memory is mapped here.
 //!
-//! Each virtqueue is a port on the volume's shard ([`queue`]): kicks arrive on the shard's ring, and
-//! requests run where they arrive. The protocol ([`device`]) is spoken on a thread of its own for each
-//! connection; it hands queues to the shard and takes them back. What a queue has taken and not answered
-//! is written down in memory that the other side keeps ([`inflight`]), so that a daemon that was killed
-//! loses no request.
+//! Each virtqueue is a port on the volume's shard ([`queue`]): kicks arrive on the shard's ring,
+//! and requests run where they arrive. The protocol ([`device`]) is spoken on a thread of its own
+//! for each connection; it hands queues to the shard and takes them back. What a queue has taken
+//! and not answered is written down in memory that the other side keeps ([`inflight`]), so that a
+//! daemon that was killed loses no request.
 
 mod device;
 mod inflight;

@@ -1,5 +1,5 @@
-//! The vhost-user protocol of one connection: what the other side says of its memory and queues, and
-//! queues handed to the shard and taken back.
+//! The vhost-user protocol of one connection: what the other side says of its memory and queues,
+//! and queues handed to the shard and taken back.
 
 use super::inflight::{self, Region};
 use super::queue::{QUEUE_SIZE_MAX, QueueSetup};
@@ -171,7 +171,8 @@ impl Device {
     }
 }
 
-/// Whether a file has these bytes: what is mapped beyond its end ends the process when it is touched.
+/// Whether a file has these bytes: what is mapped beyond its end ends the process when it is
+/// touched.
 fn holds(file: &File, offset: u64, bytes: u64) -> bool {
     let end = offset.checked_add(bytes);
     end.is_some_and(|end| file.metadata().is_ok_and(|metadata| end <= metadata.len()))

@@ -1,8 +1,8 @@
-//! What a queue has taken and not answered, in memory that the other side keeps while this process is
-//! replaced (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
+//! What a queue has taken and not answered, in memory that the other side keeps while this process
+//! is replaced (vhost-user protocol, "Inflight I/O tracking", split virtqueues).
 //!
-//! A process that is killed has made its stores in program order, and nobody else writes here, so the
-//! order of the stores below is what a successor sees.
+//! A process that is killed has made its stores in program order, and nobody else writes here, so
+//! the order of the stores below is what a successor sees.
 
 use std::fs::File;
 use std::io;
@@ -97,8 +97,8 @@ impl QueueLog {
         stored.expect("inside");
     }
 
-    /// Begins to keep a queue whose used index is `used`. Returns the requests that were taken and not
-    /// answered, in the order in which they were taken.
+    /// Begins to keep a queue whose used index is `used`. Returns the requests that were taken and
+    /// not answered, in the order in which they were taken.
     pub fn open(&mut self, used: u16) -> Vec<u16> {
         if self.get16(VERSION_AT) != VERSION || self.get16(COUNT_AT) != self.size {
             for head in 0..self.size {

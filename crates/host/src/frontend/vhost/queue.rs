@@ -1,5 +1,5 @@
-//! One virtqueue on a shard: a kick wakes it, requests are taken until none is left, answers go back with
-//! one notification for all that ended together.
+//! One virtqueue on a shard: a kick wakes it, requests are taken until none is left, answers go
+//! back with one notification for all that ended together.
 
 use super::inflight::QueueLog;
 use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
@@ -115,7 +115,8 @@ impl QueuePort {
         }
     }
 
-    /// Begins to take requests; first those that an earlier owner of the queue took and did not answer.
+    /// Begins to take requests; first those that an earlier owner of the queue took and did not
+    /// answer.
     ///
     /// # Errors
     /// The queue does not lie in the guest's memory, or the kick is no descriptor to wait on.
@@ -310,7 +311,8 @@ impl QueuePort {
         self.slots.get_mut(tag).expect("a slot stays until it is answered")
     }
 
-    /// Gives the engine a part of a request. The tag holds the slot, and the part's number above it.
+    /// Gives the engine a part of a request. The tag holds the slot, and the part's number above
+    /// it.
     fn submit(
         &mut self,
         link: &mut PortLink,

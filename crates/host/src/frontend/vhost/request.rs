@@ -1,4 +1,5 @@
-//! virtio-blk requests as bytes, and the disk's configuration (Virtual I/O Device 1.2, section 5.2).
+//! virtio-blk requests as bytes, and the disk's configuration (Virtual I/O Device 1.2, section
+//! 5.2).
 
 use forebay_engine::IoError;
 

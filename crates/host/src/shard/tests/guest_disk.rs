@@ -1,5 +1,5 @@
-//! A guest's disk without a guest: a front end of the `vhost` crate speaks the protocol, and the test is
-//! the driver that fills the rings.
+//! A guest's disk without a guest: a front end of the `vhost` crate speaks the protocol, and the
+//! test is the driver that fills the rings.
 
 use super::*;
 use crate::frontend::vhost::{Region, VhostServer, VhostVolume};
