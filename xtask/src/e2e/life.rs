@@ -72,5 +72,13 @@ pub fn run() -> Result<()> {
     ensure!(!left || machine.device() == lost_device, "{lost_device} is left");
     let read = format!("if={}", machine.device());
     tool(&["dd", &read, "of=/dev/null", "bs=4k", "count=1", "iflag=direct"])?;
+    // Taken away by somebody else: said, and mended by one command.
+    tool(&["losetup", "-d", &machine.device()])?;
+    let status = machine.daemon.forebay(&["status"]);
+    ensure!(status.is_err(), "a device that is gone needs attention");
+    machine.daemon.forebay(&["volume", "attach", "disk"])?;
+    machine.find_device()?;
+    let read = format!("if={}", machine.device());
+    tool(&["dd", &read, "of=/dev/null", "bs=4k", "count=1", "iflag=direct"])?;
     machine.finish()
 }

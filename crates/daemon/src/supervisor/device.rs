@@ -11,7 +11,7 @@ use forebay_api::ApiError;
 use forebay_api::request::Export;
 use forebay_host::frontend::fuse::{self, FuseSetup, wire::Agreed};
 use forebay_host::loop_device::{self, Ended, LoopDevice};
-use forebay_host::shard::{PortSetup, ShardHandle};
+use forebay_host::shard::{PortSetup, ShardHandle, VolumeSnapshot};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::symlink;
@@ -193,6 +193,23 @@ impl Supervisor {
         }
         let fuse = connection.device;
         Ok(Device { loop_device, agreed, fuse, port: Some(port), offer: Some(offer) })
+    }
+
+    /// Whether a volume's device was taken away behind our back, as `losetup -d` does.
+    pub(super) fn device_is_lost(&self, volume: &VolumeSnapshot) -> bool {
+        let inner = self.inner();
+        let device = inner.devices.get(&volume.view.name);
+        volume.ports == 0 && device.is_some_and(|device| device.port.is_some())
+    }
+
+    /// Makes a device anew in place of one that was taken away.
+    pub(super) fn device_renew(&self, pool: &str, name: &str) -> Result<(), ApiError> {
+        let device = self.inner().devices.remove(name);
+        let offer = device.as_ref().and_then(|device| device.offer);
+        if let Some(device) = device {
+            self.device_forget(name, device);
+        }
+        offer.map_or(Ok(()), |offer| self.export_volume(pool, name, offer))
     }
 
     /// Has nobody serve a volume's device for a while: the kernel keeps its requests.

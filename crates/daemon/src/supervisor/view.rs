@@ -236,6 +236,20 @@ impl Supervisor {
         infos
     }
 
+    fn tell_lost_device(
+        &self,
+        volume: &VolumeSnapshot,
+        state: &mut State,
+        attention: &mut Attention,
+    ) {
+        let name = &volume.view.name;
+        if *state == State::Ok && self.device_is_lost(volume) {
+            *state = State::Degraded;
+            attention.why.push("its block device was taken away".to_string());
+            attention.action.push(format!("make it again: forebay volume attach {name}"));
+        }
+    }
+
     /// By what a volume is reached.
     fn export_shown(&self, inner: &Inner, open: &Opened, name: &str) -> Option<String> {
         let uri = || open.exports.contains_key(name).then(|| self.export_uri(name));
@@ -290,6 +304,7 @@ impl Supervisor {
                 .action
                 .push(format!("when that is mended: forebay volume attach {}", view.name));
         }
+        self.tell_lost_device(volume, &mut state, &mut attention);
         let now = volume_counters(&view.name, pool, stats);
         let inner = self.inner();
         let ratio = |window| now.hit_ratio_since(&inner.samples.before(&view.name, pool, window));

@@ -321,7 +321,12 @@ impl Supervisor {
             }
             (Ok(found), _) => {
                 let offline = found.snapshot.view.offline.is_some();
-                if !offline && !found.open.problems.contains_key(name) {
+                let lost = self.device_is_lost(&found.snapshot);
+                if lost && !request.dry_run {
+                    self.device_renew(&found.pool, name)?;
+                    return self.how_to_use(name);
+                }
+                if !lost && !offline && !found.open.problems.contains_key(name) {
                     let mut done = self.how_to_use(name)?;
                     done.outcome = Outcome::Unchanged;
                     return Ok(done);

@@ -89,6 +89,15 @@ impl Port {
         }
     }
 
+    /// Whether the kernel's end is there.
+    fn is_connected(&self) -> bool {
+        match self {
+            Port::Fuse(fuse) => fuse.is_connected(),
+            // Its device ends it when the guest leaves.
+            Port::Vhost(_) => true,
+        }
+    }
+
     /// Whether neither the engine nor the kernel has anything of it.
     fn is_at_rest(&self) -> bool {
         match self {
@@ -129,9 +138,10 @@ impl Ports {
         Ports { ports, bufs: BufPool::new(BUFS_BYTES), requests, touched }
     }
 
-    /// Ports of this volume.
+    /// Ports of this volume whose other end is there.
     pub fn count_on(&self, volume: VolumeId) -> usize {
-        self.ports.iter().filter(|(_, entry)| entry.port.volume() == volume).count()
+        let on_it = |port: &Port| port.volume() == volume && port.is_connected();
+        self.ports.iter().filter(|(_, entry)| on_it(&entry.port)).count()
     }
 
     /// Takes a port in. Returns its key.

@@ -338,6 +338,11 @@ impl FusePort {
         self.stopping = true;
     }
 
+    /// Whether the kernel's end is there.
+    pub fn is_connected(&self) -> bool {
+        !self.ended
+    }
+
     /// Whether nothing is under way.
     pub fn is_at_rest(&self) -> bool {
         !self.polling && self.slots.len() == 0
