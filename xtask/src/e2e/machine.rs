@@ -138,7 +138,8 @@ impl Machine {
         let directory = format!("--directory={}", self.mount_point());
         command.args(["-k", "5", LIMIT, "fio", "--name=verify", "--output-format=json"]);
         command.args([directory.as_str(), "--ioengine=io_uring", "--direct=1", "--bs=4k"]);
-        command.args(["--size=64M", "--verify=crc32c", "--verify_fatal=1"]).args(arguments);
+        command.args(["--size=64M", "--verify=crc32c", "--verify_fatal=1"]);
+        command.arg("--verify_state_save=0").args(arguments);
         command.stdin(Stdio::null());
         command
     }
