@@ -282,6 +282,28 @@ mod tests {
     }
 
     #[test]
+    fn systemd_is_told_name_and_file_in_its_own_words() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let holder = Holder::Systemd(ours);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"held").unwrap();
+        holder.put("disk", file.as_fd()).unwrap();
+        holder.drop_file("disk").unwrap();
+        let mut bytes = [0; 256];
+        let (count, fd) = pass::receive_with(theirs.as_raw_fd(), &mut bytes).unwrap();
+        assert_eq!(&bytes[..count], b"FDSTORE=1\nFDNAME=disk\nFDPOLL=0");
+        let mut passed = File::from(fd.unwrap());
+        passed.rewind().unwrap();
+        let mut text = String::new();
+        passed.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "held");
+        let (count, fd) = pass::receive_with(theirs.as_raw_fd(), &mut bytes).unwrap();
+        assert_eq!(&bytes[..count], b"FDSTOREREMOVE=1\nFDNAME=disk");
+        assert!(fd.is_none());
+        assert!(holder.is_there());
+    }
+
+    #[test]
     fn noise_ends_the_conversation_and_not_the_holding() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut held = BTreeMap::new();
