@@ -1,7 +1,7 @@
 //! One file on the kernel's FUSE: what a loop device makes a block device of.
 //!
 //! The file is mounted over a regular file, so that there are no directories. [`wire`] is the
-//! protocol, as pure functions of bytes; [`port`] answers the kernel on the shard's thread.
+//! protocol, as pure functions of bytes; a port answers the kernel on the shard's thread.
 
 mod connect;
 mod port;
