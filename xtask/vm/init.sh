@@ -1,6 +1,7 @@
 #!/bin/busybox sh
 # The guest's first process: file systems, modules, then the scenario that the kernel's command line names.
 export PATH=/usr/bin HOME=/ RUST_BACKTRACE=1 LC_ALL=C
+export FOREBAY_SOCKET=/mnt/state/forebay/control.sock
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys

@@ -135,6 +135,10 @@ pub enum Export {
     Auto,
     /// The daemon's NBD socket.
     Nbd,
+    /// An NBD device of the kernel.
+    NbdKernel,
+    /// A block device of ublk.
+    Ublk,
     /// A loop device over a file on FUSE.
     Loop,
     /// Not at all.
@@ -147,6 +151,8 @@ impl Export {
         match self {
             Export::Auto => "auto",
             Export::Nbd => "nbd",
+            Export::NbdKernel => "nbd-kernel",
+            Export::Ublk => "ublk",
             Export::Loop => "loop",
             Export::None => "none",
         }
@@ -160,12 +166,16 @@ impl std::str::FromStr for Export {
         match text {
             "auto" => Ok(Export::Auto),
             "nbd" => Ok(Export::Nbd),
+            "nbd-kernel" => Ok(Export::NbdKernel),
+            "ublk" => Ok(Export::Ublk),
             "loop" => Ok(Export::Loop),
             "none" => Ok(Export::None),
-            "ublk" | "vhost-user" => {
-                Err(format!("this version cannot export by {text}; it can by loop and nbd"))
+            "vhost-user" => {
+                Err(format!("this version cannot export by {text}; it can by ublk, loop and nbd"))
             }
-            _ => Err(format!("no export {text:?}; choose auto, loop, nbd or none")),
+            _ => {
+                Err(format!("no export {text:?}; choose auto, ublk, loop, nbd-kernel, nbd or none"))
+            }
         }
     }
 }

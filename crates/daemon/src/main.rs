@@ -15,6 +15,7 @@ mod supervisor;
 use anyhow::{Context, anyhow};
 use clap::{Parser, ValueEnum};
 use forebay_api::config::{CONFIG_PATH, Config, files_of};
+use forebay_host::process;
 use place::Place;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -95,7 +96,24 @@ fn start_log(format: LogFormat) {
     }
 }
 
+/// What matters once block devices of this machine are served, and is best done before there are
+/// threads. None of it is needed to serve.
+fn stand_apart() {
+    if !forebay_host::is_root() {
+        return;
+    }
+    match process::own_mounts() {
+        Ok(true) => tracing::debug!("mounts of its own"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!("mounts of its own: {error}"),
+    }
+    if let Err(error) = process::io_flusher() {
+        tracing::debug!("the kernel may write to our devices to give us memory: {error}");
+    }
+}
+
 fn run(args: Args) -> anyhow::Result<()> {
+    stand_apart();
     let config = read_config(&args)?;
     let place = Place::take(args.state_dir.as_deref())?;
     let state = state::Store::open(place.state_dir())?;

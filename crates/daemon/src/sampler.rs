@@ -50,6 +50,7 @@ pub fn run(supervisor: &Supervisor) {
     while !supervisor.is_stopping() {
         std::thread::sleep(Duration::from_millis(200));
         supervisor.watch_holder();
+        supervisor.watch_nbd();
         if last.elapsed() >= INTERVAL {
             last = Instant::now();
             supervisor.sample();

@@ -28,6 +28,12 @@ pub struct State {
     /// Block devices of the kernel that were made for volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceState>,
+    /// Block devices of ublk that were made for volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ublk: Vec<UblkState>,
+    /// NBD devices of the kernel that were made for volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nbd: Vec<NbdState>,
     /// What was removed while the devices that hold it were missing. Old when they are back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_up: Vec<GivenUp>,
@@ -133,6 +139,34 @@ pub struct DeviceState {
     pub fuse_bytes_max: u32,
 }
 
+/// A block device of ublk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UblkState {
+    /// The volume.
+    pub volume: String,
+    /// The life of the machine in which it was made.
+    pub boot: String,
+    /// Its number: `/dev/ublkbN`.
+    pub number: u32,
+    /// The number that the kernel keeps with it, by which it is known again.
+    pub mark: u64,
+}
+
+/// An NBD device of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NbdState {
+    /// The volume.
+    pub volume: String,
+    /// The life of the machine in which it was made.
+    pub boot: String,
+    /// Its number: `/dev/nbdN`.
+    pub index: u32,
+    /// The name that the kernel keeps with it, by which it is known again.
+    pub backend: String,
+}
+
 impl Default for State {
     fn default() -> State {
         State {
@@ -141,6 +175,8 @@ impl Default for State {
             volumes: Vec::new(),
             seen: Vec::new(),
             devices: Vec::new(),
+            ublk: Vec::new(),
+            nbd: Vec::new(),
             given_up: Vec::new(),
         }
     }

@@ -9,10 +9,12 @@ mod device;
 mod holding;
 mod job;
 mod listen;
+mod nbd_kernel;
 mod open;
 mod origin;
 mod plan;
 mod pool;
+mod ublk;
 mod view;
 mod volume;
 
@@ -27,6 +29,7 @@ use forebay_api::config::{Config, nearest};
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
 use forebay_host::frontend::nbd::{Export, Tls, TlsConfig};
+use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::hold::Holder;
 use forebay_host::shard::{NbdServer, ServerLimits, ShardError, ShardHandle, VolumeSnapshot};
 use job::JobCell;
@@ -37,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use ublk::Ublk;
 
 /// How long a pool may take to stop before it is left alone. What it did not finish, the next start
 /// does.
@@ -80,6 +84,11 @@ struct Inner {
     jobs: BTreeMap<String, Arc<JobCell>>,
     /// Block devices of the kernel, by volume. Some wait for their volume.
     devices: BTreeMap<String, Device>,
+    /// NBD devices of the kernel, by volume, and when one that failed is tried again.
+    nbd: BTreeMap<String, KernelNbd>,
+    nbd_retry: BTreeMap<String, Instant>,
+    /// Those of ublk, by volume.
+    ublk: BTreeMap<String, Ublk>,
     /// Where the links to block devices are.
     device_dir: PathBuf,
     /// How each volume is made visible, and why.
@@ -180,6 +189,9 @@ impl Supervisor {
             pools: BTreeMap::new(),
             jobs: BTreeMap::new(),
             devices: BTreeMap::new(),
+            nbd: BTreeMap::new(),
+            nbd_retry: BTreeMap::new(),
+            ublk: BTreeMap::new(),
             device_dir: place.device_dir(),
             choices: BTreeMap::new(),
             samples: Samples::default(),

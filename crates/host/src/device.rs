@@ -205,6 +205,33 @@ fn in_use(path: &Path, by: String) -> DeviceError {
     DeviceError::InUse { path: path.to_owned(), by }
 }
 
+/// How long opening a block device may take: one that nobody serves may never answer.
+const OPEN_LIMIT: Duration = Duration::from_secs(5);
+
+/// Whether somebody has a block device open alone, as a mount does, or LVM. One that is not there
+/// is held by nobody.
+///
+/// # Errors
+/// It cannot be told.
+pub fn is_held(path: &Path) -> io::Result<bool> {
+    let own = path.to_path_buf();
+    let flags = libc::O_EXCL | libc::O_NONBLOCK;
+    let opened =
+        crate::limit::within(OPEN_LIMIT, "open the block device", move || match OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(own)
+        {
+            Ok(_) => Ok(false),
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EBUSY) => Ok(true),
+                Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => Ok(false),
+                _ => Err(e),
+            },
+        });
+    opened.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+}
+
 fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::Result<DeviceInfo> {
     let bytes = file.seek(SeekFrom::End(0))?;
     if !metadata.file_type().is_block_device() {

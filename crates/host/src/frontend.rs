@@ -2,5 +2,7 @@
 
 pub mod fuse;
 pub mod nbd;
+pub mod nbd_kernel;
 pub(crate) mod port;
+pub mod ublk;
 pub mod vhost;

@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod load;
 pub mod nbd;
 pub mod power;
+pub mod ublk;
 
 use super::qemu::MARK;
 use super::scenario;
@@ -86,8 +87,9 @@ pub fn say(word: &str, rest: &str) {
 
 /// What helps to understand a failure.
 fn show_state() {
+    let user_processes = "ps -o pid,stat,args | grep -v '\\['";
     for (program, arguments) in
-        [("dmesg", &[][..]), ("ps", &["-o", "pid,stat,args"]), ("tail", &["-n40", daemon::LOG])]
+        [("dmesg", &[][..]), ("sh", &["-c", user_processes]), ("tail", &["-n40", daemon::LOG])]
     {
         let shown = output(program, arguments, Duration::from_secs(5));
         match shown {
@@ -144,7 +146,10 @@ pub fn run_for(program: &str, arguments: &[&str], limit: Duration) -> Result<Str
     println!("{:6.2} s  {words}", start.elapsed().as_secs_f64());
     let lines: Vec<&str> = out.lines().chain(err.lines()).collect();
     let tail = lines[lines.len().saturating_sub(8)..].join(" | ");
-    ensure!(output.status.success(), "`{words}`: {}: {tail}", output.status);
+    if !output.status.success() {
+        println!("{out}\n{err}");
+        bail!("`{words}`: {}: {tail}", output.status);
+    }
     Ok(out)
 }
 

@@ -8,12 +8,15 @@ use crate::root;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The target that is built for: naming it keeps the static flag off build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Packages whose programs run in the guest. The last one is what scenarios are made of.
 const OURS: [(&str, &str); 3] =
     [("forebay-daemon", "forebayd"), ("forebay-cli", "forebay"), ("xtask", "xtask")];
+/// The unit tests of the crate with the system calls: some need what only the guest has.
+pub const HOST_TESTS: &str = "forebay-host-tests";
 /// Debian's tools, below the place where the packages were unpacked.
 const TOOLS: [&str; 13] = [
     "usr/sbin/mke2fs",
@@ -50,16 +53,30 @@ pub fn build_programs() -> Result<Vec<(&'static str, PathBuf)>> {
     for (package, _) in OURS {
         build.args(["-p", package]);
     }
-    build
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .env("CARGO_PROFILE_DEV_DEBUG", "0")
-        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo");
-    run(&mut build)?;
+    run(with_static_flags(&mut build))?;
+    let mut tests = cargo_command(&["test", "--target", TARGET, "--no-run", "--lib"]);
+    tests.args(["-p", "forebay-host", "--message-format", "json"]);
+    let messages = output(with_static_flags(&mut tests))?;
+    let mut messages =
+        messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let tests = messages
+        .find(|message| message["profile"]["test"] == true && message["executable"].is_string())
+        .context("cargo built no tests of the host")?;
+    let tests = PathBuf::from(tests["executable"].as_str().expect("seen to be a string"));
     let metadata = output(&mut cargo_command(&["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     let target = metadata["target_directory"].as_str().context("cargo names no directory")?;
     let directory = Path::new(target).join(TARGET).join("debug");
-    Ok(OURS.map(|(_, program)| (program, directory.join(program))).into())
+    let mut programs: Vec<_> = OURS.map(|(_, program)| (program, directory.join(program))).into();
+    programs.push((HOST_TESTS, tests));
+    Ok(programs)
+}
+
+fn with_static_flags(command: &mut Command) -> &mut Command {
+    command
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
 }
 
 /// Writes the initramfs of a kernel to `path`. `modules` keeps unpacked modules.
@@ -122,7 +139,7 @@ fn libraries(packages: &Packages) -> Result<BTreeMap<String, PathBuf>> {
     let loader = packages.tools.join("usr/lib64/ld-linux-x86-64.so.2");
     let mut found = BTreeMap::new();
     for tool in TOOLS {
-        let mut list = std::process::Command::new(&loader);
+        let mut list = Command::new(&loader);
         list.args(["--library-path", &path, "--list"]).arg(packages.tools.join(tool));
         for line in output(&mut list)?.lines() {
             let Some(name) = line.split_whitespace().next() else { continue };

@@ -94,7 +94,7 @@ impl Machine<'_> {
         let qemu = self.packages.program("usr/bin/qemu-system-x86_64");
         // Other work on this machine goes first.
         let mut command = Command::new("nice");
-        command.arg("-n5").arg(qemu.get_program()).args(qemu.get_args());
+        command.arg("-n2").arg(qemu.get_program()).args(qemu.get_args());
         let share = self.packages.tools.join("usr/share");
         command.arg("-L").arg(share.join("qemu")).arg("-L").arg(share.join("seabios"));
         command.args(["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"]);

@@ -21,7 +21,7 @@ pub struct Scenario {
 }
 
 /// A pool, an origin and a place for the daemon's state.
-const USUAL: &[(&str, usize)] = &[("state", 48), ("pool", 128), ("origin", 96)];
+const USUAL: &[(&str, usize)] = &[("state", 48), ("pool", 64), ("origin", 96)];
 
 /// All scenarios, in the order in which they run.
 pub const SCENARIOS: &[Scenario] = &[
@@ -35,6 +35,60 @@ pub const SCENARIOS: &[Scenario] = &[
         run: guest::nbd::run,
     },
     Scenario {
+        name: "ublk-port",
+        about: "the host's own tests of ublk: both ways to copy, hand-over, quiesce, resize",
+        limit_seconds: 180,
+        disks: &[],
+        cuts: 0,
+        without: None,
+        run: guest::ublk::port,
+    },
+    Scenario {
+        name: "ublk-killed",
+        about: "ext4 on ublk, kill -9 under a writer, twice; discard, zeroes, detach, fsck",
+        limit_seconds: 240,
+        disks: USUAL,
+        cuts: 0,
+        without: None,
+        run: guest::ublk::killed,
+    },
+    Scenario {
+        name: "ublk-replaced",
+        about: "ext4 on ublk, the daemon ends in order under a writer, twice",
+        limit_seconds: 240,
+        disks: USUAL,
+        cuts: 0,
+        without: None,
+        run: guest::ublk::replaced,
+    },
+    Scenario {
+        name: "nbd-kernel",
+        about: "ext4 on /dev/nbdN, kill -9 under a writer, twice; discard, zeroes, detach, fsck",
+        limit_seconds: 240,
+        disks: USUAL,
+        cuts: 0,
+        without: None,
+        run: guest::ublk::nbd_killed,
+    },
+    Scenario {
+        name: "ublk-user",
+        about: "a daemon without rights makes a device",
+        limit_seconds: 120,
+        disks: USUAL,
+        cuts: 0,
+        without: None,
+        run: guest::ublk::unprivileged,
+    },
+    Scenario {
+        name: "ublk-missing",
+        about: "without the driver the message says what to do",
+        limit_seconds: 150,
+        disks: USUAL,
+        cuts: 0,
+        without: Some("ublk_drv"),
+        run: guest::ublk::missing,
+    },
+    Scenario {
         name: "power-cut",
         about: "writes over NBD, the power is cut three times, all that was flushed is there",
         limit_seconds: 180,
@@ -42,6 +96,15 @@ pub const SCENARIOS: &[Scenario] = &[
         cuts: 3,
         without: None,
         run: guest::power::run,
+    },
+    Scenario {
+        name: "power-cut-ublk",
+        about: "the same with direct writes to a block device of ublk",
+        limit_seconds: 180,
+        disks: USUAL,
+        cuts: 2,
+        without: None,
+        run: guest::power::run_ublk,
     },
 ];
 

@@ -1,15 +1,19 @@
 //! Block devices of the kernel for volumes: which way a volume is made visible, the devices, and
 //! their links. A device outlives the daemon: see [`super::holding`].
 //!
-//! A device is a loop device over a file on FUSE. Another kind of device is another [`Way`], and
-//! another variant of [`forebay_host::shard::PortSetup`].
+//! A device here is a loop device over a file on FUSE; those of ublk are in [`super::ublk`].
+//! Another kind of device is another [`Way`], and another variant of
+//! [`forebay_host::shard::PortSetup`].
 
 use super::listen::Offer;
+use super::nbd_kernel::can_nbd_kernel;
+use super::ublk::can_ublk;
 use super::{COMMAND_TIMEOUT, Inner, Supervisor};
 use crate::state::DeviceState;
 use forebay_api::ApiError;
 use forebay_api::request::Export;
 use forebay_host::frontend::fuse::{self, FuseSetup, wire::Agreed};
+use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::loop_device::{self, Ended, LoopDevice};
 use forebay_host::shard::{PortSetup, ShardHandle, VolumeSnapshot};
 use std::fs::{self, File};
@@ -24,8 +28,12 @@ const SECTOR_BYTES: u64 = 512;
 /// A way to make a volume visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
+    /// A block device of ublk.
+    Ublk,
     /// A loop device over a file on FUSE.
     Loop,
+    /// `/dev/nbdN` of the kernel.
+    NbdKernel,
     /// The daemon's NBD socket.
     Nbd,
     /// Not at all.
@@ -53,10 +61,14 @@ pub(super) struct Device {
 impl Inner {
     /// The path of a volume's device, if it is served.
     pub(super) fn shown_device(&self, volume: &str) -> Option<String> {
-        let device = self.devices.get(volume).filter(|device| device.port.is_some())?;
+        let looped = self.devices.get(volume).filter(|device| device.port.is_some());
+        let looped = looped.map(|device| device.loop_device.path());
+        let ublk = || self.ublk.get(volume).filter(|ublk| ublk.port.is_some());
+        let nbd = || self.nbd.get(volume).map(KernelNbd::path);
+        let device = looped.or_else(|| Some(ublk()?.device.path())).or_else(nbd)?;
         let link = self.device_dir.join(volume);
-        let leads = fs::read_link(&link).is_ok_and(|target| target == device.loop_device.path());
-        let path = if leads { link } else { device.loop_device.path() };
+        let leads = fs::read_link(&link).is_ok_and(|target| target == device);
+        let path = if leads { link } else { device };
         Some(path.display().to_string())
     }
 }
@@ -83,7 +95,12 @@ fn can_loop() -> Result<(), ApiError> {
 impl Supervisor {
     /// Refuses an export that this machine cannot make.
     pub(super) fn check_export(&self, export: Export) -> Result<(), ApiError> {
-        if export == Export::Loop { can_loop() } else { Ok(()) }
+        match export {
+            Export::Loop => can_loop(),
+            Export::Ublk => can_ublk(),
+            Export::NbdKernel => can_nbd_kernel(),
+            Export::Auto | Export::Nbd | Export::None => Ok(()),
+        }
     }
 
     /// The way to make a volume visible.
@@ -93,14 +110,22 @@ impl Supervisor {
             Export::None => chose(Way::None, "none, as asked"),
             Export::Nbd => chose(Way::Nbd, "nbd, as asked"),
             Export::Loop => chose(Way::Loop, "loop, as asked"),
+            Export::Ublk => chose(Way::Ublk, "ublk, as asked"),
+            Export::NbdKernel => chose(Way::NbdKernel, "nbd-kernel, as asked"),
             Export::Auto if !self.is_system => chose(
                 Way::Nbd,
                 "nbd: a daemon with a state directory of its own makes no block devices unless \
-                 asked (--export loop)",
+                 asked (--export ublk or loop)",
             ),
-            Export::Auto => match can_loop() {
-                Ok(()) => chose(Way::Loop, "loop: FUSE and loop devices are there"),
-                Err(error) => Choice { way: Way::Nbd, why: format!("nbd: {}", error.message) },
+            Export::Auto => match (can_ublk(), can_loop()) {
+                (Ok(()), _) => chose(Way::Ublk, "ublk: its driver is there"),
+                (Err(error), Ok(())) => {
+                    Choice { way: Way::Loop, why: format!("loop: {}", error.message) }
+                }
+                (Err(no_ublk), Err(no_loop)) => {
+                    let why = format!("nbd: {}; {}", no_ublk.message, no_loop.message);
+                    Choice { way: Way::Nbd, why }
+                }
             },
         }
     }
@@ -214,6 +239,7 @@ impl Supervisor {
 
     /// Has nobody serve a volume's device for a while: the kernel keeps its requests.
     pub(super) fn device_park(&self, name: &str) {
+        self.ublk_park(name);
         let port = self.inner().devices.get_mut(name).and_then(|device| device.port.take());
         if let Some((shard, key)) = port
             && let Err(error) = shard.detach_port(key, COMMAND_TIMEOUT)
@@ -224,6 +250,7 @@ impl Supervisor {
 
     /// The shard ends, and with it its ports.
     pub(super) fn devices_park(&self, shard: &ShardHandle) {
+        self.ublk_park_all(shard);
         for device in self.inner().devices.values_mut() {
             if device.port.as_ref().is_some_and(|(own, _)| own.number() == shard.number()) {
                 device.port = None;
@@ -234,6 +261,10 @@ impl Supervisor {
     /// Ends a volume's device, unless it is in use. With `force`, whoever uses it gets errors.
     /// Returns how the volume was offered.
     pub(super) fn device_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
+        self.nbd_down(name, force)?;
+        if let Some(done) = self.ublk_down(name, force) {
+            return done;
+        }
         let Some(device) = self.inner().devices.remove(name) else { return Ok(None) };
         let path = device.loop_device.path();
         let ended = match device.port {
@@ -284,10 +315,7 @@ impl Supervisor {
         if let Err(error) = loop_device.end_dead() {
             tracing::warn!(volume = name, "{error}");
         }
-        let link = self.inner().device_dir.join(name);
-        if fs::read_link(&link).is_ok_and(|target| target == loop_device.path()) {
-            let _ = fs::remove_file(link);
-        }
+        self.device_unlink(name, &loop_device.path());
         if let Err(error) = self.remember(|all| all.devices.retain(|it| it.volume != name)) {
             tracing::warn!(volume = name, "{}", error.message);
         }
@@ -295,6 +323,8 @@ impl Supervisor {
 
     /// At the stop: ends the devices that nobody uses. Those in use wait for the next daemon.
     pub(super) fn devices_leave(&self) {
+        self.ublk_leave();
+        self.nbd_leave();
         let names: Vec<String> = self.inner().devices.keys().cloned().collect();
         for name in names {
             match self.device_down(&name, false) {
@@ -306,8 +336,16 @@ impl Supervisor {
         }
     }
 
+    /// Removes the link of a volume's name to a device that is gone.
+    pub(super) fn device_unlink(&self, name: &str, device: &Path) {
+        let link = self.inner().device_dir.join(name);
+        if fs::read_link(&link).is_ok_and(|target| target == device) {
+            let _ = fs::remove_file(link);
+        }
+    }
+
     /// Leaves a link of the volume's name to its device.
-    fn device_link(&self, name: &str, device: &Path) {
+    pub(super) fn device_link(&self, name: &str, device: &Path) {
         let dir = self.inner().device_dir.clone();
         if let Err(error) = put_link(&dir, name, device) {
             tracing::warn!(volume = name, "the link in {}: {error}", dir.display());

@@ -45,6 +45,8 @@ pub fn run_holder(socket: &Path) -> anyhow::Result<()> {
 impl Supervisor {
     /// Finds the devices that an earlier daemon left, and ends those that nothing can serve again.
     pub(super) fn devices_find(&self) {
+        self.ublk_find();
+        self.nbd_find();
         let socket = self.state_dir.join(SOCKET);
         let holder = match Holder::systemd() {
             Ok(Some(holder)) => Some(holder),

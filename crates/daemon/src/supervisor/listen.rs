@@ -60,19 +60,18 @@ impl Supervisor {
     pub(super) fn export(&self, open: &mut Opened, name: &str, offer: Offer) {
         let kind = self.inner().store.get().volume(name).map(|known| known.export);
         let choice = self.choose(kind.unwrap_or_default());
-        let choice = match choice.way {
-            Way::Loop => match self.device_up(&open.handle, name, offer) {
-                Ok(()) => choice,
-                Err(error) => {
-                    tracing::error!(volume = name, "its block device: {}", error.message);
-                    let why = format!("no block device: {}", error.message);
-                    let way = if kind == Some(ExportKind::Loop) { Way::None } else { Way::Nbd };
-                    Choice { way, why }
-                }
-            },
-            _ => choice,
+        let up = match choice.way {
+            Way::Ublk => self.ublk_up(&open.handle, name, offer),
+            Way::Loop => self.device_up(&open.handle, name, offer),
+            Way::NbdKernel | Way::Nbd | Way::None => Ok(()),
         };
-        let nbd = choice.way == Way::Nbd;
+        let choice = up.map(|()| choice).unwrap_or_else(|error| {
+            tracing::error!(volume = name, "its block device: {}", error.message);
+            let why = format!("no block device: {}", error.message);
+            let is_auto = kind.unwrap_or_default() == ExportKind::Auto;
+            Choice { way: if is_auto { Way::Nbd } else { Way::None }, why }
+        });
+        let nbd = matches!(choice.way, Way::Nbd | Way::NbdKernel);
         self.inner().choices.insert(name.to_string(), choice);
         if nbd {
             self.export_nbd(open, name, offer);

@@ -11,6 +11,7 @@ use forebay_api::stats::{Counters, PoolCounters, VolumeCounters};
 use forebay_api::{ApiError, RamNeed};
 use forebay_engine::stats::REASONS;
 use forebay_format::BLOCK_SIZE;
+use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{ShardSnapshot, VolumeSnapshot};
 use std::time::Duration;
 
@@ -76,7 +77,9 @@ impl Supervisor {
 
     /// Clients that use a volume.
     pub(super) fn clients_of(&self, found: &FoundVolume) -> u64 {
-        found.snapshot.clients as u64
+        // The kernel's connections are our own device; whether it is in use is looked at apart.
+        let own = self.inner().nbd.get(&found.snapshot.view.name).map_or(0, KernelNbd::connections);
+        (found.snapshot.clients as u64).saturating_sub(own as u64)
     }
 
     /// All counters.

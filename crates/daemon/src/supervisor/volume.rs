@@ -283,6 +283,7 @@ impl Supervisor {
             }
         };
         self.export_volume(pool, &request.name, Offer { volume, bytes, space, mode })?;
+        self.nbd_mend();
         tracing::info!(pool, volume = request.name.as_str(), mode = mode.name(), "volume added");
         Ok(())
     }

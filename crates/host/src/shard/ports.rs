@@ -3,6 +3,7 @@
 use crate::driver::{Driver, PORT_KEYS};
 use crate::frontend::fuse::{FusePort, FuseSetup};
 use crate::frontend::port::{PortAnswer, PortLink, PortRequest};
+use crate::frontend::ublk::{UblkPort, UblkSetup};
 use crate::frontend::vhost::{QueuePort, QueueSetup};
 use crate::notice::Notices;
 use crate::slab::Slab;
@@ -24,12 +25,15 @@ pub enum PortSetup {
     Fuse(FuseSetup),
     /// A queue of a guest's disk.
     Vhost(QueueSetup),
+    /// A device of ublk.
+    Ublk(UblkSetup),
 }
 
 /// One port, by its kind.
 enum Port {
     Fuse(Box<FusePort>),
     Vhost(Box<QueuePort>),
+    Ublk(Box<UblkPort>),
 }
 
 impl Port {
@@ -37,6 +41,7 @@ impl Port {
         match setup {
             PortSetup::Fuse(setup) => Port::Fuse(Box::new(FusePort::new(setup))),
             PortSetup::Vhost(setup) => Port::Vhost(Box::new(QueuePort::new(setup))),
+            PortSetup::Ublk(setup) => Port::Ublk(Box::new(UblkPort::new(setup))),
         }
     }
 
@@ -44,6 +49,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.volume,
             Port::Vhost(queue) => queue.volume,
+            Port::Ublk(ublk) => ublk.volume,
         }
     }
 
@@ -52,6 +58,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.start(link),
             Port::Vhost(queue) => queue.start(link),
+            Port::Ublk(ublk) => ublk.start(link),
         }
     }
 
@@ -60,6 +67,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.arrived(link, tag, result),
             Port::Vhost(queue) => queue.arrived(link, tag, result),
+            Port::Ublk(ublk) => ublk.arrived(link, tag, result),
         }
     }
 
@@ -68,6 +76,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.complete(link, tag, answer),
             Port::Vhost(queue) => queue.complete(link, tag, answer),
+            Port::Ublk(ublk) => ublk.complete(link, tag, answer),
         }
     }
 
@@ -76,16 +85,19 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.arm(link),
             Port::Vhost(queue) => queue.arm(link),
+            // Whatever happens to it starts the next at once.
+            Port::Ublk(_) => {}
         }
     }
 
     /// Takes no more requests. Those that it has are answered, except with
     /// [`IoError::Shutdown`](forebay_engine::IoError::Shutdown): who serves the device next is
-    /// asked again.
-    fn stop(&mut self) {
+    /// asked again. With `leaving` the shard ends, and the driver with it.
+    fn stop(&mut self, leaving: bool) {
         match self {
             Port::Fuse(fuse) => fuse.stop(),
             Port::Vhost(queue) => queue.stop(),
+            Port::Ublk(ublk) => ublk.stop(leaving),
         }
     }
 
@@ -103,6 +115,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.is_at_rest(),
             Port::Vhost(queue) => queue.is_at_rest(),
+            Port::Ublk(ublk) => ublk.is_at_rest(),
         }
     }
 
@@ -110,6 +123,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.release(bufs),
             Port::Vhost(queue) => queue.release(bufs),
+            Port::Ublk(ublk) => ublk.release(bufs),
         }
     }
 }
@@ -171,7 +185,7 @@ impl Ports {
         match self.ports.get_mut(key) {
             Some(entry) => {
                 entry.waiting.push(reply);
-                self.stop(key);
+                self.stop(key, false);
             }
             None => {
                 let _ = reply.send(Err(io::Error::from_raw_os_error(libc::ENODEV)));
@@ -179,11 +193,11 @@ impl Ports {
         }
     }
 
-    fn stop(&mut self, key: u32) {
+    fn stop(&mut self, key: u32, leaving: bool) {
         let entry = self.ports.get_mut(key).expect("known to the caller");
-        if !entry.stopping {
+        if !entry.stopping || leaving {
             entry.stopping = true;
-            entry.port.stop();
+            entry.port.stop(leaving);
         }
         self.touch(key);
     }
@@ -191,7 +205,7 @@ impl Ports {
     /// Lets all ports go.
     pub fn shut_down(&mut self) {
         for key in self.ports.keys() {
-            self.stop(key);
+            self.stop(key, true);
         }
     }
 
@@ -226,6 +240,10 @@ impl Ports {
         notices: &mut Notices,
         (key, tag, result): (u32, u32, i32),
     ) {
+        if self.ports.get(key).is_none() {
+            // Of a port that left with the shard: its commands end when the ring does.
+            return;
+        }
         self.with(driver, notices, key, |port, link| port.arrived(link, tag, result));
     }
 

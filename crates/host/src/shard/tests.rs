@@ -478,3 +478,4 @@ fn a_request_for_a_volume_without_origin_is_gone() {
 
 mod fuse_port;
 mod guest_disk;
+mod ublk_port;

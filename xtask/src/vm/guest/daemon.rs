@@ -25,13 +25,7 @@ impl Daemon {
     /// # Errors
     /// If it does not answer.
     pub fn start_on(guest: &Guest) -> Result<Daemon> {
-        let disk = guest.disk("state")?;
-        let disk = disk.to_str().context("a plain name")?;
-        fs::create_dir_all(STATE)?;
-        if run("mount", &["-t", "ext4", disk, STATE]).is_err() {
-            run("/usr/bin/mke2fs", &["-q", "-t", "ext4", disk])?;
-            run("mount", &["-t", "ext4", disk, STATE])?;
-        }
+        mount_state(guest)?;
         Daemon::start()
     }
 
@@ -40,8 +34,23 @@ impl Daemon {
     /// # Errors
     /// If it does not answer.
     pub fn start() -> Result<Daemon> {
+        Daemon::start_by(&mut Command::new("/usr/bin/forebayd"))
+    }
+
+    /// As [`Daemon::start_on`], without the rights of root.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn start_as_user(guest: &Guest) -> Result<Daemon> {
+        mount_state(guest)?;
+        run("chown", &["user", STATE])?;
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=user", "--regid=user", "--clear-groups", "--"]);
+        Daemon::start_by(command.arg("/usr/bin/forebayd"))
+    }
+
+    fn start_by(command: &mut Command) -> Result<Daemon> {
         let log = fs::File::options().create(true).append(true).open(LOG)?;
-        let mut command = Command::new("/usr/bin/forebayd");
         command.args(["--state-dir", &format!("{STATE}/forebay")]);
         let child = command.stdin(Stdio::null()).stderr(log).spawn().context("start forebayd")?;
         let mut daemon = Daemon { child };
@@ -54,6 +63,11 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it as `kill -9` does.
     ///
     /// # Errors
@@ -62,6 +76,15 @@ impl Daemon {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
+    }
+
+    /// Asks it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn end(&mut self) -> Result<()> {
+        run("kill", &["-TERM", &self.child.id().to_string()])?;
+        wait_until("forebayd ends", START, || Ok(self.child.try_wait()?.is_some()))
     }
 
     /// Where NBD clients reach it.
@@ -75,6 +98,18 @@ impl Drop for Daemon {
         // Nobody is left who could be told.
         let _ = self.kill();
     }
+}
+
+/// Mounts the disk for the daemon's state, with a file system if it has none.
+fn mount_state(guest: &Guest) -> Result<()> {
+    let disk = guest.disk("state")?;
+    let disk = disk.to_str().context("a plain name")?;
+    fs::create_dir_all(STATE)?;
+    if run("mount", &["-t", "ext4", disk, STATE]).is_err() {
+        run("/usr/bin/mke2fs", &["-q", "-t", "ext4", disk])?;
+        run("mount", &["-t", "ext4", disk, STATE])?;
+    }
+    Ok(())
 }
 
 /// Runs `forebay` with these arguments.

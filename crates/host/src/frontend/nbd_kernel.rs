@@ -1,0 +1,241 @@
+//! `/dev/nbdN` of the kernel over our own NBD server. The kernel gets connections that are
+//! negotiated already; when they break, because the server died, it waits for others instead of
+//! failing requests, and [`KernelNbd::mend`] brings them.
+
+mod netlink;
+
+use crate::device::is_held;
+use crate::limit::within;
+use netlink::{Attributes, Netlink, find};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const FAMILY: &str = "nbd";
+/// Commands of the driver.
+const CONNECT: u8 = 1;
+const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
+/// Their attributes.
+const INDEX: u16 = 1;
+const SIZE_BYTES: u16 = 2;
+const BLOCK_BYTES: u16 = 3;
+const TIMEOUT: u16 = 4;
+const SERVER_FLAGS: u16 = 5;
+const SOCKETS: u16 = 7;
+const DEAD_CONNECTION_TIMEOUT: u16 = 8;
+const BACKEND: u16 = 10;
+const SOCKET_ITEM: u16 = 1;
+const SOCKET_FD: u16 = 1;
+
+/// Connections of a device. With one alone the kernel would not send a request again whose answer
+/// was lost with its connection.
+const CONNECTIONS: usize = 2;
+/// Seconds that a request may take before its connection counts as broken, and it is sent again on
+/// another: how long an answer that died with its server is waited for.
+const REQUEST_SECONDS: u64 = 10;
+/// Seconds that requests wait when no connection is left.
+const DEAD_SECONDS: u64 = 24 * 3600;
+/// Bytes of a block, where the size allows it.
+const BLOCK: u64 = 4096;
+const SECTOR: u64 = 512;
+/// How long the kernel, and our own server, may take to answer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Export flags of the protocol.
+const CAN_MULTI_CONNECT: u16 = 1 << 8;
+
+/// A device that the kernel serves from our server.
+#[derive(Debug)]
+pub struct KernelNbd {
+    /// `N` of `/dev/nbdN`.
+    pub index: u32,
+    /// What it is known by again.
+    pub backend: String,
+    /// Our hold on the connections that the kernel has, to see when they end.
+    connections: Vec<UnixStream>,
+}
+
+/// A connection on which requests may follow.
+struct Negotiated {
+    stream: UnixStream,
+    bytes: u64,
+    flags: u16,
+}
+
+/// Negotiates a connection to an export.
+fn negotiate(server: &Path, export: &str) -> io::Result<Negotiated> {
+    let mut stream = UnixStream::connect(server)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    stream.read_exact(&mut [0; 18])?;
+    // Fixed newstyle, no zeroes; then EXPORT_NAME, whose answer is only size and flags.
+    let mut ask = 3_u32.to_be_bytes().to_vec();
+    ask.extend(b"IHAVEOPT");
+    ask.extend([1, export.len() as u32].map(u32::to_be_bytes).concat());
+    ask.extend(export.as_bytes());
+    stream.write_all(&ask)?;
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer).map_err(|e| {
+        io::Error::new(e.kind(), format!("our NBD server does not offer {export}: {e}"))
+    })?;
+    let (bytes, flags) = answer.split_first_chunk::<8>().expect("ten bytes");
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    let flags = u16::from_be_bytes(flags.try_into().expect("two bytes"));
+    Ok(Negotiated { stream, bytes: u64::from_be_bytes(*bytes), flags })
+}
+
+/// Asks the driver, with a time limit.
+fn ask(what: &'static str, command: u8, attributes: Attributes) -> io::Result<Vec<u8>> {
+    within(LIMIT, what, move || match Netlink::open(FAMILY) {
+        Ok(mut netlink) => netlink.ask(command, &attributes),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "the kernel has no nbd driver; load it: modprobe nbd",
+        )),
+        Err(e) => Err(e),
+    })
+}
+
+/// Whether the kernel has the driver.
+///
+/// # Errors
+/// Says what to do about it.
+pub fn is_available() -> io::Result<()> {
+    within(LIMIT, "nbd", || Netlink::open(FAMILY).map(drop)).map_err(|e| {
+        let hint = "load the driver: modprobe nbd";
+        io::Error::new(e.kind(), format!("the kernel's nbd: {e}; {hint}"))
+    })
+}
+
+fn sockets(streams: &[UnixStream]) -> Attributes {
+    streams.iter().fold(Attributes::default(), |all, stream| {
+        let fd = stream.as_raw_fd() as u32;
+        all.nest(SOCKET_ITEM, &Attributes::default().add(SOCKET_FD, &fd.to_ne_bytes()))
+    })
+}
+
+impl KernelNbd {
+    /// Makes a device of an export of our server.
+    ///
+    /// # Errors
+    /// No driver, no right, no export, or no free device.
+    pub fn attach(server: &Path, export: &str, backend: &str) -> io::Result<KernelNbd> {
+        let mut streams = Vec::new();
+        let (mut bytes, mut flags) = (0, 0);
+        for _ in 0..CONNECTIONS {
+            let made = negotiate(server, export)?;
+            (bytes, flags) = (made.bytes, made.flags);
+            streams.push(made.stream);
+        }
+        if flags & CAN_MULTI_CONNECT == 0 {
+            return Err(io::Error::other("our NBD server offers only one connection"));
+        }
+        let block = if bytes.is_multiple_of(BLOCK) { BLOCK } else { SECTOR };
+        let number = |value: u64| value.to_ne_bytes();
+        let attributes = Attributes::default()
+            .add(SIZE_BYTES, &number(bytes))
+            .add(BLOCK_BYTES, &number(block))
+            .add(TIMEOUT, &number(REQUEST_SECONDS))
+            .add(SERVER_FLAGS, &number(flags.into()))
+            .add(DEAD_CONNECTION_TIMEOUT, &number(DEAD_SECONDS))
+            .add(BACKEND, &[backend.as_bytes(), &[0]].concat())
+            .nest(SOCKETS, &sockets(&streams));
+        let answer = ask("attach an NBD device", CONNECT, attributes)?;
+        let index = find(&answer, INDEX).and_then(|index| <[u8; 4]>::try_from(index).ok());
+        let index = index.ok_or_else(|| io::Error::other("the kernel names no device"))?;
+        let index = u32::from_ne_bytes(index);
+        Ok(KernelNbd { index, backend: backend.to_owned(), connections: streams })
+    }
+
+    /// The device with this number, if the kernel serves it from a server with this name.
+    pub fn find(index: u32, backend: &str) -> Option<KernelNbd> {
+        let found = std::fs::read_to_string(format!("/sys/block/nbd{index}/backend")).ok()?;
+        let ours = found.trim() == backend;
+        let backend = backend.to_owned();
+        ours.then(|| KernelNbd { index, backend, connections: Vec::new() })
+    }
+
+    /// Replaces connections that have ended. Returns how many.
+    ///
+    /// # Errors
+    /// Our server does not offer the export, or the kernel has let go of the device.
+    pub fn mend(&mut self, server: &Path, export: &str) -> io::Result<usize> {
+        self.connections.retain(is_connected);
+        let missing = CONNECTIONS - self.connections.len();
+        for _ in 0..missing {
+            let stream = negotiate(server, export)?.stream;
+            let attributes = self.named().nest(SOCKETS, &sockets(std::slice::from_ref(&stream)));
+            ask("give an NBD device another connection", RECONFIGURE, attributes)?;
+            self.connections.push(stream);
+        }
+        Ok(missing)
+    }
+
+    fn named(&self) -> Attributes {
+        Attributes::default()
+            .add(INDEX, &self.index.to_ne_bytes())
+            .add(BACKEND, &[self.backend.as_bytes(), &[0]].concat())
+    }
+
+    /// Ends the device: whoever uses it gets errors.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn detach(self) -> io::Result<()> {
+        let attributes = Attributes::default().add(INDEX, &self.index.to_ne_bytes());
+        ask("detach an NBD device", DISCONNECT, attributes).map(drop)
+    }
+
+    /// Whether somebody has it open alone, as a mount does.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn is_in_use(&self) -> io::Result<bool> {
+        is_held(&self.path())
+    }
+
+    /// Connections that the kernel has to our server.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// The block device.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/dev").join(format!("nbd{}", self.index))
+    }
+}
+
+/// Whether both ends of a connection that the kernel uses are there. Nothing is read from it.
+fn is_connected(stream: &UnixStream) -> bool {
+    let events = libc::POLLRDHUP;
+    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one entry, valid for the call, which does not wait.
+    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    found == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_connection_is_seen_and_data_is_not_an_end() {
+        let (own, mut other) = UnixStream::pair().unwrap();
+        assert!(is_connected(&own));
+        other.write_all(b"an answer").unwrap();
+        assert!(is_connected(&own));
+        drop(other);
+        assert!(!is_connected(&own));
+    }
+
+    #[test]
+    fn no_server_is_an_error() {
+        let nowhere = std::env::temp_dir().join("forebay-no-such-socket");
+        assert!(KernelNbd::attach(&nowhere, "data", "x").is_err());
+        assert!(KernelNbd::find(u32::MAX, "x").is_none());
+    }
+}

@@ -1,0 +1,69 @@
+//! What a process that serves block devices of its own machine must not share with it.
+
+use std::io;
+
+/// Where the kernel lists mounts.
+const MOUNTS: &str = "/proc/self/mountinfo";
+/// Marks the thread, and those that it starts, as ones that the kernel needs to write pages back.
+const SET_IO_FLUSHER: libc::c_int = 57;
+
+/// Gives the process mounts of its own, which follow those of the machine: so it is never the last
+/// that holds a mount of a device that it serves, which would end in waiting for itself. To be
+/// called before there are threads. Says whether it was done: mounts that are not shared could not
+/// be followed, and a service manager may have done it already.
+///
+/// # Errors
+/// The system refuses; it takes root.
+pub fn own_mounts() -> io::Result<bool> {
+    let mounts = std::fs::read_to_string(MOUNTS)?;
+    if !root_is_shared(&mounts) {
+        return Ok(false);
+    }
+    // SAFETY: takes no memory; only this process has other mounts afterwards.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (none, flags) = (std::ptr::null(), libc::MS_REC | libc::MS_SLAVE);
+    // SAFETY: the path is a string that ends; the other words may be null for this change.
+    let result = unsafe { libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) };
+    if result == 0 { Ok(true) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether mounts below the root come to those who follow it.
+fn root_is_shared(mounts: &str) -> bool {
+    mounts.lines().any(|line| {
+        let mut words = line.split(' ');
+        let is_root = words.nth(4) == Some("/");
+        // Optional fields follow the options, up to a dash.
+        let mut optional = words.skip(1).take_while(|word| *word != "-");
+        is_root && optional.any(|word| word.starts_with("shared:"))
+    })
+}
+
+/// Tells the kernel that memory which it asks for on this thread, and on those that it starts, must
+/// not come from writing pages to the devices that they serve.
+///
+/// # Errors
+/// It takes the capability CAP_SYS_RESOURCE.
+pub fn io_flusher() -> io::Result<()> {
+    let zero: libc::c_ulong = 0;
+    // SAFETY: takes only numbers.
+    let result = unsafe { libc::prctl(SET_IO_FLUSHER, 1 as libc::c_ulong, zero, zero, zero) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_root_is_told_from_others() {
+        let other = "23 29 0:21 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n";
+        let shared = "29 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n";
+        let follows = "29 1 8:1 / / rw,relatime master:1 - ext4 /dev/sda1 rw\n";
+        let private = "1 1 0:2 / / rw - rootfs rootfs rw\n";
+        assert!(root_is_shared(&format!("{other}{shared}")));
+        assert!(!root_is_shared(&format!("{other}{follows}")));
+        assert!(!root_is_shared(private));
+    }
+}
