@@ -60,7 +60,7 @@ devices = []
 name = "v"
 origin = "sdb"
 mode = "fast"
-export = "ublk"
+export = "iscsi"
 [pools]
 "#;
     let found = problems(text);
@@ -71,7 +71,7 @@ export = "ublk"
         "forebay.toml:6: write a list of paths",
         "forebay.toml:9: write the origin \"sdb\" as an absolute path",
         "forebay.toml:10: no mode \"fast\"",
-        "forebay.toml:11: this version cannot export by ublk",
+        "forebay.toml:11: no export \"iscsi\"",
         "forebay.toml:12: unknown key \"pools\" at the top; did you mean \"pool\"?",
     ] {
         assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}\n{found:#?}");

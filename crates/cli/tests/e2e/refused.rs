@@ -92,7 +92,7 @@ fn usage_errors_have_exit_code_two() {
         &["iostat", "0"],
         &["frobnicate"],
         &["volume", "create", "a b", "--origin", "big.img"],
-        &["volume", "create", "v", "--origin", "big.img", "--export", "ublk"],
+        &["volume", "create", "v", "--origin", "big.img", "--export", "iscsi"],
         &["volume", "create", "v", "--origin", "big.img"],
         &["cache", "ssd.img", "--with", "ssd.img"],
     ] {

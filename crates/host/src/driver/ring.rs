@@ -7,6 +7,7 @@ use crate::waker::Waker;
 use forebay_engine::Buf;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -37,11 +38,25 @@ fn port(key: u32, tag: u32) -> u64 {
 type Entry = squeue::Entry128;
 
 pub(crate) struct Ring {
-    ring: IoUring<Entry>,
+    ring: ManuallyDrop<IoUring<Entry>>,
+    /// A port sent commands to a driver of the kernel.
+    commanded: bool,
     fixed: Fixed,
     waker: Waker,
     /// Whether a wait for the waker is under way.
     waking: bool,
+}
+
+impl Drop for Ring {
+    /// A ring with commands of ublk is left to the end of the process. The end of its thread ends
+    /// the commands, as if it were killed; when the ring was closed before that, Linux 6.12 used it
+    /// after it was freed.
+    fn drop(&mut self) {
+        if !self.commanded {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.ring) }
+        }
+    }
 }
 
 impl Ring {
@@ -66,7 +81,8 @@ impl Ring {
             return Err(io::Error::other("this kernel's io_uring is too old"));
         }
         let fixed = Fixed::new(&ring.submitter());
-        Ok(Ring { ring, fixed, waker: waker.clone(), waking: false })
+        let ring = ManuallyDrop::new(ring);
+        Ok(Ring { ring, commanded: false, fixed, waker: waker.clone(), waking: false })
     }
 
     /// The kernel's newest ways of running completions only when we wait, else older ones.
@@ -250,6 +266,7 @@ impl Ring {
         bytes: [u8; 16],
         addr: u64,
     ) {
+        self.commanded = true;
         let entry = opcode::UringCmd16::new(types::Fd(fd), command).cmd(bytes).addr(Some(addr));
         // SAFETY: as the caller promises.
         unsafe { self.push(entry.build().user_data(port(key, tag))) }

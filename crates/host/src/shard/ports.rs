@@ -107,6 +107,7 @@ impl Port {
             Port::Fuse(fuse) => fuse.is_connected(),
             // Its device ends it when the guest leaves.
             Port::Vhost(_) => true,
+            Port::Ublk(ublk) => ublk.is_connected(),
         }
     }
 

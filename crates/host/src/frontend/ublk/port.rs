@@ -256,6 +256,11 @@ impl UblkPort {
         self.leaving |= leaving;
     }
 
+    /// Whether the kernel has not given all slots back, as it does when the device is taken away.
+    pub fn is_connected(&self) -> bool {
+        self.with_kernel > 0 || self.with_engine > 0
+    }
+
     /// Whether the engine has nothing of it; nor the kernel, unless it may keep it.
     pub fn is_at_rest(&self) -> bool {
         self.with_engine == 0 && (self.with_kernel == 0 || self.leaving)
