@@ -99,7 +99,13 @@ impl Engine {
     fn set_mode(&mut self, id: CommandId, volume: VolumeId, mode: Mode) {
         match self.volume(volume) {
             None => self.refuse(id, "there is no such volume"),
-            Some(v) if v.mode == mode && v.task.is_none() => {
+            // A crash may have brought dirty blocks back in a mode that has none: what the answer
+            // promises is true only when they are home.
+            Some(v)
+                if v.mode == mode
+                    && v.task.is_none()
+                    && (mode.plan().write_dirty || v.dirty.is_empty()) =>
+            {
                 self.answer(id, CommandReply::Unchanged)
             }
             Some(_) => self.task(id, volume, Task::Switch(id, mode)),
