@@ -141,6 +141,8 @@ pub enum Export {
     Ublk,
     /// A loop device over a file on FUSE.
     Loop,
+    /// A vhost-user socket for a virtual machine.
+    VhostUser,
     /// Not at all.
     None,
 }
@@ -154,6 +156,7 @@ impl Export {
             Export::NbdKernel => "nbd-kernel",
             Export::Ublk => "ublk",
             Export::Loop => "loop",
+            Export::VhostUser => "vhost-user",
             Export::None => "none",
         }
     }
@@ -169,13 +172,11 @@ impl std::str::FromStr for Export {
             "nbd-kernel" => Ok(Export::NbdKernel),
             "ublk" => Ok(Export::Ublk),
             "loop" => Ok(Export::Loop),
+            "vhost-user" => Ok(Export::VhostUser),
             "none" => Ok(Export::None),
-            "vhost-user" => {
-                Err(format!("this version cannot export by {text}; it can by ublk, loop and nbd"))
-            }
-            _ => {
-                Err(format!("no export {text:?}; choose auto, ublk, loop, nbd-kernel, nbd or none"))
-            }
+            _ => Err(format!(
+                "no export {text:?}; choose auto, ublk, loop, nbd-kernel, nbd, vhost-user or none"
+            )),
         }
     }
 }

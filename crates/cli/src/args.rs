@@ -99,7 +99,7 @@ pub struct CacheArgs {
     /// Name of the volume [default: after the origin]
     #[arg(long)]
     pub name: Option<String>,
-    /// How it is made visible: auto, ublk, loop, nbd-kernel, nbd or none
+    /// How it is made visible: auto, ublk, loop, nbd-kernel, nbd, vhost-user or none
     #[arg(long, default_value = "auto")]
     pub export: Export,
     /// Most memory that a new pool may take, as 4G, or 10% of the machine's
@@ -238,7 +238,7 @@ pub struct VolumeCreateArgs {
     /// How writes are cached: writethrough, writeback, writearound, writeonly, passthrough
     #[arg(long)]
     pub mode: Option<Mode>,
-    /// How it is made visible: auto, ublk, loop, nbd-kernel, nbd or none
+    /// How it is made visible: auto, ublk, loop, nbd-kernel, nbd, vhost-user or none
     #[arg(long, default_value = "auto")]
     pub export: Export,
     #[command(flatten)]

@@ -6,6 +6,7 @@
 
 mod bypass;
 mod device;
+mod guest;
 mod holding;
 mod job;
 mod listen;
@@ -32,6 +33,7 @@ use forebay_host::frontend::nbd::{Export, Tls, TlsConfig};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::hold::Holder;
 use forebay_host::shard::{NbdServer, ServerLimits, ShardError, ShardHandle, VolumeSnapshot};
+use guest::GuestDisk;
 use job::JobCell;
 use listen::Listening;
 use std::collections::{BTreeMap, VecDeque};
@@ -89,6 +91,8 @@ struct Inner {
     nbd_retry: BTreeMap<String, Instant>,
     /// Those of ublk, by volume.
     ublk: BTreeMap<String, Ublk>,
+    /// Sockets for virtual machines, by volume.
+    guests: BTreeMap<String, GuestDisk>,
     /// Where the links to block devices are.
     device_dir: PathBuf,
     /// How each volume is made visible, and why.
@@ -192,6 +196,7 @@ impl Supervisor {
             nbd: BTreeMap::new(),
             nbd_retry: BTreeMap::new(),
             ublk: BTreeMap::new(),
+            guests: BTreeMap::new(),
             device_dir: place.device_dir(),
             choices: BTreeMap::new(),
             samples: Samples::default(),
@@ -362,6 +367,7 @@ impl Supervisor {
         jobs.iter().for_each(|job| job.cancel());
         let _changes = lock(&self.changes);
         self.stop_listening();
+        self.guests_park(None);
         self.devices_leave();
         let pools = std::mem::take(&mut self.inner().pools);
         for pool in pools.into_values() {

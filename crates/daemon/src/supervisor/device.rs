@@ -34,6 +34,8 @@ pub(super) enum Way {
     Loop,
     /// `/dev/nbdN` of the kernel.
     NbdKernel,
+    /// A vhost-user socket for a virtual machine.
+    VhostUser,
     /// The daemon's NBD socket.
     Nbd,
     /// Not at all.
@@ -112,6 +114,7 @@ impl Supervisor {
             Export::Loop => chose(Way::Loop, "loop, as asked"),
             Export::Ublk => chose(Way::Ublk, "ublk, as asked"),
             Export::NbdKernel => chose(Way::NbdKernel, "nbd-kernel, as asked"),
+            Export::VhostUser => chose(Way::VhostUser, "vhost-user, as asked"),
             Export::Auto if !self.is_system => chose(
                 Way::Nbd,
                 "nbd: a daemon with a state directory of its own makes no block devices unless \

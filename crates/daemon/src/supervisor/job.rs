@@ -99,6 +99,7 @@ enum After {
 /// How a volume was offered, to offer it so again.
 struct Offered {
     nbd: Option<Arc<Export>>,
+    /// By a device of the kernel, or by a virtual machine's socket.
     device: Option<Offer>,
 }
 
@@ -230,6 +231,7 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.device_down(name, wanted.force || wanted.drop_dirty)?;
+        self.guest_down(name, wanted.force || wanted.drop_dirty)?;
         if is_missing {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);
@@ -265,7 +267,7 @@ impl Supervisor {
         {
             return Err(problem.clone());
         }
-        let device = self.device_down(name, force)?;
+        let device = self.device_down(name, force)?.or(self.guest_down(name, force)?);
         let offered = Offered { nbd: self.unexport(&found.pool, name), device };
         let command = Command::RemoveVolume(found.snapshot.view.id);
         let after = match kind {

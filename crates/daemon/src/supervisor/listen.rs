@@ -63,6 +63,7 @@ impl Supervisor {
         let up = match choice.way {
             Way::Ublk => self.ublk_up(&open.handle, name, offer),
             Way::Loop => self.device_up(&open.handle, name, offer),
+            Way::VhostUser => self.guest_up(&open.handle, name, offer),
             Way::NbdKernel | Way::Nbd | Way::None => Ok(()),
         };
         let choice = up.map(|()| choice).unwrap_or_else(|error| {

@@ -256,7 +256,7 @@ impl Supervisor {
     /// By what a volume is reached.
     fn export_shown(&self, inner: &Inner, open: &Opened, name: &str) -> Option<String> {
         let uri = || open.exports.contains_key(name).then(|| self.export_uri(name));
-        inner.shown_device(name).or_else(uri)
+        inner.shown_device(name).or_else(|| inner.shown_guest(name)).or_else(uri)
     }
 
     fn volume_info(

@@ -1,0 +1,88 @@
+//! Disks of virtual machines: a vhost-user socket for each volume that is exported so. The machine
+//! reconnects when the daemon has been replaced, and has done what it still waits for.
+
+use super::listen::Offer;
+use super::{Inner, Supervisor};
+use crate::place::bind;
+use forebay_api::ApiError;
+use forebay_host::frontend::vhost::{VhostServer, VhostVolume};
+use forebay_host::shard::ShardHandle;
+use std::fs;
+use std::path::PathBuf;
+
+/// The socket of a volume.
+pub(super) struct GuestDisk {
+    server: VhostServer,
+    path: PathBuf,
+    offer: Offer,
+    /// Number of the pool's shard.
+    shard: u32,
+}
+
+impl Inner {
+    /// The socket of a volume, if it has one.
+    pub(super) fn shown_guest(&self, volume: &str) -> Option<String> {
+        let guest = self.guests.get(volume)?;
+        Some(format!("vhost-user:{}", guest.path.display()))
+    }
+}
+
+impl Supervisor {
+    /// Makes a volume's socket.
+    pub(super) fn guest_up(
+        &self,
+        shard: &ShardHandle,
+        name: &str,
+        offer: Offer,
+    ) -> Result<(), ApiError> {
+        let failed = |error: String| {
+            ApiError::failed(format!("the vhost-user socket of volume {name}: {error}"))
+                .action("or reach the volume by NBD: --export nbd")
+        };
+        let dir = self.nbd_socket.with_file_name("vhost");
+        fs::create_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
+        let path = dir.join(format!("{name}.sock"));
+        let listener = bind(&path).map_err(|error| failed(format!("{error:#}")))?;
+        let volume = VhostVolume {
+            shard: shard.clone(),
+            volume: offer.volume,
+            bytes: offer.bytes / 512 * 512,
+            name: name.to_string(),
+        };
+        let server = VhostServer::start(listener, volume).map_err(|e| failed(e.to_string()))?;
+        tracing::info!(volume = name, "vhost-user socket {}", path.display());
+        let guest = GuestDisk { server, path, offer, shard: shard.number() };
+        let before = self.inner().guests.insert(name.to_string(), guest);
+        assert!(before.is_none(), "a volume is exported once");
+        Ok(())
+    }
+
+    /// Ends a volume's socket, unless a machine is connected. With `force` it loses its disk. Returns
+    /// how the volume was offered.
+    pub(super) fn guest_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
+        let mut inner = self.inner();
+        let Some(guest) = inner.guests.get(name) else { return Ok(None) };
+        if guest.server.is_connected() && !force {
+            let text = format!("a virtual machine uses volume {name}");
+            return Err(ApiError::refused(text)
+                .action("stop the machine, or take the disk out of it")
+                .action("or let it have errors: --force"));
+        }
+        let guest = inner.guests.remove(name).expect("seen above");
+        // The server's end waits for its thread, which may wait for the shard.
+        drop(inner);
+        let _ = fs::remove_file(&guest.path);
+        Ok(Some(guest.offer))
+    }
+
+    /// Ends the sockets of a pool, or all. Machines reconnect when the volumes are there again.
+    pub(super) fn guests_park(&self, shard: Option<&ShardHandle>) {
+        let wanted = |_: &String, guest: &mut GuestDisk| {
+            shard.is_none_or(|shard| shard.number() == guest.shard)
+        };
+        let parked: Vec<(String, GuestDisk)> = self.inner().guests.extract_if(.., wanted).collect();
+        for (_, guest) in parked {
+            let _ = fs::remove_file(&guest.path);
+        }
+    }
+}
