@@ -13,8 +13,17 @@ const SUITE: &str = "trixie";
 /// Where its newest kernels and a current QEMU are.
 const BACKPORTS: &str = "trixie-backports";
 /// What the host runs and what the guest runs, with all that it needs.
-const TOOLS: [&str; 7] =
-    ["qemu-system-x86", "busybox-static", "e2fsprogs", "xfsprogs", "mount", "util-linux", "fio"];
+const TOOLS: [&str; 9] = [
+    "qemu-system-x86",
+    "qemu-utils",
+    "qemu-block-extra",
+    "busybox-static",
+    "e2fsprogs",
+    "xfsprogs",
+    "mount",
+    "util-linux",
+    "fio",
+];
 /// The package that always depends on the newest kernel image.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// Packages that a kernel consists of, by the start of their names.

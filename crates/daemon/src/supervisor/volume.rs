@@ -140,6 +140,19 @@ impl Supervisor {
             done.messages.push(format!("use it at    {device}"));
             done.messages.push(format!("try it       sudo mkfs.ext4 {device}  (erases it)"));
             done.messages.push(format!("             sudo mount {device} /mnt"));
+        } else if let Some(path) =
+            volume.export.as_ref().and_then(|export| export.strip_prefix("vhost-user:"))
+        {
+            done.messages.push(format!("reach it at  {path} (vhost-user-blk)"));
+            done.messages.push(
+                "in a VM      -object memory-backend-memfd,id=ram,size=1G,share=on -machine \
+                 memory-backend=ram"
+                    .to_string(),
+            );
+            done.messages.push(format!(
+                "             -chardev socket,id=disk,path={path},reconnect-ms=500 -device \
+                 vhost-user-blk-pci,chardev=disk"
+            ));
         } else if let Some(uri) = &volume.export {
             let socket = self.nbd_socket.display();
             done.messages.push(format!("reach it at  {uri}"));

@@ -19,6 +19,8 @@ use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
 /// Queues of one disk.
 pub const QUEUES_MAX: u16 = 16;
+/// Pieces of the guest's memory.
+const REGIONS_MAX: usize = 32;
 /// How long a queue may take to come to rest.
 const REST: Duration = Duration::from_secs(60);
 
@@ -162,6 +164,30 @@ impl Device {
         ended.into_iter().collect()
     }
 
+    fn settle_all(&mut self) -> Result<()> {
+        (0..self.rings.len()).try_for_each(|index| self.settle(index))
+    }
+
+    /// Maps a piece of the guest's memory. No queue is served meanwhile.
+    fn map(&mut self, region: &VhostUserMemoryRegion, file: File) -> Result<()> {
+        let (bytes, user) = (region.memory_size, region.user_addr);
+        let sane = user.checked_add(bytes).is_some() && self.mapped.len() < REGIONS_MAX;
+        if !sane || !holds(&file, region.mmap_offset, bytes) {
+            return Err(Error::InvalidParam);
+        }
+        let offset = FileOffset::new(file, region.mmap_offset);
+        let at = GuestAddress(region.guest_phys_addr);
+        let mapped = GuestRegionMmap::from_range(at, bytes as usize, Some(offset));
+        let mapped = Arc::new(mapped.map_err(|_| Error::InvalidParam)?);
+        let memory = match &self.memory {
+            Some(memory) => memory.insert_region(mapped),
+            None => GuestMemoryMmap::from_arc_regions(vec![mapped]),
+        };
+        self.memory = Some(Arc::new(memory.map_err(|_| Error::InvalidParam)?));
+        self.mapped.push(Mapped { guest: region.guest_phys_addr, user, bytes });
+        Ok(())
+    }
+
     /// Changes something of a queue, which is not served meanwhile.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ring)) -> Result<()> {
         self.ring(index)?;
@@ -221,22 +247,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         self.take_all_back()?;
         (self.memory, self.mapped) = (None, Vec::new());
-        let mut made = Vec::new();
         for (region, file) in regions.iter().zip(files) {
-            let (bytes, user) = (region.memory_size, region.user_addr);
-            let sane = user.checked_add(bytes).is_some();
-            if !sane || !holds(&file, region.mmap_offset, bytes) {
-                return Err(Error::InvalidParam);
-            }
-            let offset = FileOffset::new(file, region.mmap_offset);
-            let at = GuestAddress(region.guest_phys_addr);
-            let mapped = GuestRegionMmap::from_range(at, bytes as usize, Some(offset));
-            made.push(mapped.map_err(|_| Error::InvalidParam)?);
-            self.mapped.push(Mapped { guest: region.guest_phys_addr, user, bytes });
+            self.map(region, file)?;
         }
-        let memory = GuestMemoryMmap::from_regions(made).map_err(|_| Error::InvalidParam)?;
-        self.memory = Some(Arc::new(memory));
-        (0..self.rings.len()).try_for_each(|index| self.settle(index))?;
+        self.settle_all()?;
         Ok(None)
     }
 
@@ -288,6 +302,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     }
 
@@ -353,24 +368,34 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.take_all_back()?;
         let region = Region::map(file, told.mmap_offset, queues, size);
         self.inflight = Some(region.map_err(Error::ReqHandlerError)?);
-        (0..self.rings.len()).try_for_each(|index| self.settle(index))
+        self.settle_all()
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(MAX_ATTACHED_FD_ENTRIES as u64)
+        Ok(REGIONS_MAX as u64)
     }
 
     fn add_mem_region(
         &mut self,
-        _region: &VhostUserSingleMemoryRegion,
-        _fd: File,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        Err(Error::InvalidOperation("memory is told as a whole"))
+        self.take_all_back()?;
+        self.map(region, file)?;
+        self.settle_all()?;
+        Ok(None)
     }
 
-    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        Err(Error::InvalidOperation("memory is told as a whole"))
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        self.take_all_back()?;
+        let memory = self.memory.take().ok_or(Error::InvalidParam)?;
+        let at = GuestAddress(region.guest_phys_addr);
+        let removed = memory.remove_region(at, region.memory_size);
+        let (memory, _) = removed.map_err(|_| Error::InvalidParam)?;
+        self.mapped.retain(|mapped| mapped.guest != region.guest_phys_addr);
+        self.memory = (!self.mapped.is_empty()).then(|| Arc::new(memory));
+        self.settle_all()
     }
 
     fn set_device_state_fd(
