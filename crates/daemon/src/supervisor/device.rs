@@ -101,7 +101,7 @@ impl Supervisor {
             Export::Loop => can_loop(),
             Export::Ublk => can_ublk(),
             Export::NbdKernel => can_nbd_kernel(),
-            Export::Auto | Export::Nbd | Export::None => Ok(()),
+            Export::Auto | Export::Nbd | Export::VhostUser | Export::None => Ok(()),
         }
     }
 

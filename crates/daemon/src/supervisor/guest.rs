@@ -57,8 +57,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Ends a volume's socket, unless a machine is connected. With `force` it loses its disk. Returns
-    /// how the volume was offered.
+    /// Ends a volume's socket, unless a machine is connected. With `force` it loses its disk.
+    /// Returns how the volume was offered.
     pub(super) fn guest_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
         let mut inner = self.inner();
         let Some(guest) = inner.guests.get(name) else { return Ok(None) };
