@@ -9,7 +9,7 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Entries of the submission queue. More are submitted in several calls.
 const ENTRIES: u32 = 512;
@@ -27,6 +27,8 @@ const CANCEL: u64 = 6 << 56;
 const PORT: u64 = 7 << 56;
 /// The bits that say what a completion is for.
 const KIND: u64 = 0xff << 56;
+/// How long a thread whose ring is to be closed may take to end.
+const THREAD_END: Duration = Duration::from_secs(10);
 /// Where an entry holds the length of what its address points to.
 const LEN_AT: usize = 24;
 
@@ -48,14 +50,27 @@ pub(crate) struct Ring {
 }
 
 impl Drop for Ring {
-    /// A ring with commands of ublk is left to the end of the process. The end of its thread ends
-    /// the commands, as if it were killed; when the ring was closed before that, Linux 6.12 used it
+    /// A ring with commands of ublk is closed when its thread has ended: the end of the thread ends
+    /// the commands, as if it were killed. When the ring was closed before that, Linux 6.12 used it
     /// after it was freed.
     fn drop(&mut self) {
+        // SAFETY: taken once, here, and not used afterwards.
+        let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
         if !self.commanded {
-            // SAFETY: dropped once, here, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.ring) }
+            return;
         }
+        // SAFETY: has no conditions.
+        let thread = unsafe { libc::gettid() };
+        let left = std::thread::Builder::new().name("forebay-ring".to_owned()).spawn(move || {
+            let place = format!("/proc/self/task/{thread}");
+            let end = Instant::now() + THREAD_END;
+            while std::path::Path::new(&place).exists() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(ring);
+        });
+        // Without a thread the ring was closed at once: better than never.
+        drop(left);
     }
 }
 
