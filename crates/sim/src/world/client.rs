@@ -3,7 +3,9 @@
 use super::{Due, Flow, Step, World};
 use crate::content;
 use crate::model::{Stamp, Violation, WriteSpec};
-use forebay_engine::{Buf, Event, IoError, Request, RequestId, RequestKind, Target};
+use forebay_engine::{
+    Buf, Event, IoError, Request, RequestId, RequestKind, STALL_NS_MAX, Target, Time,
+};
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::ops::Range;
 
@@ -33,8 +35,10 @@ pub struct Waiting {
     pub range: Range<u64>,
     /// Durable when answered.
     pub fua: bool,
-    /// When.
+    /// When, in the order of events.
     pub invoke: Stamp,
+    /// When.
+    pub since: Time,
     /// Number of the write.
     pub version: u64,
 }
@@ -140,7 +144,9 @@ impl World {
                 content::fill(bytes, disk, sector, version);
             }
         }
-        let waiting = Waiting { client, disk, kind, range: range.clone(), fua, invoke, version };
+        let since = self.now;
+        let waiting =
+            Waiting { client, disk, kind, range: range.clone(), fua, invoke, since, version };
         self.checker.submitted(invoke);
         if waiting.writes() {
             let zero = kind != RequestKind::Write;
@@ -228,7 +234,7 @@ impl World {
                     || self.checker.has_lost(asked.disk)
                     || self.origin_has_failed(asked.disk)
             }
-            IoError::Io => self.error_is_justified(asked),
+            IoError::Io => self.error_is_justified(asked) || self.given_up(asked),
             IoError::Invalid | IoError::NoSpace | IoError::Unsupported => false,
         };
         if justified || asked.kind == RequestKind::Prefetch {
@@ -242,6 +248,16 @@ impl World {
     pub(super) fn origin_has_failed(&self, disk: usize) -> bool {
         let Some(volume) = self.origins[disk].volume else { return false };
         self.life.errors.iter().any(|error| error.target == Target::Origin(volume))
+    }
+
+    /// Whether a write waited long for room that an origin did not make: it takes no dirty blocks home.
+    fn given_up(&mut self, asked: &Waiting) -> bool {
+        let long = self.now - asked.since >= STALL_NS_MAX;
+        let given_up = asked.writes() && long && self.origin_has_failed(asked.disk);
+        if given_up {
+            self.coverage.mark("writes given up behind a failing origin");
+        }
+        given_up
     }
 
     fn error_is_justified(&self, asked: &Waiting) -> bool {
