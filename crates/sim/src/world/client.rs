@@ -250,7 +250,8 @@ impl World {
         self.life.errors.iter().any(|error| error.target == Target::Origin(volume))
     }
 
-    /// Whether a write waited long for room that an origin did not make: it takes no dirty blocks home.
+    /// Whether a write waited long for room that an origin did not make: it takes no dirty blocks
+    /// home.
     fn given_up(&mut self, asked: &Waiting) -> bool {
         let long = self.now - asked.since >= STALL_NS_MAX;
         let given_up = asked.writes() && long && self.origin_has_failed(asked.disk);
