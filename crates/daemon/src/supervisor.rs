@@ -367,7 +367,6 @@ impl Supervisor {
         jobs.iter().for_each(|job| job.cancel());
         let _changes = lock(&self.changes);
         self.stop_listening();
-        self.guests_park(None);
         self.devices_leave();
         let pools = std::mem::take(&mut self.inner().pools);
         for pool in pools.into_values() {

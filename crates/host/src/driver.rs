@@ -184,7 +184,6 @@ impl Driver {
     }
 
     /// The ring, for what only a ring can do for a port.
-    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
     pub fn ring(&mut self) -> Option<&mut Ring> {
         match self {
             Driver::Ring(ring) => Some(ring),

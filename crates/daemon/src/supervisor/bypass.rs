@@ -334,7 +334,6 @@ impl Supervisor {
         open.exports.keys().for_each(|export| drop(self.server.exports.remove(export)));
         self.inner().pools.remove(name);
         self.move_listeners(name);
-        self.guests_park(Some(&open.handle));
         self.devices_park(&open.handle);
         let stopped = open.handle.stop(STOP_TIMEOUT);
         stopped.map(drop).map_err(|error| shard_error(name, &error))

@@ -241,7 +241,9 @@ impl Supervisor {
     }
 
     /// Has nobody serve a volume's device for a while: the kernel keeps its requests.
+    /// A virtual machine reconnects by itself.
     pub(super) fn device_park(&self, name: &str) {
+        self.guest_close(name);
         self.ublk_park(name);
         let port = self.inner().devices.get_mut(name).and_then(|device| device.port.take());
         if let Some((shard, key)) = port
@@ -253,6 +255,7 @@ impl Supervisor {
 
     /// The shard ends, and with it its ports.
     pub(super) fn devices_park(&self, shard: &ShardHandle) {
+        self.guests_park(Some(shard));
         self.ublk_park_all(shard);
         for device in self.inner().devices.values_mut() {
             if device.port.as_ref().is_some_and(|(own, _)| own.number() == shard.number()) {
@@ -264,6 +267,9 @@ impl Supervisor {
     /// Ends a volume's device, unless it is in use. With `force`, whoever uses it gets errors.
     /// Returns how the volume was offered.
     pub(super) fn device_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
+        if let Some(offer) = self.guest_down(name, force)? {
+            return Ok(Some(offer));
+        }
         self.nbd_down(name, force)?;
         if let Some(done) = self.ublk_down(name, force) {
             return done;
@@ -326,6 +332,7 @@ impl Supervisor {
 
     /// At the stop: ends the devices that nobody uses. Those in use wait for the next daemon.
     pub(super) fn devices_leave(&self) {
+        self.guests_park(None);
         self.ublk_leave();
         self.nbd_leave();
         let names: Vec<String> = self.inner().devices.keys().cloned().collect();

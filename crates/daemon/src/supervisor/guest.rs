@@ -60,7 +60,7 @@ impl Supervisor {
     /// Ends a volume's socket, unless a machine is connected. With `force` it loses its disk.
     /// Returns how the volume was offered.
     pub(super) fn guest_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
-        let mut inner = self.inner();
+        let inner = self.inner();
         let Some(guest) = inner.guests.get(name) else { return Ok(None) };
         if guest.server.is_connected() && !force {
             let text = format!("a virtual machine uses volume {name}");
@@ -68,21 +68,28 @@ impl Supervisor {
                 .action("stop the machine, or take the disk out of it")
                 .action("or let it have errors: --force"));
         }
-        let guest = inner.guests.remove(name).expect("seen above");
-        // The server's end waits for its thread, which may wait for the shard.
         drop(inner);
-        let _ = fs::remove_file(&guest.path);
-        Ok(Some(guest.offer))
+        Ok(self.guest_close(name))
     }
 
-    /// Ends the sockets of a pool, or all. Machines reconnect when the volumes are there again.
+    /// Ends a volume's socket. A machine reconnects when it is there again. Returns how the volume
+    /// was offered.
+    pub(super) fn guest_close(&self, name: &str) -> Option<Offer> {
+        // The server's end waits for its thread, which may wait for the shard: not under the lock.
+        let guest = self.inner().guests.remove(name)?;
+        let _ = fs::remove_file(&guest.path);
+        Some(guest.offer)
+    }
+
+    /// Ends the sockets of a pool, or all.
     pub(super) fn guests_park(&self, shard: Option<&ShardHandle>) {
-        let wanted = |_: &String, guest: &mut GuestDisk| {
-            shard.is_none_or(|shard| shard.number() == guest.shard)
-        };
-        let parked: Vec<(String, GuestDisk)> = self.inner().guests.extract_if(.., wanted).collect();
-        for (_, guest) in parked {
-            let _ = fs::remove_file(&guest.path);
+        let inner = self.inner();
+        let own = inner.guests.iter();
+        let own = own.filter(|(_, guest)| shard.is_none_or(|it| it.number() == guest.shard));
+        let names: Vec<String> = own.map(|(name, _)| name.clone()).collect();
+        drop(inner);
+        for name in names {
+            self.guest_close(&name);
         }
     }
 }

@@ -231,7 +231,6 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.device_down(name, wanted.force || wanted.drop_dirty)?;
-        self.guest_down(name, wanted.force || wanted.drop_dirty)?;
         if is_missing {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);
@@ -267,7 +266,7 @@ impl Supervisor {
         {
             return Err(problem.clone());
         }
-        let device = self.device_down(name, force)?.or(self.guest_down(name, force)?);
+        let device = self.device_down(name, force)?;
         let offered = Offered { nbd: self.unexport(&found.pool, name), device };
         let command = Command::RemoveVolume(found.snapshot.view.id);
         let after = match kind {

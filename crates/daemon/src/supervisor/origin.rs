@@ -188,7 +188,6 @@ impl Supervisor {
         let view = &found.snapshot.view;
         // The kernel keeps its requests until the volume is there again.
         self.device_park(&view.name);
-        self.guest_down(&view.name, true)?;
         let reply = found
             .open
             .handle

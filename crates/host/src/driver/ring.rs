@@ -29,18 +29,13 @@ const PORT: u64 = 7 << 56;
 const KIND: u64 = 0xff << 56;
 /// How long a thread whose ring is to be closed may take to end.
 const THREAD_END: Duration = Duration::from_secs(10);
-/// Where an entry holds the length of what its address points to.
-const LEN_AT: usize = 24;
 
 fn port(key: u32, tag: u32) -> u64 {
     PORT | u64::from(key) << 32 | u64::from(tag)
 }
 
-/// Entries with room for the 80 bytes of a long command.
-type Entry = squeue::Entry128;
-
 pub(crate) struct Ring {
-    ring: ManuallyDrop<IoUring<Entry>>,
+    ring: ManuallyDrop<IoUring>,
     /// A port sent commands to a driver of the kernel.
     commanded: bool,
     fixed: Fixed,
@@ -101,9 +96,9 @@ impl Ring {
     }
 
     /// The kernel's newest ways of running completions only when we wait, else older ones.
-    fn build() -> io::Result<IoUring<Entry>> {
-        let build = |set: fn(&mut io_uring::Builder<Entry>)| {
-            let mut builder = IoUring::<Entry>::builder();
+    fn build() -> io::Result<IoUring> {
+        let build = |set: fn(&mut io_uring::Builder)| {
+            let mut builder = IoUring::builder();
             builder.dontfork().setup_clamp().setup_cqsize(COMPLETIONS);
             set(&mut builder);
             builder.build(ENTRIES)
@@ -123,8 +118,7 @@ impl Ring {
     ///
     /// # Safety
     /// What the entry points to stays valid until its completion.
-    unsafe fn push(&mut self, entry: impl Into<Entry>) {
-        let entry = entry.into();
+    unsafe fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: as the caller promises.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             // Full: what is queued goes first. EBUSY and EAGAIN pass when completions were taken.
@@ -228,51 +222,12 @@ impl Ring {
         unsafe { self.push(entry.user_data(CANCEL)) }
     }
 
-    /// Starts to read `len` bytes at `offset` of a port's descriptor.
-    ///
-    /// # Safety
-    /// `memory` is valid for writes of `len` bytes, nobody uses it, and `fd` stays open, until the
-    /// [`Arrival::Port`] of `key` and `tag`.
-    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
-    pub unsafe fn port_read(
-        &mut self,
-        (key, tag): (u32, u32),
-        fd: RawFd,
-        offset: u64,
-        memory: *mut u8,
-        len: u32,
-    ) {
-        let entry = opcode::Read::new(types::Fd(fd), memory, len).offset(offset).build();
-        // SAFETY: as the caller promises.
-        unsafe { self.push(entry.user_data(port(key, tag))) }
-    }
-
-    /// Starts to write `len` bytes at `offset` of a port's descriptor.
-    ///
-    /// # Safety
-    /// `memory` is valid for reads of `len` bytes, unchanged, and `fd` stays open, until the
-    /// [`Arrival::Port`] of `key` and `tag`.
-    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
-    pub unsafe fn port_write(
-        &mut self,
-        (key, tag): (u32, u32),
-        fd: RawFd,
-        offset: u64,
-        memory: *const u8,
-        len: u32,
-    ) {
-        let entry = opcode::Write::new(types::Fd(fd), memory, len).offset(offset).build();
-        // SAFETY: as the caller promises.
-        unsafe { self.push(entry.user_data(port(key, tag))) }
-    }
-
     /// Starts a command of 16 bytes on a port's descriptor, with an address as the command wants
     /// it.
     ///
     /// # Safety
     /// What the command makes the kernel read or write stays valid, and `fd` open, until the
     /// [`Arrival::Port`] of `key` and `tag`.
-    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
     pub unsafe fn port_cmd16(
         &mut self,
         (key, tag): (u32, u32),
@@ -285,30 +240,6 @@ impl Ring {
         let entry = opcode::UringCmd16::new(types::Fd(fd), command).cmd(bytes).addr(Some(addr));
         // SAFETY: as the caller promises.
         unsafe { self.push(entry.build().user_data(port(key, tag))) }
-    }
-
-    /// Starts a command of 80 bytes on a port's descriptor, with the address and the length of what
-    /// it points to.
-    ///
-    /// # Safety
-    /// As [`Ring::port_cmd16`].
-    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
-    pub unsafe fn port_cmd80(
-        &mut self,
-        (key, tag): (u32, u32),
-        fd: RawFd,
-        command: u32,
-        bytes: [u8; 80],
-        (addr, len): (u64, u32),
-    ) {
-        let entry = opcode::UringCmd80::new(types::Fd(fd), command).cmd(bytes).addr(Some(addr));
-        let mut entry = entry.build().user_data(port(key, tag));
-        // The crate has no setter for it.
-        const { assert!(size_of::<Entry>() == 128) };
-        // SAFETY: an entry is 128 bytes of plain integers, and the kernel's layout has a u32 there.
-        unsafe { (&raw mut entry).byte_add(LEN_AT).cast::<u32>().write(len) };
-        // SAFETY: as the caller promises.
-        unsafe { self.push(entry) }
     }
 
     pub fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<Arrival>) -> io::Result<()> {

@@ -42,7 +42,6 @@ impl PortLink<'_> {
     }
 
     /// The ring with the port's key, where there is one.
-    #[allow(dead_code, reason = "for kernel devices that are served through a ring")]
     pub fn ring(&mut self) -> Option<(&mut Ring, u32)> {
         self.driver.ring().map(|ring| (ring, self.key))
     }

@@ -1,16 +1,17 @@
 //! vhost-user-blk: a KVM guest's virtio disk, served without the kernel of the host and without a
 //! copy through a socket: the guest's memory is mapped here.
 //!
-//! Each virtqueue is a port on the volume's shard ([`queue`]): kicks arrive on the shard's ring,
-//! and requests run where they arrive. The protocol ([`device`]) is spoken on a thread of its own
+//! Each virtqueue is a port on the volume's shard (`queue.rs`): kicks arrive on the shard's ring,
+//! and requests run where they arrive. The protocol (`device.rs`) is spoken on a thread of its own
 //! for each connection; it hands queues to the shard and takes them back. What a queue has taken
-//! and not answered is written down in memory that the other side keeps ([`inflight`]), so that a
+//! and not answered is written down in memory that the other side keeps (`inflight.rs`), so that a
 //! daemon that was killed loses no request.
 
 mod device;
 mod inflight;
 mod queue;
 mod request;
+mod segment;
 mod server;
 
 pub use queue::QueueSetup;

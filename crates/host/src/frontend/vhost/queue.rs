@@ -3,6 +3,7 @@
 
 use super::inflight::QueueLog;
 use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
+use super::segment::{self, Segment};
 use crate::frontend::port::{PortAnswer, PortLink};
 use crate::slab::Slab;
 use crate::sys;
@@ -22,6 +23,10 @@ pub const QUEUE_SIZE_MAX: u16 = 1024;
 const PART_BYTES: u64 = 1 << 20;
 /// Parts of a request.
 const PARTS_MAX: u64 = 32;
+/// Requests that are taken in one go, before others of the shard have their turn.
+const TAKE_MAX: usize = 64;
+/// Bytes of data that are under way, beyond which nothing more is taken. One request fits.
+const BYTES_MAX: u64 = 2 * PARTS_MAX * PART_BYTES;
 /// Segments of a request.
 const SEGMENTS_MAX: usize = 1024;
 /// The tag under which the kick is waited on.
@@ -55,13 +60,6 @@ pub struct QueueSetup {
     pub next_avail: Arc<AtomicU16>,
 }
 
-/// A stretch of the guest's memory.
-#[derive(Debug, Clone, Copy)]
-struct Segment {
-    address: GuestAddress,
-    len: u32,
-}
-
 /// A request that is not answered.
 #[derive(Debug, Default)]
 struct Slot {
@@ -71,6 +69,8 @@ struct Slot {
     status: GuestAddress,
     /// Bytes for the guest, without the status.
     bytes: u64,
+    /// Bytes of data, for either side.
+    held: u64,
     /// Parts that the engine has.
     parts: u32,
     error: Option<IoError>,
@@ -90,6 +90,10 @@ pub(crate) struct QueuePort {
     writable: Vec<Segment>,
     /// Vectors to use again.
     spare: Vec<Vec<Segment>>,
+    /// Bytes of data under way.
+    held: u64,
+    /// Requests wait in the ring until less is under way.
+    full: bool,
     /// Answers were given of which the guest does not know.
     signal: bool,
     polling: bool,
@@ -107,6 +111,8 @@ impl QueuePort {
             readable: Vec::new(),
             writable: Vec::new(),
             spare: Vec::new(),
+            held: 0,
+            full: false,
             signal: false,
             polling: false,
             cancelling: false,
@@ -131,7 +137,7 @@ impl QueuePort {
         let used = used.map_err(|_| outside(()))?.0;
         setup.queue.set_next_used(used);
         let Some(log) = &mut setup.log else {
-            self.take_all(link);
+            self.take_some(link);
             return Ok(());
         };
         let again = log.open(used);
@@ -141,7 +147,7 @@ impl QueuePort {
                 self.give_up(link, &broken);
             }
         }
-        self.take_all(link);
+        self.take_some(link);
         Ok(())
     }
 
@@ -154,15 +160,26 @@ impl QueuePort {
         }
         // The count does not matter, and if another took it there is nothing to clear.
         let _ = (&self.setup.kick).read(&mut [0; 8]);
-        self.take_all(link);
+        self.take_some(link);
     }
 
-    /// Takes requests until there are none.
-    fn take_all(&mut self, link: &mut PortLink) {
+    /// Takes requests until there are none, or it is the turn of others.
+    fn take_some(&mut self, link: &mut PortLink) {
+        let mut left = TAKE_MAX;
         while !self.broken && !self.stopping {
             let memory = Arc::clone(&self.setup.memory);
             let quiet = self.setup.queue.disable_notification(&*memory);
-            while let Some(chain) = self.setup.queue.pop_descriptor_chain(&*memory) {
+            loop {
+                self.full = self.held >= BYTES_MAX;
+                if self.full {
+                    // The answers go on.
+                    return;
+                }
+                if left == 0 {
+                    return self.kick();
+                }
+                left -= 1;
+                let Some(chain) = self.setup.queue.pop_descriptor_chain(&*memory) else { break };
                 let head = chain.head_index();
                 if let Some(log) = &mut self.setup.log {
                     log.take(head);
@@ -178,6 +195,12 @@ impl QueuePort {
                 Err(_) => return self.give_up(link, &Broken("its rings are not in memory")),
             }
         }
+    }
+
+    /// Has the driver say again that there is something to take.
+    fn kick(&mut self) {
+        // Fails only where enough kicks wait already.
+        let _ = (&self.setup.kick).write(&1_u64.to_ne_bytes());
     }
 
     fn give_up(&mut self, link: &mut PortLink, broken: &Broken) {
@@ -241,7 +264,7 @@ impl QueuePort {
         let status = last.address.checked_add(u64::from(last.len) - 1);
         let status = status.ok_or(Broken("an address is too large"))?;
         let mut bytes = [0; HEAD_BYTES];
-        if !self.copy_in(&self.readable, 0, &mut bytes) {
+        if !segment::copy_in(&self.setup.memory, &self.readable, 0, &mut bytes) {
             return Err(Broken("a request has no head"));
         }
         let room: u64 = self.writable.iter().map(|segment| u64::from(segment.len)).sum();
@@ -264,51 +287,23 @@ impl QueuePort {
         Ok(())
     }
 
-    /// Copies from these segments, without their first so many bytes. Whether all was there.
-    fn copy_in(&self, segments: &[Segment], mut skip: u64, mut out: &mut [u8]) -> bool {
-        for segment in segments {
-            let len = u64::from(segment.len);
-            if skip >= len {
-                skip -= len;
-                continue;
-            }
-            let part = ((len - skip) as usize).min(out.len());
-            let (now, rest) = out.split_at_mut(part);
-            let from = segment.address.checked_add(skip);
-            if from.is_none_or(|from| self.setup.memory.read_slice(now, from).is_err()) {
-                return false;
-            }
-            (out, skip) = (rest, 0);
-            if out.is_empty() {
-                break;
-            }
-        }
-        out.is_empty()
-    }
-
-    /// Copies to these segments, behind their first so many bytes. Whether all found room.
-    fn copy_out(&self, segments: &[Segment], mut skip: u64, mut data: &[u8]) -> bool {
-        for segment in segments {
-            let len = u64::from(segment.len);
-            if skip >= len {
-                skip -= len;
-                continue;
-            }
-            let (now, rest) = data.split_at(((len - skip) as usize).min(data.len()));
-            let to = segment.address.checked_add(skip);
-            if to.is_none_or(|to| self.setup.memory.write_slice(now, to).is_err()) {
-                return false;
-            }
-            (data, skip) = (rest, 0);
-            if data.is_empty() {
-                break;
-            }
-        }
-        data.is_empty()
-    }
-
     fn slot(&mut self, tag: u32) -> &mut Slot {
         self.slots.get_mut(tag).expect("a slot stays until it is answered")
+    }
+
+    fn hold(&mut self, tag: u32, bytes: u64) {
+        self.slot(tag).held = bytes;
+        self.held += bytes;
+    }
+
+    /// Takes a slot back. With it there may be room for what waits in the ring.
+    fn take_back(&mut self, tag: u32) -> Slot {
+        let slot = self.slots.remove(tag).expect("a slot stays until it is answered");
+        self.held -= slot.held;
+        if std::mem::take(&mut self.full) {
+            self.kick();
+        }
+        slot
     }
 
     /// Gives the engine a part of a request. The tag holds the slot, and the part's number above
@@ -322,11 +317,9 @@ impl QueuePort {
         buf: Buf,
     ) {
         self.slot(tag & 0xffff).parts += 1;
-        let (volume, fua) = (self.volume, self.setup.durable_writes && kind != RequestKind::Read);
-        link.submit(
-            tag,
-            Request { volume, kind, offset, len, fua: fua && kind != RequestKind::Flush, buf },
-        );
+        let changes = !matches!(kind, RequestKind::Read | RequestKind::Flush);
+        let fua = changes && self.setup.durable_writes;
+        link.submit(tag, Request { volume: self.volume, kind, offset, len, fua, buf });
     }
 
     fn read(&mut self, link: &mut PortLink, tag: u32, offset: u64, len: u64) {
@@ -335,6 +328,7 @@ impl QueuePort {
             return self.finish(tag, Status::Error);
         }
         self.slot(tag).bytes = len;
+        self.hold(tag, len);
         for part in 0..len.div_ceil(PART_BYTES) {
             let at = part * PART_BYTES;
             let bytes = PART_BYTES.min(len - at);
@@ -351,12 +345,18 @@ impl QueuePort {
         if len == 0 || len > PARTS_MAX * PART_BYTES || end.is_none() {
             return self.finish(tag, Status::Error);
         }
+        self.hold(tag, len);
         let mut parts: Vec<(u32, (u64, u64), Buf)> = Vec::new();
         for part in 0..len.div_ceil(PART_BYTES) {
             let at = part * PART_BYTES;
             let bytes = PART_BYTES.min(len - at);
             let mut buf = link.bufs.take(bytes as usize);
-            if !self.copy_in(&self.readable, HEAD_BYTES as u64 + at, buf.bytes_mut()) {
+            if !segment::copy_in(
+                &self.setup.memory,
+                &self.readable,
+                HEAD_BYTES as u64 + at,
+                buf.bytes_mut(),
+            ) {
                 link.bufs.give(buf);
                 parts.into_iter().for_each(|(.., buf)| link.bufs.give(buf));
                 return self.finish(tag, Status::Error);
@@ -374,7 +374,7 @@ impl QueuePort {
         let slot = self.slot(tag);
         slot.bytes = bytes as u64;
         let data = std::mem::take(&mut slot.data);
-        let written = self.copy_out(&data, 0, &name[..bytes]);
+        let written = segment::copy_out(&self.setup.memory, &data, 0, &name[..bytes]);
         self.slot(tag).data = data;
         self.finish(tag, if written { Status::Ok } else { Status::Error });
     }
@@ -383,7 +383,9 @@ impl QueuePort {
         let mut range = [0; RANGE_BYTES];
         let len: u64 = self.readable.iter().map(|segment| u64::from(segment.len)).sum();
         let one = len == (HEAD_BYTES + RANGE_BYTES) as u64;
-        if !one || !self.copy_in(&self.readable, HEAD_BYTES as u64, &mut range) {
+        if !one
+            || !segment::copy_in(&self.setup.memory, &self.readable, HEAD_BYTES as u64, &mut range)
+        {
             return self.finish(tag, Status::Error);
         }
         match request::parse_range(&range, zeroes) {
@@ -405,7 +407,8 @@ impl QueuePort {
         slot.error = slot.error.or(answer.result.err());
         if slot.bytes > 0 && answer.result.is_ok() {
             let data = std::mem::take(&mut slot.data);
-            let written = self.copy_out(&data, part * PART_BYTES, answer.buf.bytes());
+            let written =
+                segment::copy_out(&self.setup.memory, &data, part * PART_BYTES, answer.buf.bytes());
             let slot = self.slot(tag);
             slot.data = data;
             if !written {
@@ -420,7 +423,7 @@ impl QueuePort {
         let error = slot.error;
         if error == Some(IoError::Shutdown) && self.setup.log.is_some() {
             // It stays written down: who serves the queue next does it.
-            self.slots.remove(tag);
+            self.take_back(tag);
             return;
         }
         self.finish(tag, Status::of(error));
@@ -428,7 +431,7 @@ impl QueuePort {
 
     /// Answers a request.
     fn finish(&mut self, tag: u32, status: Status) {
-        let slot = self.slots.remove(tag).expect("a slot stays until it is answered");
+        let slot = self.take_back(tag);
         let memory = Arc::clone(&self.setup.memory);
         // Where the status cannot be written nobody waits for it.
         let _ = memory.write_obj(status as u8, slot.status);

@@ -12,7 +12,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-const SIZE: u16 = 64;
+const SIZE: u16 = 256;
 const MEMORY_BYTES: usize = 8 << 20;
 const TABLE: u64 = 0;
 const AVAIL: u64 = 0x4000;
@@ -101,7 +101,7 @@ impl Guest {
         self.memory.write_obj(next, GuestAddress(at + 14)).unwrap();
     }
 
-    /// Puts a request of three descriptors into the table: its number below 21 names it.
+    /// Puts a request of three descriptors into the table: its number below 85 names it.
     fn prepare(&self, number: u16, kind: u32, sector: u64, data: Result<&[u8], u32>) -> u16 {
         let (head, at) = (number * 3, DATA + u64::from(number) * STRETCH);
         self.memory.write_obj(kind, GuestAddress(at)).unwrap();
@@ -237,6 +237,54 @@ fn a_guests_requests_reach_the_volume_and_come_back() {
         assert_eq!(guest.ask(0, u64::MAX, Err(512)), 1);
         assert_eq!(guest.front.get_vring_base(0).unwrap(), u32::from(guest.avail));
     });
+}
+
+#[test]
+fn more_than_is_taken_in_one_go_is_answered_after_one_kick() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let volume = rig.add("disk");
+        let (_server, path) = serve(&rig, volume);
+        let mut guest = Guest::connect(&path, memory(), FLUSH);
+        guest.start(0);
+        // Names are answered at once: the ring would never be seen empty by who only fills it.
+        for number in 0..80 {
+            let head = guest.prepare(number, 8, 0, Err(20));
+            guest.publish(head);
+        }
+        guest.kick.write(1).unwrap();
+        guest.wait(80);
+        assert!((0..80).all(|number| guest.status(number) == 0));
+        // More data than may be under way: 40 reads of 4 MiB, all into the same memory.
+        let (place, len) = (MEMORY_BYTES as u64 / 2, 4 << 20);
+        for number in 0..40 {
+            let head = guest.prepare(number, 0, 0, Err(4096));
+            guest.describe(u64::from(head) + 1, place, len, 3, head + 2);
+            guest.publish(head);
+        }
+        guest.kick.write(1).unwrap();
+        assert!(guest.wait(40).iter().all(|answer| answer.1 == len + 1));
+        assert!((0..40).all(|number| guest.status(number) == 0));
+    });
+}
+
+#[test]
+fn a_guest_that_knows_of_no_volatile_cache_finds_its_writes_durable() {
+    let rig = rig(Backend::Auto);
+    let volume = rig.add("disk");
+    let flushes = |extra: u64| {
+        let (_server, path) = serve(&rig, volume);
+        let mut guest = Guest::connect(&path, memory(), extra);
+        guest.start(0);
+        let before = rig.shard.snapshot().unwrap().pool.cache_flushes;
+        for sector in 0..5 {
+            assert_eq!(guest.ask(1, sector * 8, Ok(&[1; 4096])), 0);
+        }
+        rig.shard.snapshot().unwrap().pool.cache_flushes - before
+    };
+    let (volatile, durable) = (flushes(FLUSH), flushes(0));
+    assert!(volatile < 5, "{volatile} flushes for a guest that asks for those it needs");
+    assert!(durable >= 5, "{durable} flushes for 5 writes, one after the other");
 }
 
 #[test]
