@@ -8,7 +8,7 @@ use crate::log::{Log, Point};
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
-use crate::op::{checkpoint, open, reclaim, superblock, writeback};
+use crate::op::{checkpoint, flush, open, reclaim, superblock, writeback};
 use crate::overlap::Overlap;
 use crate::policy::admission::Admission;
 use crate::ram::Ram;
@@ -132,6 +132,8 @@ pub(crate) struct CacheFlush {
     pub(crate) covers_seq: u64,
     /// Positions that somebody wants durable.
     pub(crate) wanted: std::collections::BTreeSet<u64>,
+    /// By device: the one FLUSH that is under way, and what the next is for.
+    pub(crate) turns: Vec<flush::Turn>,
 }
 
 impl Engine {

@@ -26,7 +26,7 @@ pub const SHUTDOWN_FLUSHES_MAX: u64 = 8;
 pub const OFFLINE_RETRY_NS: u64 = 1_000_000_000;
 /// Time after which a FLUSH of an origin that failed may be tried again.
 pub const FLUSH_RETRY_NS: u64 = 20_000_000;
-/// Times that a FLUSH is tried.
+/// Times that a FLUSH of an origin is tried when a pool is opened.
 pub const FLUSH_TRIES: u8 = 3;
 /// Marked regions of a volume after which a sync point is made early.
 pub const REGIONS_MARKED_MAX: usize = 4096;

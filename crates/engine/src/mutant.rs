@@ -26,6 +26,8 @@ mutants! {
     FlushSkipsDevice,
     /// A FLUSH of a cache device counts for what was written while it was under way.
     FlushCoversLate,
+    /// A FLUSH of a cache device that failed is tried again, and then counts.
+    FlushTriedAgain,
     /// A FLUSH does not reach the origin although data was written there.
     FlushSkipsOrigin,
     /// A FUA write is answered as if it were an ordinary one.

@@ -171,11 +171,9 @@ pub enum Op {
         tries: u8,
     },
     /// A cache device is being flushed.
-    CacheFlush {
+    DeviceFlush {
         /// The device.
         device: DeviceId,
-        /// Tries that failed.
-        tries: u8,
     },
     /// An origin is being flushed.
     OriginFlush {
@@ -232,20 +230,13 @@ pub enum Op {
         /// Index of the run in the slice.
         run: usize,
     },
-    /// Part of a checkpoint is being written, or flushed.
+    /// Part of a checkpoint is being written.
     Checkpoint {
         /// The device.
         device: DeviceId,
-        /// It is the FLUSH.
-        flush: bool,
     },
     /// A superblock copy is being written.
     Superblock {
-        /// The device.
-        device: DeviceId,
-    },
-    /// A superblock copy is being flushed.
-    SuperblockFlush {
         /// The device.
         device: DeviceId,
     },
@@ -253,10 +244,10 @@ pub enum Op {
     Recover(open::RecoverRead),
     /// Recovery reads the good copy of a record, or writes the other one.
     Repair(repair::Repair),
-    /// Recovery flushes.
+    /// Recovery flushes an origin.
     RecoverFlush {
-        /// What is flushed.
-        target: Target,
+        /// Its volume.
+        volume: VolumeId,
         /// Tries that failed.
         tries: u8,
     },
@@ -374,7 +365,7 @@ impl Engine {
             Op::Record { seq, segment, tries } => {
                 self.record_done(seq, segment, tries, result, buf)
             }
-            Op::CacheFlush { device, tries } => self.cache_flush_done(device, tries, result),
+            Op::DeviceFlush { device } => self.device_flushed(device, result),
             Op::OriginFlush { volume } => self.origin_flush_done(volume, result),
             Op::ReadCache(run) => self.read_cache_done(run, result, buf),
             Op::ReadSent(_) => unreachable!("not a device's"),
@@ -387,12 +378,11 @@ impl Engine {
                 self.home_read_done(run, key, pinned, tries, result, buf)
             }
             Op::HomeWrite { run } => self.home_write_done(run, result, buf),
-            Op::Checkpoint { device, flush } => self.checkpoint_done(device, flush, result, buf),
+            Op::Checkpoint { device } => self.checkpoint_done(device, result, buf),
             Op::Superblock { device } => self.superblock_written(device, result, buf),
-            Op::SuperblockFlush { device } => self.superblock_flushed(device, result),
             Op::Recover(read) => self.recover_read_done(read, result, buf),
             Op::Repair(repair) => self.repair_done(repair, result, buf),
-            Op::RecoverFlush { target, tries } => self.recover_flush_done(target, tries, result),
+            Op::RecoverFlush { volume, tries } => self.recover_flush_done(volume, tries, result),
             Op::Distrust => self.distrust_done(result),
         }
     }

@@ -25,7 +25,7 @@ use forebay_format::{Layout, SECTOR_SIZE};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Steps after which a world is called stuck.
+/// Steps without an answer after which a world is called stuck.
 const STEPS_MAX: u64 = 500_000;
 /// Ticks in a row, with nothing else in between, after which the engine is called stuck.
 const TICKS_MAX: u64 = 20_000;
@@ -118,6 +118,8 @@ pub struct World {
     stamp: Stamp,
     hash: u64,
     totals: Totals,
+    /// Steps at the last answer.
+    answered_at: u64,
     coverage: Coverage,
     engine: Option<Engine>,
     caches: Vec<Disk>,
@@ -164,6 +166,7 @@ impl World {
             stamp: 0,
             hash: seed,
             totals: Totals::default(),
+            answered_at: 0,
             coverage: Coverage::default(),
             engine: None,
             caches,
@@ -247,8 +250,8 @@ impl World {
     /// Does the next thing.
     fn step(&mut self) -> Step {
         self.totals.steps += 1;
-        if self.totals.steps > STEPS_MAX {
-            let text = format!("{STEPS_MAX} steps and no end; {}", self.waiting());
+        if self.totals.steps > self.answered_at + STEPS_MAX {
+            let text = format!("{STEPS_MAX} steps and no answer; {}", self.waiting());
             return Err(Violation::new("H", text));
         }
         let next = self.queue.peek().map(|Reverse(entry)| entry.0);

@@ -12,6 +12,7 @@ use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
 use crate::op::Op;
+use crate::op::flush::FlushFor;
 use crate::op::superblock::{NewCheckpoint, Then};
 use crate::segment::Use;
 use forebay_format::checkpoint::*;
@@ -285,7 +286,7 @@ impl Engine {
             encode(&header, items, buf.bytes_mut());
             self.stats.checkpoint_bytes += buf.len() as u64;
             self.run().writes += 1;
-            let op = self.op(Op::Checkpoint { device, flush: false });
+            let op = self.op(Op::Checkpoint { device });
             self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
         }
     }
@@ -359,17 +360,22 @@ impl Engine {
     pub(crate) fn checkpoint_done(
         &mut self,
         device: DeviceId,
-        flush: bool,
         result: Result<(), IoError>,
         buf: Buf,
     ) {
         if result.is_err() {
             self.checkpoint.failures += 1;
-            if flush || self.checkpoint.failures >= u32::from(CACHE_WRITE_TRIES) {
+            if self.checkpoint.failures >= u32::from(CACHE_WRITE_TRIES) {
                 self.device_failed(device, "a checkpoint could not be written");
             }
         }
         self.checkpoint_write_done(result, buf);
+    }
+
+    /// What was written of it is durable on one of the devices, or never will be.
+    pub(crate) fn checkpoint_flushed(&mut self, result: Result<(), IoError>) {
+        self.checkpoint.failures += u32::from(result.is_err());
+        self.checkpoint_write_done(result, Buf::empty());
     }
 
     fn checkpoint_write_done(&mut self, result: Result<(), IoError>, buf: Buf) {
@@ -419,8 +425,7 @@ impl Engine {
             if self.segments.devices[index].healthy && !unflushed {
                 let device = DeviceId(index as u8);
                 self.run().writes += 1;
-                let op = self.op(Op::Checkpoint { device, flush: true });
-                self.out.push(Effect::Flush { op, target: Target::Cache(device) });
+                self.device_flush(device, FlushFor::Checkpoint);
             }
         }
         self.checkpoint_write_done(Ok(()), Buf::empty());

@@ -7,8 +7,29 @@
 use crate::Mutant;
 use crate::engine::{CacheFlush, Engine};
 use crate::event::*;
-use crate::limits::{FLUSH_RETRY_NS, FLUSH_TRIES};
+use crate::limits::FLUSH_RETRY_NS;
 use crate::op::{Op, Stage};
+
+/// What a FLUSH of a cache device is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlushFor {
+    /// Records.
+    Log,
+    /// The blocks of a checkpoint.
+    Checkpoint,
+    /// A superblock.
+    Superblock,
+    /// What recovery found: it may not have been durable.
+    Opening,
+}
+
+/// FLUSHes of one cache device. There is one at a time: if another failed beside it, one that
+/// succeeded would not say whether what was lost is in it.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    under_way: Vec<FlushFor>,
+    waiting: Vec<FlushFor>,
+}
 
 impl Engine {
     pub(crate) fn flush_begin(&mut self, name: u64) {
@@ -89,7 +110,7 @@ impl Engine {
                 let device = &self.segments.devices[index];
                 if device.healthy && device.volatile_cache {
                     self.cache_flush.pending += 1;
-                    self.cache_flush_send(DeviceId(index as u8), 0);
+                    self.device_flush(DeviceId(index as u8), FlushFor::Log);
                 }
             }
             if self.cache_flush.pending == 0 {
@@ -98,24 +119,53 @@ impl Engine {
         }
     }
 
-    fn cache_flush_send(&mut self, device: DeviceId, tries: u8) {
+    /// Asks for a FLUSH of a device, of all that was written to it up to now.
+    pub(crate) fn device_flush(&mut self, device: DeviceId, why: FlushFor) {
+        let turns = &mut self.cache_flush.turns;
+        if turns.len() <= usize::from(device.0) {
+            turns.resize_with(usize::from(device.0) + 1, Turn::default);
+        }
+        turns[usize::from(device.0)].waiting.push(why);
+        self.device_flush_more(device);
+    }
+
+    fn device_flush_more(&mut self, device: DeviceId) {
+        let turn = &mut self.cache_flush.turns[usize::from(device.0)];
+        if !turn.under_way.is_empty() || turn.waiting.is_empty() {
+            return;
+        }
+        turn.under_way = std::mem::take(&mut turn.waiting);
         self.stats.cache_flushes += 1;
-        let op = self.op(Op::CacheFlush { device, tries });
+        let op = self.op(Op::DeviceFlush { device });
         self.out.push(Effect::Flush { op, target: Target::Cache(device) });
     }
 
-    pub(crate) fn cache_flush_done(
-        &mut self,
-        device: DeviceId,
-        tries: u8,
-        result: Result<(), IoError>,
-    ) {
-        if result.is_err() && self.segments.devices[usize::from(device.0)].healthy {
-            if tries + 1 < FLUSH_TRIES && !self.flush_may_lose() {
-                return self.cache_flush_send(device, tries + 1);
-            }
+    /// A device's FLUSH has ended. After one that failed, the device may have dropped what it should
+    /// have made durable, and a second would succeed without it: none is tried again.
+    pub(crate) fn device_flushed(&mut self, device: DeviceId, result: Result<(), IoError>) {
+        let again = result.is_err() && self.is(Mutant::FlushTriedAgain);
+        let turn = &mut self.cache_flush.turns[usize::from(device.0)];
+        let mut ended = std::mem::take(&mut turn.under_way);
+        if again {
+            turn.waiting.append(&mut ended);
+            return self.device_flush_more(device);
+        }
+        if result.is_err() {
+            ended.append(&mut turn.waiting);
             self.device_failed(device, "a FLUSH failed");
         }
+        for why in ended {
+            match why {
+                FlushFor::Log => self.log_flushed(),
+                FlushFor::Checkpoint => self.checkpoint_flushed(result),
+                FlushFor::Superblock => self.superblock_end(),
+                FlushFor::Opening => self.recover_flushed(),
+            }
+        }
+        self.device_flush_more(device);
+    }
+
+    fn log_flushed(&mut self) {
         self.cache_flush.pending -= 1;
         if self.is(Mutant::FlushCoversLate) {
             self.cache_flush.covers = self.log.completed_dseq;
@@ -128,13 +178,6 @@ impl Engine {
     fn cache_flushed(&mut self) {
         self.log.durable_seq = self.cache_flush.covers_seq;
         self.set_durable(self.cache_flush.covers);
-    }
-
-    /// After a failed FLUSH a device may have dropped what it should have made durable, and a
-    /// second FLUSH would succeed without it. What was not durable is then only as safe as the log
-    /// says it is.
-    fn flush_may_lose(&self) -> bool {
-        self.log.durable_dseq < self.cache_flush.covers
     }
 
     /// A write to an origin has ended.

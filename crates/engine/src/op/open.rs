@@ -12,6 +12,7 @@ use crate::event::*;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
+use crate::op::flush::FlushFor;
 use crate::op::load::Load;
 use crate::op::repair::Repair;
 use crate::op::replay::{Found, Summary};
@@ -381,7 +382,7 @@ impl Engine {
             let device = &self.segments.devices[index];
             if device.healthy && device.volatile_cache {
                 self.open_mut().flushes += 1;
-                self.recover_flush(Target::Cache(DeviceId(index as u8)), 0);
+                self.device_flush(DeviceId(index as u8), FlushFor::Opening);
             }
         }
         self.recover_settled();
@@ -462,40 +463,39 @@ impl Engine {
         }
         for id in flushed {
             self.open_mut().flushes += 1;
-            self.recover_flush(Target::Origin(id), 0);
+            self.recover_flush(id, 0);
         }
     }
 
-    fn recover_flush(&mut self, target: Target, tries: u8) {
-        let op = self.op(Op::RecoverFlush { target, tries });
-        self.out.push(Effect::Flush { op, target });
+    fn recover_flush(&mut self, volume: VolumeId, tries: u8) {
+        let op = self.op(Op::RecoverFlush { volume, tries });
+        self.out.push(Effect::Flush { op, target: Target::Origin(volume) });
+    }
+
+    /// A cache device has been flushed, or has failed.
+    pub(crate) fn recover_flushed(&mut self) {
+        if self.opening.is_some() {
+            self.open_mut().flushes -= 1;
+            self.recover_settled();
+        }
     }
 
     pub(crate) fn recover_flush_done(
         &mut self,
-        target: Target,
+        id: VolumeId,
         tries: u8,
         result: Result<(), IoError>,
     ) {
         if result.is_err() && tries + 1 < FLUSH_TRIES {
-            return self.recover_flush(target, tries + 1);
+            return self.recover_flush(id, tries + 1);
         }
-        if let Target::Cache(device) = target {
-            self.open_mut().flushes -= 1;
-            if result.is_err() {
-                self.device_failed(device, "a FLUSH failed");
-            }
-            return self.recover_settled();
-        }
-        if let Target::Origin(id) = target {
-            let retry_at = self.now + OFFLINE_RETRY_NS;
-            let volume = self.vol_mut(id);
-            volume.flush.failures += u64::from(result.is_err());
-            volume.online_at = result.is_err().then_some(retry_at);
-            volume.offline = result.is_err().then(|| {
-                "the origin could not be flushed; it is tried again every second".to_owned()
-            });
-        }
+        let retry_at = self.now + OFFLINE_RETRY_NS;
+        let volume = self.vol_mut(id);
+        volume.flush.failures += u64::from(result.is_err());
+        volume.online_at = result.is_err().then_some(retry_at);
+        volume.offline = result
+            .is_err()
+            .then(|| "the origin could not be flushed; it is tried again every second".to_owned());
         if self.opening.is_some() {
             self.open_mut().flushes -= 1;
         }
@@ -509,8 +509,8 @@ impl Engine {
             if due && !volume.removing {
                 // Until the answer is here it counts as being tried.
                 volume.online_at = Some(Time::MAX);
-                let target = Target::Origin(volume.id);
-                self.recover_flush(target, 0);
+                let id = volume.id;
+                self.recover_flush(id, 0);
             }
         }
     }

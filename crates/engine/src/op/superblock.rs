@@ -6,6 +6,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::op::Op;
+use crate::op::flush::FlushFor;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock};
 use zerocopy::little_endian::{U16, U64};
@@ -141,18 +142,11 @@ impl Engine {
             self.device_failed(device, "a superblock could not be written");
             return self.superblock_end();
         }
-        let op = self.op(Op::SuperblockFlush { device });
-        self.out.push(Effect::Flush { op, target: Target::Cache(device) });
+        self.device_flush(device, FlushFor::Superblock);
     }
 
-    pub(crate) fn superblock_flushed(&mut self, device: DeviceId, result: Result<(), IoError>) {
-        if result.is_err() {
-            self.device_failed(device, "a FLUSH of a superblock failed");
-        }
-        self.superblock_end();
-    }
-
-    fn superblock_end(&mut self) {
+    /// One device has it, or will not have it.
+    pub(crate) fn superblock_end(&mut self) {
         self.sb.pending -= 1;
         if self.sb.pending > 0 {
             return;

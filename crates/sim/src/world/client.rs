@@ -178,6 +178,7 @@ impl World {
         let now = self.next_stamp();
         self.totals.requests += 1;
         self.checker.answered(waiting.invoke);
+        self.answered_at = self.totals.steps;
         self.note(id.0 ^ u64::from(result.is_err()) << 62);
         self.say(|_| format!("{id:?} answered {result:?}"));
         if waiting.writes() {
