@@ -4,6 +4,7 @@ mod cpio;
 mod disk;
 pub mod guest;
 mod initramfs;
+pub mod machine_disk;
 mod modules;
 mod packages;
 mod qemu;
@@ -17,6 +18,8 @@ use scenario::{SCENARIOS, Scenario};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// The scenario that needs no guest.
+const MACHINE_DISK: &str = "machine-disk";
 /// Memory of a guest.
 const MEMORY_MIB: u32 = 1536;
 /// How long a guest under KVM may take to say that it runs.
@@ -62,10 +65,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         for scenario in SCENARIOS {
             println!("{:16} {}", scenario.name, scenario.about);
         }
+        println!("{MACHINE_DISK:16} a vhost-user disk under QEMU's own driver, on this machine");
         return Ok(());
     }
     for name in &arguments.only {
-        ensure!(scenario::find(name).is_some(), "no scenario {name}: see --list");
+        ensure!(
+            name == MACHINE_DISK || scenario::find(name).is_some(),
+            "no scenario {name}: see --list"
+        );
     }
     let start = Instant::now();
     let cache = cache_directory()?;
@@ -91,6 +98,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut failed = Vec::new();
     let mut passed = 0;
+    if arguments.only.is_empty() || arguments.only.iter().any(|name| name == MACHINE_DISK) {
+        match machine_disk::run(&packages) {
+            Ok(()) => passed += 1,
+            Err(error) => failed.push(format!("{MACHINE_DISK}: {error:#}")),
+        }
+    }
     for kernel in kernels {
         let initramfs = lab.initramfs(kernel)?;
         for scenario in SCENARIOS {
@@ -124,6 +137,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(failed.is_empty(), "failed in the virtual machine: {}", failed.join(", "));
     ensure!(passed > 0, "no scenario ran");
     Ok(())
+}
+
+/// The packages, fetched if they are not there.
+///
+/// # Errors
+/// If they cannot be fetched.
+pub fn packages() -> Result<Packages> {
+    let cache = cache_directory()?;
+    std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
+    Packages::find_or_fetch(&cache, false)
 }
 
 fn cache_directory() -> Result<PathBuf> {
