@@ -6,6 +6,7 @@ mod check;
 mod command;
 mod e2e;
 mod golden;
+mod install;
 mod tidy;
 mod vm;
 
@@ -47,6 +48,12 @@ enum Task {
         /// Which ones; all if none is named.
         names: Vec<String>,
     },
+    /// Put the files of an installation in place, as a package has them.
+    Install {
+        /// The directory that stands for the root.
+        #[arg(long, value_name = "DIR")]
+        destdir: std::path::PathBuf,
+    },
     /// Scenarios in a virtual machine with stock kernels, and power cuts.
     Vm(vm::Arguments),
     /// The part of `vm` that runs in the virtual machine.
@@ -77,6 +84,7 @@ fn main() -> Result<()> {
         Task::Bench { names } => bench::run(&names),
         Task::Demo { arguments } => demo(&arguments),
         Task::E2e { names } => e2e::run(&names),
+        Task::Install { destdir } => install::run(&destdir),
         Task::Vm(arguments) => vm::run(&arguments),
         Task::Guest => vm::guest::main(),
         Task::Golden => golden::write(&root().join("crates/format/tests/golden")),

@@ -9,6 +9,7 @@ use crate::{output, path, printed, start, watch};
 use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
     CacheRequest, Change, ChangedOrigin, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
+    name_from_origin,
 };
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
 use std::io::{IsTerminal, Write};
@@ -97,11 +98,13 @@ fn devices(paths: &[PathBuf]) -> Result<Vec<String>, ApiError> {
 
 /// `cache`.
 pub fn cache(cli: &Cli, args: &CacheArgs) -> Result<u8, ApiError> {
+    // After what was typed, not after the longer name that the disk keeps.
+    let name = args.name.clone().unwrap_or_else(|| name_from_origin(&args.origin));
     let wanted = CacheRequest {
         export: args.export,
         origin: path::origin(&args.origin)?,
         devices: devices(&args.devices)?,
-        name: args.name.clone(),
+        name: Some(name),
         mode: args.mode,
         ram: args.ram.map(|size| size.to_string()),
         dry_run: false,

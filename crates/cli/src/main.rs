@@ -4,6 +4,7 @@
 mod args;
 mod change;
 mod demo;
+mod generator;
 mod inspect;
 mod iostat;
 mod output;
@@ -26,6 +27,9 @@ use std::process::ExitCode;
 const EXIT_DEGRADED: u8 = 3;
 
 fn main() -> ExitCode {
+    if let Some(good) = generator::run_if_asked() {
+        return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let cli = Cli::parse();
     match run(&cli) {
         Ok(code) => ExitCode::from(code),

@@ -1,7 +1,11 @@
 //! Paths as the daemon needs them: absolute, because it works in another directory.
 
 use forebay_api::ApiError;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+
+/// Where udev keeps names of disks by their serial numbers.
+const NAMES: &str = "/dev/disk/by-id";
 
 /// Absolute path of a device that must exist.
 pub fn device(path: &Path) -> Result<String, ApiError> {
@@ -12,7 +16,7 @@ pub fn device(path: &Path) -> Result<String, ApiError> {
         return Err(ApiError::failed(format!("{shown}: no such file or device"))
             .action(format!("make a file to try it with: truncate -s 10G {shown}")));
     }
-    text(absolute)
+    text(lasting(absolute))
 }
 
 /// URI of an origin with absolute paths in it.
@@ -25,7 +29,7 @@ pub fn origin(origin: &str) -> Result<String, ApiError> {
             return Err(ApiError::failed(format!("the origin {shown}: no such file or device"))
                 .action("give the path of the disk, or of the disk image, that is to be cached"));
         }
-        return text(absolute);
+        return text(lasting(absolute));
     };
     match scheme {
         "spindle" => {
@@ -44,6 +48,37 @@ fn scheme(origin: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = origin.split_once(':')?;
     let word = scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '+');
     (word && scheme.len() > 1 && !Path::new(origin).exists()).then_some((scheme, rest))
+}
+
+/// A name of a disk that it keeps when the machine starts again and finds its disks in another
+/// order; the path as it is, if udev knows none or the path is such a name already.
+fn lasting(path: PathBuf) -> PathBuf {
+    let is_plain = path.parent() == Some(Path::new("/dev"));
+    let is_disk = || path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    if !is_plain || !is_disk() {
+        return path;
+    }
+    best_name(&path, Path::new(NAMES)).unwrap_or(path)
+}
+
+/// The best link to `disk` among those in a directory.
+fn best_name(disk: &Path, names: &Path) -> Option<PathBuf> {
+    let disk = disk.canonicalize().ok()?;
+    let leads = |link: &PathBuf| link.canonicalize().is_ok_and(|target| target == disk);
+    let links = names.read_dir().ok()?.flatten().map(|entry| entry.path()).filter(leads);
+    links.filter_map(|link| Some((rank(link.file_name()?.to_str()?)?, link))).min().map(|it| it.1)
+}
+
+/// How well a name tells people which disk it is, the best first; `None` for names that tell of
+/// what a disk holds.
+fn rank(name: &str) -> Option<u8> {
+    let starts = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+    match () {
+        () if starts(&["lvm-pv-uuid-", "forebay-"]) => None,
+        () if starts(&["wwn-", "nvme-eui.", "nvme-uuid.", "nvme-nvme.", "dm-uuid-"]) => Some(2),
+        () if starts(&["scsi-"]) => Some(1),
+        () => Some(0),
+    }
 }
 
 fn text(path: PathBuf) -> Result<String, ApiError> {
@@ -68,5 +103,27 @@ mod tests {
         let error = origin("none.img").unwrap_err();
         assert!(error.message.ends_with("none.img: no such file or device"), "{error}");
         assert!(device(Path::new("ssd.img")).unwrap_err().actions[0].contains("truncate"));
+    }
+
+    #[test]
+    fn a_disk_gets_the_name_that_it_keeps_and_that_tells_most() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let disk = dir.path().join("sdx");
+        std::fs::write(&disk, "").unwrap();
+        let names = dir.path().join("names");
+        std::fs::create_dir(&names).unwrap();
+        assert_eq!(best_name(&disk, &names), None);
+        for (name, best) in [
+            ("lvm-pv-uuid-1", None),
+            ("wwn-0x5000", Some("wwn-0x5000")),
+            ("scsi-0ATA", Some("scsi-0ATA")),
+            ("ata-DISK_S1", Some("ata-DISK_S1")),
+            ("forebay-data", Some("ata-DISK_S1")),
+        ] {
+            std::os::unix::fs::symlink("../sdx", names.join(name)).unwrap();
+            assert_eq!(best_name(&disk, &names), best.map(|best| names.join(best)), "{name}");
+        }
+        std::os::unix::fs::symlink("../other", names.join("ata-A")).unwrap();
+        assert_eq!(best_name(&disk, &names), Some(names.join("ata-DISK_S1")));
     }
 }

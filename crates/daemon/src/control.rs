@@ -3,6 +3,7 @@
 //! `POST /v1` takes a [`Request`] and answers with a [`Reply`]; some questions have a `GET` of
 //! their own for `curl`, and `GET /metrics` is for Prometheus.
 
+use crate::manager::Manager;
 use crate::supervisor::Supervisor;
 use anyhow::Context;
 use axum::body::{Body as HttpBody, Bytes};
@@ -26,7 +27,7 @@ type Shared = Arc<Supervisor>;
 ///
 /// # Errors
 /// The system refuses the socket or the signals.
-pub fn serve(socket: UnixListener, supervisor: &Shared) -> anyhow::Result<()> {
+pub fn serve(socket: UnixListener, supervisor: &Shared, manager: &Manager) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(THREADS_MAX)
@@ -52,6 +53,7 @@ pub fn serve(socket: UnixListener, supervisor: &Shared) -> anyhow::Result<()> {
             _ = term.recv() => tracing::info!("SIGTERM: stopping"),
             _ = int.recv() => tracing::info!("SIGINT: stopping"),
         }
+        manager.stopping();
         let stopping = Arc::clone(supervisor);
         let stopped = tokio::task::spawn_blocking(move || stopping.shutdown());
         tokio::select! {

@@ -7,16 +7,21 @@
 
 mod control;
 mod convert;
+mod journal;
+mod manager;
 mod place;
 mod sampler;
 mod state;
 mod supervisor;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use forebay_api::config::{CONFIG_PATH, Config, files_of};
+use forebay_api::ErrorKind;
+use forebay_api::config::{CONFIG_PATH, Config, Problem, files_of};
 use forebay_host::process;
+use manager::Manager;
 use place::Place;
+use std::fmt;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -80,7 +85,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
-            ExitCode::FAILURE
+            // What no second try can mend is told apart, so that a service manager makes none.
+            match error.is::<BadConfig>() {
+                true => ExitCode::from(ErrorKind::Usage.exit_code()),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -91,6 +100,9 @@ fn start_log(format: LogFormat) {
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     match format {
+        LogFormat::Text if journal::is_connected() => {
+            log.with_ansi(false).event_format(journal::Journal).init();
+        }
         LogFormat::Text => log.compact().init(),
         LogFormat::Json => log.json().init(),
     }
@@ -145,7 +157,13 @@ fn run(args: Args) -> anyhow::Result<()> {
         .name("sampler".to_string())
         .spawn(move || sampler::run(&sampling))
         .context("start a thread")?;
-    let result = control::serve(control, &supervisor);
+    let manager = Arc::new(Manager::find());
+    let (telling, told) = (Arc::clone(&manager), Arc::clone(&supervisor));
+    std::thread::Builder::new()
+        .name("manager".to_string())
+        .spawn(move || telling.keep_told(&told))
+        .context("start a thread")?;
+    let result = control::serve(control, &supervisor, &manager);
     drop(announced);
     result
 }
@@ -153,14 +171,27 @@ fn run(args: Args) -> anyhow::Result<()> {
 fn read_config(args: &Args) -> anyhow::Result<Config> {
     let main = match (&args.config, &args.state_dir) {
         (Some(path), _) => {
-            path.metadata().with_context(|| format!("read {}", path.display()))?;
+            path.metadata().map_err(|error| {
+                let message = format!("read it: {error}");
+                BadConfig(vec![Problem { file: path.clone(), line: 0, message }])
+            })?;
             path.clone()
         }
         (None, Some(dir)) => dir.join("forebay.toml"),
         (None, None) => PathBuf::from(CONFIG_PATH),
     };
-    Config::read(&files_of(&main)).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        anyhow!("the configuration has {} problem(s): {}", lines.len(), lines.join("; "))
-    })
+    Ok(Config::read(&files_of(&main)).map_err(BadConfig)?)
 }
+
+/// Everything that is wrong with the configuration.
+#[derive(Debug)]
+struct BadConfig(Vec<Problem>);
+
+impl fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "the configuration has {} problem(s): {}", lines.len(), lines.join("; "))
+    }
+}
+
+impl std::error::Error for BadConfig {}

@@ -4,11 +4,13 @@
 //! two changes never meet; `inner` only for moments, so that questions are answered during a
 //! change. A lock is never held while a shard is asked.
 
+mod boot;
 mod bypass;
 mod device;
 mod guest;
 mod holding;
 mod job;
+mod link;
 mod listen;
 mod nbd_kernel;
 mod open;
@@ -366,6 +368,7 @@ impl Supervisor {
         let jobs: Vec<Arc<JobCell>> = self.inner().jobs.values().cloned().collect();
         jobs.iter().for_each(|job| job.cancel());
         let _changes = lock(&self.changes);
+        self.wait_for_users();
         self.stop_listening();
         self.devices_leave();
         let pools = std::mem::take(&mut self.inner().pools);

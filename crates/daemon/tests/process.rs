@@ -6,6 +6,7 @@ use forebay_api::request::CacheRequest;
 use forebay_api::{Body, Client, Request};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -94,7 +95,8 @@ fn a_configuration_that_is_missing_or_wrong_is_an_error_that_names_it() {
     let config = dir.path().join("own.toml");
     let run = || {
         let output = forebayd(dir.path()).arg("--config").arg(&config).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
+        // A service manager need not try again: no other failure has this code.
+        assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
     };
     let text = run();
@@ -102,6 +104,51 @@ fn a_configuration_that_is_missing_or_wrong_is_an_error_that_names_it() {
     fs::write(&config, "nbd-listem = \"127.0.0.1:0\"\n").unwrap();
     let text = run();
     assert!(text.contains("own.toml:1: unknown key") && text.contains("nbd-listen"), "{text}");
+}
+
+#[test]
+fn a_service_manager_is_told_that_it_serves_lives_and_stops() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = forebayd(dir.path());
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+    let mut daemon = Guard(Some(command.spawn().expect("start forebayd")));
+    let mut told: Vec<String> = Vec::new();
+    let mut wait_for = |wanted: &str, count: usize| {
+        told.clear();
+        while told.iter().filter(|word| word.starts_with(wanted)).count() < count {
+            let mut bytes = [0; 512];
+            let len = socket.recv(&mut bytes).unwrap_or_else(|e| panic!("{e}: {told:?}"));
+            let text = String::from_utf8(bytes[..len].to_vec()).unwrap();
+            told.extend(text.lines().map(str::to_owned));
+        }
+        told.clone()
+    };
+    wait_for("READY=1", 1);
+    wait_for("STATUS=0 of 0 volumes served.", 1);
+    let again = wait_for("WATCHDOG=1", 3);
+    assert!(!again.contains(&"READY=1".to_owned()), "once is enough: {again:?}");
+    // What does not run does not say that it lives.
+    let pid = daemon.0.as_ref().unwrap().id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().is_ok());
+    signal("-STOP");
+    std::thread::sleep(Duration::from_millis(200));
+    socket.set_nonblocking(true).unwrap();
+    while socket.recv(&mut [0; 512]).is_ok() {}
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(socket.recv(&mut [0; 512]).is_err(), "a process that is stopped speaks");
+    socket.set_nonblocking(false).unwrap();
+    signal("-CONT");
+    signal("-TERM");
+    let mut stopping = false;
+    while !stopping {
+        let mut bytes = [0; 512];
+        let len = socket.recv(&mut bytes).unwrap();
+        stopping = bytes[..len].starts_with(b"STOPPING=1");
+    }
+    assert!(daemon.0.take().unwrap().wait().unwrap().success());
 }
 
 /// The control socket answers before the known pools are opened. A pool that was made in between

@@ -92,18 +92,10 @@ impl Holder {
     /// Its socket cannot be reached.
     pub fn systemd() -> io::Result<Option<Holder>> {
         let keeps = std::env::var("FDSTORE").ok().and_then(|count| count.parse::<u32>().ok());
-        let socket = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
-        let (Some(1..), Some(path)) = (keeps, socket) else { return Ok(None) };
-        let socket = UnixDatagram::unbound()?;
-        match path.to_str().and_then(|path| path.strip_prefix('@')) {
-            Some(name) => {
-                use std::os::linux::net::SocketAddrExt;
-                let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-                socket.connect_addr(&address)?;
-            }
-            None => socket.connect(path)?,
+        match keeps {
+            Some(1..) => Ok(systemd_socket()?.map(Holder::Systemd)),
+            _ => Ok(None),
         }
-        Ok(Some(Holder::Systemd(socket)))
     }
 
     /// Has a file held under this name.
@@ -169,6 +161,26 @@ impl Holder {
             Holder::Systemd(_) => true,
         }
     }
+}
+
+/// The socket on which systemd listens to the service that it started; `None` if it did not start
+/// this one.
+///
+/// # Errors
+/// It cannot be reached.
+pub fn systemd_socket() -> io::Result<Option<UnixDatagram>> {
+    let path = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
+    let Some(path) = path else { return Ok(None) };
+    let socket = UnixDatagram::unbound()?;
+    match path.to_str().and_then(|path| path.strip_prefix('@')) {
+        Some(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.connect_addr(&address)?;
+        }
+        None => socket.connect(path)?,
+    }
+    Ok(Some(socket))
 }
 
 fn expect_ok(stream: &UnixStream) -> io::Result<()> {

@@ -16,7 +16,7 @@ const SET_IO_FLUSHER: libc::c_int = 57;
 /// The system refuses; it takes root.
 pub fn own_mounts() -> io::Result<bool> {
     let mounts = std::fs::read_to_string(MOUNTS)?;
-    if !root_is_shared(&mounts) {
+    if !root_is_shared(&mounts) || (root_has(&mounts, "master:") && !is_as_first()) {
         return Ok(false);
     }
     // SAFETY: takes no memory; only this process has other mounts afterwards.
@@ -29,14 +29,26 @@ pub fn own_mounts() -> io::Result<bool> {
     if result == 0 { Ok(true) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether this process has the mounts of the machine's first one, as far as it may look.
+fn is_as_first() -> bool {
+    let [own, first] = ["self", "1"].map(|of| std::fs::read_link(format!("/proc/{of}/ns/mnt")));
+    matches!((own, first), (Ok(own), Ok(first)) if own == first)
+}
+
 /// Whether mounts below the root come to those who follow it.
 fn root_is_shared(mounts: &str) -> bool {
+    root_has(mounts, "shared:")
+}
+
+/// Whether the mount at the root has an optional field that starts so: systemd's PrivateMounts=
+/// makes it one that follows the machine's and is shared itself.
+fn root_has(mounts: &str, field: &str) -> bool {
     mounts.lines().any(|line| {
         let mut words = line.split(' ');
         let is_root = words.nth(4) == Some("/");
         // Optional fields follow the options, up to a dash.
         let mut optional = words.skip(1).take_while(|word| *word != "-");
-        is_root && optional.any(|word| word.starts_with("shared:"))
+        is_root && optional.any(|word| word.starts_with(field))
     })
 }
 
@@ -65,5 +77,8 @@ mod tests {
         assert!(root_is_shared(&format!("{other}{shared}")));
         assert!(!root_is_shared(&format!("{other}{follows}")));
         assert!(!root_is_shared(private));
+        let both = "29 1 8:1 / / rw,relatime shared:9 master:1 - ext4 /dev/sda1 rw\n";
+        assert!(root_is_shared(both) && root_has(both, "master:"));
+        assert!(!root_has(shared, "master:"));
     }
 }

@@ -227,6 +227,12 @@ impl ShardHandle {
         receive(&self.ask(Message::Snapshot)?, Duration::from_secs(30))
     }
 
+    /// Whether the thread still does its work: it answers in time, or has ended in order.
+    pub fn is_alive(&self, timeout: Duration) -> bool {
+        let answer = self.ask(Message::Snapshot).and_then(|answer| receive(&answer, timeout));
+        !matches!(answer, Err(ShardError::Timeout(_) | ShardError::Full(_)))
+    }
+
     /// Accepts NBD clients of all shards on this socket, until [`ShardHandle::unlisten`].
     ///
     /// # Errors

@@ -2,7 +2,6 @@
 //! client.
 
 mod damaged;
-mod guest_disk;
 mod main_job;
 mod missing;
 mod nbd;

@@ -94,6 +94,10 @@ impl Supervisor {
             pool.devices.join(" ")
         );
         let error = error.action(back);
+        for volume in self.volumes_dirty(&pool.name) {
+            let name = volume.name.as_str();
+            tracing::error!(volume = name, "{}", with_dirty(error.clone(), &volume).message);
+        }
         let served = seen.map_or(Ok(false), |seen| self.bypass(pool, &seen, &error));
         match served {
             Ok(true) => tracing::warn!(
@@ -107,6 +111,15 @@ impl Supervisor {
                 self.pool_closed(pool, error);
             }
         }
+    }
+
+    /// The volumes of a pool of which it may hold dirty data.
+    fn volumes_dirty(&self, pool: &str) -> Vec<VolumeState> {
+        let inner = self.inner();
+        let own = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool);
+        own.filter(|volume| volume.standing != Standing::Detached && volume.may_be_dirty)
+            .cloned()
+            .collect()
     }
 
     /// The volumes of a pool that can do without it.

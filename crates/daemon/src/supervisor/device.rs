@@ -5,6 +5,7 @@
 //! Another kind of device is another [`Way`], and another variant of
 //! [`forebay_host::shard::PortSetup`].
 
+use super::link::leads_to;
 use super::listen::Offer;
 use super::nbd_kernel::can_nbd_kernel;
 use super::ublk::can_ublk;
@@ -16,10 +17,8 @@ use forebay_host::frontend::fuse::{self, FuseSetup, wire::Agreed};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::loop_device::{self, Ended, LoopDevice};
 use forebay_host::shard::{PortSetup, ShardHandle, VolumeSnapshot};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 
 /// Bytes of the block of a device, where the volume's size allows it.
 const BLOCK_BYTES: u64 = 4096;
@@ -69,8 +68,7 @@ impl Inner {
         let nbd = || self.nbd.get(volume).map(KernelNbd::path);
         let device = looped.or_else(|| Some(ublk()?.device.path())).or_else(nbd)?;
         let link = self.device_dir.join(volume);
-        let leads = fs::read_link(&link).is_ok_and(|target| target == device);
-        let path = if leads { link } else { device };
+        let path = if leads_to(&link, &device) { link } else { device };
         Some(path.display().to_string())
     }
 }
@@ -345,30 +343,6 @@ impl Supervisor {
             }
         }
     }
-
-    /// Removes the link of a volume's name to a device that is gone.
-    pub(super) fn device_unlink(&self, name: &str, device: &Path) {
-        let link = self.inner().device_dir.join(name);
-        if fs::read_link(&link).is_ok_and(|target| target == device) {
-            let _ = fs::remove_file(link);
-        }
-    }
-
-    /// Leaves a link of the volume's name to its device.
-    pub(super) fn device_link(&self, name: &str, device: &Path) {
-        let dir = self.inner().device_dir.clone();
-        if let Err(error) = put_link(&dir, name, device) {
-            tracing::warn!(volume = name, "the link in {}: {error}", dir.display());
-        }
-    }
-}
-
-fn put_link(dir: &Path, name: &str, device: &Path) -> std::io::Result<()> {
-    fs::create_dir_all(dir)?;
-    let beside: PathBuf = dir.join(format!(".{name}"));
-    let _ = fs::remove_file(&beside);
-    symlink(device, &beside)?;
-    fs::rename(&beside, dir.join(name))
 }
 
 fn attach(

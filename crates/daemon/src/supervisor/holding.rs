@@ -97,6 +97,7 @@ impl Supervisor {
                 tracing::warn!("{}", error.message);
             }
         }
+        self.udev_prune();
     }
 
     /// Has a device's open file held.

@@ -38,6 +38,7 @@ impl Supervisor {
                 wanted.push(pool);
             }
         }
+        self.wait_for_disks(&wanted);
         // All recoveries start before the first is waited for.
         let mut started = Vec::new();
         for pool in &wanted {

@@ -82,7 +82,11 @@ impl Connection {
         let path = format!("/proc/self/fd/{}", self.mount.as_raw_fd());
         within(LIMIT, "open the file on FUSE", move || {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path)
+            let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;
+            // Before Linux 6.17, a loop device takes the size that the kernel remembers: it has to
+            // have asked once.
+            file.metadata()?;
+            Ok(file)
         })
     }
 }
