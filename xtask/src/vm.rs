@@ -4,10 +4,10 @@ mod cpio;
 mod disk;
 pub mod guest;
 mod initramfs;
-pub mod machine_disk;
 mod modules;
 mod packages;
 mod qemu;
+mod root;
 mod scenario;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,10 +16,27 @@ use packages::{Kernel, Packages};
 use qemu::{Accelerator, Cut, Machine, Verdict};
 use scenario::{SCENARIOS, Scenario};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The scenario that needs no guest.
-const MACHINE_DISK: &str = "machine-disk";
+/// The unit that runs a scenario in a whole system.
+const GUEST_UNIT: &str = "forebay-scenario.service";
+/// What a whole system would do beside, which takes seconds under software emulation.
+const MASKED: [&str; 12] = [
+    "modprobe@configfs.service",
+    "modprobe@drm.service",
+    "modprobe@efi_pstore.service",
+    "modprobe@fuse.service",
+    "systemd-logind.service",
+    "getty.target",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+];
 /// Memory of a guest.
 const MEMORY_MIB: u32 = 1536;
 /// How long a guest under KVM may take to say that it runs.
@@ -51,6 +68,9 @@ pub struct Arguments {
     /// Fetch the packages if they are missing, and end
     #[arg(long)]
     fetch: bool,
+    /// How many virtual machines run at a time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
     /// Where power cuts fall, and what outlives them, follows from this number
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -65,14 +85,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         for scenario in SCENARIOS {
             println!("{:16} {}", scenario.name, scenario.about);
         }
-        println!("{MACHINE_DISK:16} a vhost-user disk under QEMU's own driver, on this machine");
         return Ok(());
     }
     for name in &arguments.only {
-        ensure!(
-            name == MACHINE_DISK || scenario::find(name).is_some(),
-            "no scenario {name}: see --list"
-        );
+        ensure!(scenario::find(name).is_some(), "no scenario {name}: see --list");
     }
     let start = Instant::now();
     let cache = cache_directory()?;
@@ -96,36 +112,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.action.is_some() {
         return lab.shell(kernels.last().context("no kernel")?);
     }
-    let mut failed = Vec::new();
-    let mut passed = 0;
-    if arguments.only.is_empty() || arguments.only.iter().any(|name| name == MACHINE_DISK) {
-        match machine_disk::run(&packages) {
-            Ok(()) => passed += 1,
-            Err(error) => failed.push(format!("{MACHINE_DISK}: {error:#}")),
-        }
-    }
+    let mut todo = Vec::new();
     for kernel in kernels {
-        let initramfs = lab.initramfs(kernel)?;
-        for scenario in SCENARIOS {
-            if !arguments.only.is_empty() && !arguments.only.iter().any(|n| n == scenario.name) {
-                continue;
-            }
-            let start = Instant::now();
-            let verdict = lab.run(scenario, kernel, &initramfs, arguments.seed)?;
-            let line = format!("{} on {} ({})", scenario.name, kernel.name, kernel.release);
-            let seconds = start.elapsed().as_secs();
-            match verdict {
-                Verdict::Pass => {
-                    passed += 1;
-                    println!("vm: ok     {line}: {seconds} s");
-                }
-                Verdict::Fail(why) => {
-                    println!("vm: FAILED {line}: {seconds} s: {why}");
-                    failed.push(line);
-                }
-            }
+        let only = |scenario: &&Scenario| {
+            arguments.only.is_empty() || arguments.only.iter().any(|name| name == scenario.name)
+        };
+        let wanted: Vec<&Scenario> = SCENARIOS.iter().filter(only).collect();
+        if wanted.iter().any(|scenario| scenario.system.is_none()) {
+            lab.initramfs(kernel)?;
         }
+        if wanted.iter().any(|scenario| scenario.system.is_some()) {
+            lab.initramfs_for_root(kernel, arguments.refresh)?;
+        }
+        todo.extend(wanted.into_iter().map(|scenario| (kernel, scenario)));
     }
+    let (passed, failed) = lab.run_all(&todo, arguments)?;
     let seconds = |time: Duration| time.as_secs();
     println!(
         "vm: {passed} passed, {} failed; packages {} s, build {} s, scenarios {} s",
@@ -137,16 +138,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(failed.is_empty(), "failed in the virtual machine: {}", failed.join(", "));
     ensure!(passed > 0, "no scenario ran");
     Ok(())
-}
-
-/// The packages, fetched if they are not there.
-///
-/// # Errors
-/// If they cannot be fetched.
-pub fn packages() -> Result<Packages> {
-    let cache = cache_directory()?;
-    std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
-    Packages::find_or_fetch(&cache, false)
 }
 
 fn cache_directory() -> Result<PathBuf> {
@@ -200,8 +191,72 @@ impl Lab<'_> {
         Ok(log)
     }
 
+    /// Runs scenarios, several at a time. Returns how many passed, and which failed.
+    fn run_all(
+        &self,
+        todo: &[(&Kernel, &Scenario)],
+        arguments: &Arguments,
+    ) -> Result<(usize, Vec<String>)> {
+        let (next, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let failed = Mutex::new(Vec::new());
+        let work = || -> Result<()> {
+            while let Some((kernel, scenario)) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let start = Instant::now();
+                let verdict = self.run(scenario, kernel, arguments.seed)?;
+                let line = format!("{} on {} ({})", scenario.name, kernel.name, kernel.release);
+                let seconds = start.elapsed().as_secs();
+                match verdict {
+                    Ok(()) => {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                        println!("vm: ok     {line}: {seconds} s");
+                    }
+                    Err(why) => {
+                        println!("vm: FAILED {line}: {seconds} s: {why}");
+                        failed.lock().expect("no panic holds it").push(line);
+                    }
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..arguments.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            let ended = workers.into_iter().map(|worker| worker.join());
+            ended.map(|end| end.expect("a worker does not panic")).collect::<Result<Vec<()>>>()
+        })?;
+        Ok((passed.into_inner(), failed.into_inner().expect("no panic held it")))
+    }
+
+    /// Writes the initramfs that boots a whole system with what is tested, and returns its path.
+    fn initramfs_for_root(&self, kernel: &Kernel, refresh: bool) -> Result<()> {
+        root::find_or_make(self.cache, self.packages, refresh)?;
+        let directory = Directory::create("payload")?;
+        let payload = &directory.0;
+        crate::install::put(self.programs, payload)?;
+        let ours = self.programs.iter().find(|(name, _)| *name == "xtask");
+        let (_, xtask) = ours.context("xtask was built")?;
+        std::fs::copy(xtask, payload.join("usr/bin/xtask"))?;
+        let units = payload.join("etc/systemd/system");
+        let wanted = units.join("multi-user.target.wants");
+        std::fs::create_dir_all(&wanted)?;
+        std::fs::write(units.join(GUEST_UNIT), guest::systemd::UNIT)?;
+        std::os::unix::fs::symlink(Path::new("..").join(GUEST_UNIT), wanted.join(GUEST_UNIT))?;
+        for unit in MASKED {
+            std::os::unix::fs::symlink("/dev/null", units.join(unit))?;
+        }
+        // Not the first boot of a new system, in which systemd would enable all units.
+        std::fs::write(payload.join("etc/machine-id"), "f0eba000000000000000000000000001\n")?;
+        let modules = self.cache.join(format!("modules-{}", kernel.release));
+        let path = self.initramfs_path(kernel, true);
+        initramfs::write_for_root(self.packages, kernel, payload, &modules, &path)
+    }
+
+    fn initramfs_path(&self, kernel: &Kernel, for_root: bool) -> PathBuf {
+        let what = if for_root { "initramfs-root" } else { "initramfs" };
+        self.cache.join(format!("{what}-{}", kernel.name))
+    }
+
     fn initramfs(&self, kernel: &Kernel) -> Result<PathBuf> {
-        let path = self.cache.join(format!("initramfs-{}", kernel.name));
+        let path = self.initramfs_path(kernel, false);
         let modules = self.cache.join(format!("modules-{}", kernel.release));
         initramfs::write(self.packages, kernel, self.programs, &modules, &path)?;
         Ok(path)
@@ -228,40 +283,47 @@ impl Lab<'_> {
         let packages = self.packages;
         let accelerator = self.accelerator;
         let memory_mib = MEMORY_MIB;
-        Machine { packages, kernel, initramfs, disks, accelerator, memory_mib, words }
+        let root = None;
+        Machine { packages, kernel, initramfs, disks, root, accelerator, memory_mib, words }
     }
 
-    /// Runs a scenario: as many boots as it has power cuts, and one.
-    fn run(
-        &self,
-        scenario: &Scenario,
-        kernel: &Kernel,
-        initramfs: &Path,
-        seed: u64,
-    ) -> Result<Verdict> {
-        let directory = Directory::create(scenario.name)?;
+    /// Runs a scenario: as many boots as it has power cuts or restarts, and one. The inner error
+    /// says what failed in the guest.
+    fn run(&self, scenario: &Scenario, kernel: &Kernel, seed: u64) -> Result<Result<(), String>> {
+        let directory = Directory::create(&format!("{}-{}", scenario.name, kernel.name))?;
         let disks = serve(scenario.disks, &directory.0)?;
+        let image = self.cache.join(root::IMAGE);
+        let layer = scenario.system.map(|_| root::layer(self.packages, &image, &directory.0));
+        let layer = layer.transpose()?;
+        let initramfs = self.initramfs_path(kernel, layer.is_some());
         let log = self.log(scenario.name, kernel)?;
         let limit = Duration::from_secs(scenario.limit_seconds);
+        let last = scenario.cuts + scenario.system.map_or(0, |system| system.restarts);
         let mut flushed = 0;
-        for life in 0..=scenario.cuts {
+        for life in 0..=last {
             let without =
                 scenario.without.map_or(String::new(), |m| format!("forebay.without={m} "));
             let words = format!(
-                "forebay.scenario={} forebay.life={life} forebay.last={} forebay.flushed={flushed} \
-                 {without}",
-                scenario.name, scenario.cuts
+                "forebay.scenario={} forebay.life={life} forebay.last={last} \
+                 forebay.flushed={flushed} {without}",
+                scenario.name
             );
-            let machine = self.machine(kernel, initramfs, &disks, words);
+            let absent = scenario.system.map(|system| system.absent);
+            let is_there = |disk: &&Disk| absent != Some((disk.name, life));
+            let there: Vec<Disk> = disks.iter().filter(is_there).cloned().collect();
+            let mut machine = self.machine(kernel, &initramfs, &there, words);
+            machine.root = layer.as_deref();
             let plan = plan(seed.wrapping_add(life));
             let cut = (life < scenario.cuts).then_some(plan);
             let ended = machine.run(&log, limit, cut)?;
             match ended.verdict {
-                Some(Verdict::Pass) if cut.is_none() => return Ok(Verdict::Pass),
-                Some(Verdict::Pass) => bail!("the guest ended before the power was cut"),
+                Some(Verdict::Pass) if life == last => return Ok(Ok(())),
+                Some(Verdict::Pass) => bail!("the guest ended before its last life"),
+                Some(Verdict::Next) if life < last && cut.is_none() => continue,
+                Some(Verdict::Next) => bail!("the guest wants one more life than it has"),
                 Some(Verdict::Fail(why)) => {
                     let place = log.display();
-                    return Ok(Verdict::Fail(format!("life {life}: {why}; see {place}")));
+                    return Ok(Err(format!("life {life}: {why}; see {place}")));
                 }
                 None => {}
             }

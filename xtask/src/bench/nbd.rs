@@ -78,11 +78,13 @@ impl Server {
 /// # Errors
 /// If a program is missing or fails.
 pub fn run(results: &mut Results) -> Result<()> {
-    let (directory, cache) = Directory::with_cache("nbd")?;
+    let memory = Path::new("/dev/shm");
+    let directory = Directory::create(memory.is_dir().then_some(memory), "nbd")?;
     results.scrub(directory.path(), "$DIR");
+    let cache = directory.file("cache", 1 << 30)?;
+    let cache = cache.to_str().context("a path of text")?;
     let daemon = Daemon::start(&directory, &[])?;
-    let add =
-        ["cache", "ram:1G", "--with", &cache, "--mode", "writeback", "--name", "hit", "--yes"];
+    let add = ["cache", "ram:1G", "--with", cache, "--mode", "writeback", "--name", "hit", "--yes"];
     daemon.forebay(&add)?;
     let nbdkit = Nbdkit::start(directory.path())?;
     let ours = fio::nbd_target(&daemon.nbd_socket(), "hit");

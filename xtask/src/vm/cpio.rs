@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// An archive that is being written.
@@ -61,6 +62,31 @@ impl Archive {
     pub fn copy(&mut self, name: &str, from: &Path) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("read {}", from.display()))?;
         self.bytes(name, &bytes)
+    }
+
+    /// Adds what is below a directory of the host, with the modes and links that it has there.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the archive cannot be written.
+    pub fn tree(&mut self, name: &str, from: &Path) -> Result<()> {
+        self.directory(name)?;
+        let entries = fs::read_dir(from).with_context(|| format!("read {}", from.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            let name = format!("{name}/{}", entry.file_name().to_string_lossy());
+            if kind.is_dir() {
+                self.tree(&name, &path)?;
+            } else if kind.is_symlink() {
+                let target = fs::read_link(&path)?;
+                self.link(&name, &target.to_string_lossy())?;
+            } else {
+                let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+                let mode = entry.metadata()?.permissions().mode() & 0o777;
+                self.entry(&name, REGULAR | mode, &bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a symbolic link.

@@ -1,9 +1,11 @@
 //! What runs inside the virtual machine, as a child of its first process.
 
 pub mod daemon;
+pub mod fsck;
 pub mod load;
 pub mod nbd;
 pub mod power;
+pub mod systemd;
 pub mod ublk;
 
 use super::qemu::MARK;
@@ -69,12 +71,17 @@ pub fn main() -> Result<()> {
     }
     let scenario = scenario::find(name).with_context(|| format!("no scenario {name}"))?;
     say("start", name);
+    let whole_system = scenario.system.is_some();
     match (scenario.run)(&guest) {
+        Ok(()) if whole_system && guest.number("life") < guest.number("last") => say("next", name),
         Ok(()) => say("pass", name),
         Err(error) => {
             show_state();
             say("fail", &format!("{error:#}").replace('\n', " | "));
         }
+    }
+    if whole_system {
+        run("systemctl", &["poweroff", "--no-block"])?;
     }
     Ok(())
 }
@@ -88,9 +95,12 @@ pub fn say(word: &str, rest: &str) {
 /// What helps to understand a failure.
 fn show_state() {
     let user_processes = "ps -o pid,stat,args | grep -v '\\['";
-    for (program, arguments) in
-        [("dmesg", &[][..]), ("sh", &["-c", user_processes]), ("tail", &["-n40", daemon::LOG])]
-    {
+    for (program, arguments) in [
+        ("dmesg", &[][..]),
+        ("sh", &["-c", user_processes]),
+        ("tail", &["-n40", daemon::LOG]),
+        ("journalctl", &["-b", "-n60", "--no-pager", "-o", "short-monotonic"]),
+    ] {
         let shown = output(program, arguments, Duration::from_secs(5));
         match shown {
             Ok(output) => {

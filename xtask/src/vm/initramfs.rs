@@ -120,6 +120,37 @@ pub fn write(
     for (name, from) in programs {
         archive.copy(&format!("usr/bin/{name}"), from)?;
     }
+    add_modules(&mut archive, kernel, modules)?;
+    archive.copy("init", &root().join("xtask/vm/init.sh"))?;
+    archive.finish()
+}
+
+/// Writes the initramfs that mounts the image of a whole system, copies `payload` into it, and goes
+/// on with its first process.
+///
+/// # Errors
+/// If a part is missing.
+pub fn write_for_root(
+    packages: &Packages,
+    kernel: &Kernel,
+    payload: &Path,
+    modules: &Path,
+    path: &Path,
+) -> Result<()> {
+    let mut archive = Archive::create(path)?;
+    for directory in ["dev", "proc", "sys", "usr/bin", "sysroot"] {
+        archive.directory(directory)?;
+    }
+    archive.link("bin", "usr/bin")?;
+    archive.copy("usr/bin/busybox", &packages.tools.join("usr/bin/busybox"))?;
+    add_modules(&mut archive, kernel, modules)?;
+    archive.tree("payload", payload)?;
+    archive.copy("init", &root().join("xtask/vm/init-root.sh"))?;
+    archive.finish()
+}
+
+/// Adds modules and the order in which they are loaded.
+fn add_modules(archive: &mut Archive, kernel: &Kernel, modules: &Path) -> Result<()> {
     let mut order = String::new();
     for module in modules::prepare(kernel, modules)? {
         let name = module.file_name().context("modules are files")?.to_string_lossy().into_owned();
@@ -127,9 +158,7 @@ pub fn write(
         order.push_str(&name);
         order.push('\n');
     }
-    archive.bytes("modules/order", order.as_bytes())?;
-    archive.copy("init", &root().join("xtask/vm/init.sh"))?;
-    archive.finish()
+    archive.bytes("modules/order", order.as_bytes())
 }
 
 /// All libraries that the tools need, by name, as their own loader finds them.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The release whose kernel is the oldest that is tested.
-const SUITE: &str = "trixie";
+pub const SUITE: &str = "trixie";
 /// Where its newest kernels and a current QEMU are.
 const BACKPORTS: &str = "trixie-backports";
 /// What the host runs and what the guest runs, with all that it needs.
@@ -91,8 +91,15 @@ impl Packages {
 
     /// A program of the unpacked tools with its own loader and libraries, ready for arguments.
     pub fn program(&self, path: &str) -> Command {
+        self.program_with(path, &self.tools)
+    }
+
+    /// As [`Packages::program`], with libraries below another place too.
+    pub fn program_with(&self, path: &str, more: &Path) -> Command {
+        let libraries = "usr/lib/x86_64-linux-gnu";
+        let (own, more) = (self.tools.join(libraries), more.join(libraries));
         let mut command = Command::new(self.tools.join("usr/lib64/ld-linux-x86-64.so.2"));
-        command.arg("--library-path").arg(self.tools.join("usr/lib/x86_64-linux-gnu"));
+        command.arg("--library-path").arg(format!("{}:{}", own.display(), more.display()));
         command.arg(self.tools.join(path));
         command
     }
@@ -148,7 +155,10 @@ fn fetch(cache: &Path) -> Result<()> {
 }
 
 /// Unpacks all packages of a directory into a fresh `target`.
-fn unpack(archives: &Path, target: &Path) -> Result<()> {
+///
+/// # Errors
+/// There are none, or one cannot be unpacked.
+pub fn unpack(archives: &Path, target: &Path) -> Result<()> {
     remake(target)?;
     let mut count = 0;
     for entry in fs::read_dir(archives)? {
@@ -165,7 +175,11 @@ fn unpack(archives: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-fn remake(directory: &Path) -> Result<()> {
+/// Makes a directory, or empties it.
+///
+/// # Errors
+/// The system refuses.
+pub fn remake(directory: &Path) -> Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| format!("empty {}", directory.display()))?;
     }
@@ -173,23 +187,24 @@ fn remake(directory: &Path) -> Result<()> {
 }
 
 /// apt with a state of its own: no package counts as installed.
-struct Apt {
+pub struct Apt {
     state: PathBuf,
     config: PathBuf,
 }
 
 impl Apt {
-    fn set_up(cache: &Path) -> Result<Apt> {
+    /// Prepares it in a folder of the cache.
+    ///
+    /// # Errors
+    /// Debian's keys or a mirror are missing.
+    pub fn set_up(cache: &Path) -> Result<Apt> {
         let state = cache.join("apt");
         remake(&state)?;
         for directory in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(state.join(directory))?;
         }
         fs::write(state.join("status"), "")?;
-        let keyring = KEYRINGS.iter().find(|path| Path::new(path).is_file());
-        let keyring = keyring.with_context(|| {
-            format!("Debian's keys are missing: install debian-archive-keyring ({})", KEYRINGS[1])
-        })?;
+        let keyring = keyring()?;
         let sources = format!(
             "Types: deb\nURIs: {}\nSuites: {SUITE} {BACKPORTS}\nComponents: main\n\
              Signed-By: {keyring}\n",
@@ -224,8 +239,21 @@ impl Apt {
         Ok(Apt { state, config })
     }
 
+    /// Its folder, for files that go with it.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// The line of a source list for one suite.
+    ///
+    /// # Errors
+    /// Debian's keys or a mirror are missing.
+    pub fn source(&self, suite: &str) -> Result<String> {
+        Ok(format!("deb [signed-by={}] {} {suite} main", keyring()?, mirror()?))
+    }
+
     /// The configuration comes last, so that it wins over the system's; proxies stay in force.
-    fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.arg("-c").arg(&self.config).env_remove("APT_CONFIG").env("LC_ALL", "C");
         command
@@ -258,6 +286,13 @@ fn kernel_parts(depends: &str) -> impl Iterator<Item = String> {
         let (name, version) = dependency.trim().split_once(" (= ")?;
         let part = KERNEL_PARTS.iter().any(|start| name.starts_with(start));
         part.then(|| format!("{name}={}", version.trim_end_matches(')')))
+    })
+}
+
+fn keyring() -> Result<&'static str> {
+    let keyring = KEYRINGS.into_iter().find(|path| Path::new(path).is_file());
+    keyring.with_context(|| {
+        format!("Debian's keys are missing: install debian-archive-keyring ({})", KEYRINGS[1])
     })
 }
 

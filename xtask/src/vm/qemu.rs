@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub const MARK: &str = "vm> ";
 /// How long a guest that has told its result may take to power itself off.
 const FAREWELL: Duration = Duration::from_secs(15);
+/// How long a whole system may take to end in order.
+const SHUTDOWN: Duration = Duration::from_secs(80);
 /// QEMU stops the machine after it said this, and waits for a debugger.
 const STUCK: &str = "KVM internal error";
 /// Lines by which a kernel says that it is unwell.
@@ -54,6 +56,8 @@ pub struct Machine<'a> {
     pub kernel: &'a Kernel,
     pub initramfs: &'a Path,
     pub disks: &'a [Disk],
+    /// The image of a system that is booted, if it is not the initramfs alone.
+    pub root: Option<&'a Path>,
     pub accelerator: Accelerator,
     /// Bytes of memory, in MiB.
     pub memory_mib: u32,
@@ -66,6 +70,8 @@ pub struct Machine<'a> {
 pub enum Verdict {
     Pass,
     Fail(String),
+    /// It goes on in the machine's next life.
+    Next,
 }
 
 /// When to pull the plug.
@@ -97,6 +103,8 @@ impl Machine<'_> {
         command.arg("-n2").arg(qemu.get_program()).args(qemu.get_args());
         let share = self.packages.tools.join("usr/share");
         command.arg("-L").arg(share.join("qemu")).arg("-L").arg(share.join("seabios"));
+        // A virtual machine of a task that was killed ends too.
+        command.args(["-run-with", "exit-with-parent=on"]);
         command.args(["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"]);
         command.args(["-machine", "q35", "-cpu", "max", "-smp", "2"]);
         command.args(["-accel", self.accelerator.name()]);
@@ -111,11 +119,18 @@ impl Machine<'_> {
                 "virtio-blk-pci,drive={name},serial={name},write-cache=on,num-queues=2"
             ));
         }
+        if let Some(root) = self.root {
+            let file = root.display();
+            command.arg("-drive").arg(format!(
+                "file={file},format=qcow2,if=none,id=root,cache=unsafe,discard=unmap"
+            ));
+            command.args(["-device", "virtio-blk-pci,drive=root,serial=root"]);
+        }
         command.arg("-kernel").arg(self.kernel.image()?).arg("-initrd").arg(self.initramfs);
         // A quiet console: each byte of it costs an exit of the virtual machine.
         command.arg("-append").arg(format!(
             "console=ttyS0 quiet loglevel=4 panic=-1 cryptomgr.notests no_timer_check \
-             random.trust_cpu=on {}",
+             random.trust_cpu=on systemd.show_status=0 {}",
             self.words
         ));
         Ok(command)
@@ -132,7 +147,9 @@ impl Machine<'_> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("start QEMU")?;
         let lines = read_lines(&mut child);
-        let mut watch = Watch { cut, cut_at: None, verdict: None, oops: None, flushed: None };
+        let farewell = if self.root.is_some() { SHUTDOWN } else { FAREWELL };
+        let mut watch =
+            Watch { farewell, cut, cut_at: None, verdict: None, oops: None, flushed: None };
         let end = Instant::now() + limit;
         let timed_out = watch.follow(&lines, &mut file, end)?;
         if watch.cut_is_due() {
@@ -146,6 +163,12 @@ impl Machine<'_> {
         let verdict = match (watch.oops, watch.verdict) {
             (Some(oops), _) => Some(Verdict::Fail(format!("the kernel said: {oops}"))),
             (None, _) if watch.cut_at.is_some() => None,
+            (None, Some(Verdict::Pass | Verdict::Next)) if timed_out && self.root.is_some() => {
+                Some(Verdict::Fail(format!(
+                    "the machine was to end, and goes on after {} s",
+                    SHUTDOWN.as_secs()
+                )))
+            }
             (None, Some(verdict)) => Some(verdict),
             (None, None) if timed_out => {
                 Some(Verdict::Fail(format!("no end after {} s", limit.as_secs())))
@@ -177,6 +200,8 @@ fn forward(stream: impl Read, lines: &Sender<String>) {
 }
 
 struct Watch {
+    /// How long the guest may take to end once it has told its result.
+    farewell: Duration,
     cut: Option<Cut>,
     /// When the plug is pulled, once that is known.
     cut_at: Option<Instant>,
@@ -203,7 +228,7 @@ impl Watch {
                         return Ok(false);
                     }
                     if !before && self.verdict.is_some() {
-                        end = end.min(Instant::now() + FAREWELL);
+                        end = end.min(Instant::now() + self.farewell);
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
@@ -234,6 +259,8 @@ impl Watch {
         let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
         match word {
             "pass" => self.verdict = Some(Verdict::Pass),
+            "next" => self.verdict = Some(Verdict::Next),
+            "measured" => println!("    {rest}"),
             "fail" => self.verdict = Some(Verdict::Fail(rest.to_string())),
             "flushed" => self.flush_told(rest)?,
             _ => {}
@@ -261,7 +288,7 @@ mod tests {
     use super::*;
 
     fn watch(cut: Option<Cut>) -> Watch {
-        Watch { cut, cut_at: None, verdict: None, oops: None, flushed: None }
+        Watch { farewell: FAREWELL, cut, cut_at: None, verdict: None, oops: None, flushed: None }
     }
 
     #[test]

@@ -16,8 +16,19 @@ pub struct Scenario {
     pub cuts: u64,
     /// A module that is not loaded.
     pub without: Option<&'static str>,
+    /// A whole Debian with systemd instead of a small system of our own.
+    pub system: Option<System>,
     /// What happens in the guest. Runs once for each boot.
     pub run: fn(&Guest) -> Result<()>,
+}
+
+/// A machine that ends in order and starts again.
+#[derive(Clone, Copy)]
+pub struct System {
+    /// How often it starts again.
+    pub restarts: u64,
+    /// The serial number of a disk that is missing in one of its lives, and that life.
+    pub absent: (&'static str, u64),
 }
 
 /// A pool, an origin and a place for the daemon's state.
@@ -32,6 +43,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 0,
         without: None,
+        system: None,
         run: guest::nbd::run,
     },
     Scenario {
@@ -41,6 +53,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: &[],
         cuts: 0,
         without: None,
+        system: None,
         run: guest::ublk::port,
     },
     Scenario {
@@ -50,6 +63,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 0,
         without: None,
+        system: None,
         run: guest::ublk::killed,
     },
     Scenario {
@@ -59,6 +73,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 0,
         without: None,
+        system: None,
         run: guest::ublk::replaced,
     },
     Scenario {
@@ -68,6 +83,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 0,
         without: None,
+        system: None,
         run: guest::ublk::nbd_killed,
     },
     Scenario {
@@ -77,6 +93,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 0,
         without: None,
+        system: None,
         run: guest::ublk::unprivileged,
     },
     Scenario {
@@ -86,6 +103,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 0,
         without: Some("ublk_drv"),
+        system: None,
         run: guest::ublk::missing,
     },
     Scenario {
@@ -95,6 +113,7 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 3,
         without: None,
+        system: None,
         run: guest::power::run,
     },
     Scenario {
@@ -104,7 +123,38 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: USUAL,
         cuts: 2,
         without: None,
+        system: None,
         run: guest::power::run_ublk,
+    },
+    Scenario {
+        name: "power-cut-ext4",
+        about: "an ext4 on ublk; after each cut it is whole and has each synced file",
+        limit_seconds: 180,
+        disks: USUAL,
+        cuts: 2,
+        without: None,
+        system: None,
+        run: guest::fsck::ext4,
+    },
+    Scenario {
+        name: "power-cut-xfs",
+        about: "the same with xfs",
+        limit_seconds: 180,
+        disks: &[("state", 48), ("pool", 64), ("origin", 320)],
+        cuts: 2,
+        without: None,
+        system: None,
+        run: guest::fsck::xfs,
+    },
+    Scenario {
+        name: "systemd",
+        about: "Debian with the unit: boot, kill, upgrade, watchdog, reboot, no cache disk",
+        limit_seconds: 300,
+        disks: &[("pool", 64), ("origin", 96), ("second", 64), ("plain", 64)],
+        cuts: 0,
+        without: None,
+        system: Some(System { restarts: 4, absent: ("pool", 3) }),
+        run: guest::systemd::run_scenario,
     },
 ];
 

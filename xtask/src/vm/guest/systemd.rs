@@ -1,0 +1,267 @@
+//! The unit under a real systemd: its first process boots the machine, mounts volumes from
+//! `/etc/fstab`, starts the daemon again when it ends, and stops everything in order.
+//!
+//! One life after the other: the volumes are made; a boot without Forebay to compare with; a boot
+//! with it, in which the daemon is killed, replaced and stuck; one without the cache disk; and one
+//! in which it is back.
+
+use super::{Guest, output, run, run_for, say, wait_until};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Runs this program in the guest, once it has booted.
+pub const UNIT: &str = "\
+[Unit]
+Description=A scenario
+After=multi-user.target
+
+[Service]
+ExecStart=/usr/bin/xtask guest
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/console
+";
+/// Written through, by a loop device over FUSE: its file is in systemd's store.
+const DATA: &str = "/mnt/data";
+/// Written back, by ublk.
+const SECOND: &str = "/mnt/second";
+/// A disk without a cache.
+const PLAIN: &str = "/mnt/plain";
+const BOOT_LIMIT: Duration = Duration::from_secs(150);
+const LIMIT: Duration = Duration::from_secs(60);
+/// When the boot without Forebay had its disk mounted, in microseconds since its kernel started.
+const BASELINE: &str = "/var/lib/baseline";
+const FSTAB: &str = "/etc/fstab";
+/// Neither says that the machine can do without it: that is the generator's work.
+const WITH_FOREBAY: &str = "\
+/dev/forebay/data /mnt/data ext4 defaults 0 2
+/dev/forebay/second /mnt/second ext4 defaults,x-systemd.device-timeout=40s 0 2
+";
+const WITHOUT: &str = "/dev/disk/by-id/virtio-plain /mnt/plain ext4 defaults 0 2\n";
+/// Most that Forebay may add to a boot, for each second that the boot takes without it: on a
+/// machine of our days 2 s, and software emulation is slower by as much as its boot is.
+const ADDED_MAX: f64 = 0.35;
+
+fn life(guest: &Guest) -> Result<()> {
+    let state = run_for("systemctl", &["is-system-running", "--wait"], BOOT_LIMIT);
+    let failed = run("systemctl", &["--failed", "--plain", "--no-legend"])?;
+    ensure!(failed.trim().is_empty(), "units that failed: {failed}");
+    state.context("the machine runs as it should")?;
+    match guest.number("life") {
+        0 => make(),
+        1 => compare(),
+        2 => boot(),
+        3 => without_the_cache(),
+        4 => with_it_again(),
+        other => bail!("no life {other}"),
+    }
+}
+
+/// One life.
+///
+/// # Errors
+/// What failed.
+pub fn run_scenario(guest: &Guest) -> Result<()> {
+    life(guest).inspect_err(|_| {
+        for unit in ["forebayd.service", "mnt-data.mount", "mnt-second.mount"] {
+            let shown = output("systemctl", &["status", "--no-pager", "-l", unit], LIMIT);
+            let text = shown.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            println!("{}", text.unwrap_or_default());
+        }
+    })
+}
+
+fn show(unit: &str, property: &str) -> Result<String> {
+    let arguments = ["show", unit, "--value", "--property", property];
+    Ok(run("systemctl", &arguments)?.trim().to_string())
+}
+
+fn mkfs(device: &str) -> Result<()> {
+    run("mke2fs", &["-q", "-F", "-t", "ext4", device]).map(drop)
+}
+
+fn make() -> Result<()> {
+    mkfs("/dev/disk/by-id/virtio-plain")?;
+    run("systemctl", &["start", "forebayd"])?;
+    // By the names of the kernel: they are to be remembered by names that last.
+    let disk = |name: &str| fs::canonicalize(format!("/dev/disk/by-id/virtio-{name}"));
+    let (pool, data, second) = (disk("pool")?, disk("origin")?, disk("second")?);
+    for (name, origin, mode, export) in
+        [("data", data, "writethrough", "loop"), ("second", second, "writeback", "auto")]
+    {
+        let (origin, pool) = (origin.display().to_string(), pool.display().to_string());
+        let words = ["cache", &origin, "--with", &pool, "--name", name, "--mode", mode];
+        run("forebay", &[&words[..], &["--export", export, "--yes"]].concat())?;
+        mkfs(&format!("/dev/forebay/{name}"))?;
+    }
+    let status = run("forebay", &["pool", "show", "virtio-pool", "-o", "json"])?;
+    ensure!(status.contains("/dev/disk/by-id/virtio-pool"), "a name that lasts: {status}");
+    [DATA, SECOND, PLAIN].into_iter().try_for_each(fs::create_dir_all)?;
+    fs::write(FSTAB, WITHOUT).context("write the table of file systems")
+}
+
+/// When a mount was there, in seconds since the kernel started.
+fn mounted_at(unit: &str) -> Result<f64> {
+    let text = show(unit, "ActiveEnterTimestampMonotonic")?;
+    let microseconds: f64 = text.parse().with_context(|| format!("{unit} was not mounted"))?;
+    ensure!(microseconds > 0.0, "{unit} was not mounted");
+    Ok(microseconds / 1e6)
+}
+
+fn compare() -> Result<()> {
+    let at = mounted_at("mnt-plain.mount")?;
+    fs::write(BASELINE, at.to_string())?;
+    fs::write(FSTAB, WITH_FOREBAY)?;
+    run("systemctl", &["enable", "forebayd"]).map(drop)
+}
+
+fn is_mounted(place: &str) -> Result<bool> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(place)))
+}
+
+fn boot() -> Result<()> {
+    ensure!(is_mounted(DATA)? && is_mounted(SECOND)?, "the volumes are to be mounted");
+    let before: f64 = fs::read_to_string(BASELINE)?.parse()?;
+    let after = mounted_at("mnt-data.mount")?.max(mounted_at("mnt-second.mount")?);
+    let added = after - before;
+    say(
+        "measured",
+        &format!(
+            "mounted {before:.2} s after the kernel's start without Forebay, {after:.2} s with it: {added:.2} s more"
+        ),
+    );
+    names()?;
+    let writers = [start_writer(DATA)?, start_writer(SECOND)?];
+    survive("killed", &["kill", "--signal=KILL", "forebayd"], true)?;
+    survive("replaced", &["restart", "forebayd"], false)?;
+    ensure!(show("forebayd", "NFileDescriptorStore")? == "1", "the loop device's file is held");
+    stuck()?;
+    writers.into_iter().try_for_each(end_writer)?;
+    ensure!(added < ADDED_MAX * before, "a boot takes {added:.2} s longer, of {before:.2} s");
+    keep("first")
+}
+
+/// What udev and systemd know the devices by.
+fn names() -> Result<()> {
+    let device = fs::canonicalize("/dev/forebay/second")?;
+    let by_id = fs::canonicalize("/dev/disk/by-id/forebay-second")?;
+    ensure!(by_id == device, "{} and {}", by_id.display(), device.display());
+    let device = device.display().to_string();
+    let known = run("udevadm", &["info", "--query=property", &device])?;
+    for property in ["ID_SERIAL=forebay-second", "ID_MODEL=Forebay_volume", "ID_FS_TYPE=ext4"] {
+        ensure!(known.lines().any(|line| line == property), "{property} is not in {known}");
+    }
+    let uuid = known.lines().find_map(|line| line.strip_prefix("ID_FS_UUID="));
+    let link = format!("/dev/disk/by-uuid/{}", uuid.context("udev knows the file system")?);
+    let leads = fs::canonicalize(&link)?;
+    ensure!(leads == Path::new(&device), "{link} leads to the origin {}", leads.display());
+    let status = show("forebayd", "StatusText")?;
+    ensure!(status == "2 of 2 volumes served.", "systemd was told `{status}`");
+    Ok(())
+}
+
+/// How often systemd started the daemon again by itself since somebody last started it.
+fn restarts() -> Result<u64> {
+    Ok(show("forebayd", "NRestarts")?.parse()?)
+}
+
+/// Has the daemon end under load, and waits for the next one.
+fn survive(how: &str, deed: &[&str], starts_again: bool) -> Result<()> {
+    let before = show("forebayd", "MainPID")?;
+    let restarts = restarts()?;
+    run_for("systemctl", deed, LIMIT)?;
+    wait_until("another daemon serves", LIMIT, || {
+        let state = show("forebayd", "ActiveState")?;
+        Ok(state == "active" && show("forebayd", "MainPID")? != before)
+    })?;
+    let more = self::restarts()? > restarts;
+    ensure!(more == starts_again, "the daemon was {how}; started again by itself: {more}");
+    ensure!(is_mounted(DATA)? && is_mounted(SECOND)?, "the daemon was {how}: still mounted");
+    Ok(())
+}
+
+/// A daemon that does nothing any more is noticed.
+fn stuck() -> Result<()> {
+    fs::create_dir_all("/run/systemd/system/forebayd.service.d")?;
+    let text = "[Service]\nWatchdogSec=6s\nTimeoutAbortSec=2s\n";
+    fs::write("/run/systemd/system/forebayd.service.d/quick.conf", text)?;
+    run("systemctl", &["daemon-reload"])?;
+    survive("replaced", &["restart", "forebayd"], false)?;
+    // Long enough for the watchdog to bite if nobody fed it.
+    let before = restarts()?;
+    std::thread::sleep(Duration::from_secs(8));
+    ensure!(restarts()? == before, "a daemon that works was ended");
+    survive("stuck", &["kill", "--signal=STOP", "forebayd"], true)
+}
+
+/// fio writes files with checksums, syncs them, and reads them back.
+fn start_writer(place: &str) -> Result<Child> {
+    let mut command = Command::new("fio");
+    command.args(["--name=writer", "--ioengine=psync", "--bs=4k", "--size=2M", "--fsync=16"]);
+    command.args(["--rw=randwrite", "--verify=crc32c", "--verify_state_save=0"]);
+    // Writes until the daemon was killed, replaced and stuck.
+    command.args(["--time_based", "--runtime=45", "--thinktime=3000"]);
+    command.arg(format!("--directory={place}"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().context("start fio")
+}
+
+fn end_writer(mut writer: Child) -> Result<()> {
+    wait_until("fio ends", Duration::from_secs(100), || Ok(writer.try_wait()?.is_some()))?;
+    let output = writer.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "fio: {}: {text}", output.status);
+    Ok(())
+}
+
+/// Leaves a file on both volumes. What the second one is given stays dirty.
+fn keep(name: &str) -> Result<()> {
+    for place in [DATA, SECOND] {
+        fs::write(format!("{place}/{name}"), format!("{name} of {place}").repeat(1000))?;
+    }
+    run("sync", &[]).map(drop)
+}
+
+fn check(place: &str, name: &str) -> Result<()> {
+    let found = fs::read_to_string(format!("{place}/{name}"))?;
+    ensure!(found == format!("{name} of {place}").repeat(1000), "{place}/{name} has changed");
+    Ok(())
+}
+
+/// The cache disk is missing: what is written through goes on, the other mount alone fails, and the
+/// journal says which disk it is.
+fn without_the_cache() -> Result<()> {
+    ensure!(is_mounted(DATA)?, "{DATA} goes on without the cache");
+    ensure!(!is_mounted(SECOND)?, "{SECOND} has its newest data on the missing disk");
+    check(DATA, "first")?;
+    fs::write(format!("{DATA}/second"), format!("second of {DATA}").repeat(1000))?;
+    for target in ["local-fs.target", "multi-user.target"] {
+        ensure!(show(target, "ActiveState")? == "active", "{target} is to be reached");
+    }
+    ensure!(show("emergency.target", "ActiveState")? == "inactive", "no emergency");
+    let errors = run("journalctl", &["-b", "-u", "forebayd", "-p", "err", "--no-pager"])?;
+    let told = errors.lines().find(|line| line.contains("second") && line.contains("serial pool"));
+    println!("{}", told.with_context(|| format!("nothing names the disk: {errors}"))?);
+    let status = output("forebay", &["status"], LIMIT)?;
+    ensure!(status.status.code() == Some(3), "{:?} is not degraded", status.status);
+    Ok(())
+}
+
+fn with_it_again() -> Result<()> {
+    ensure!(is_mounted(DATA)? && is_mounted(SECOND)?, "the volumes are to be mounted");
+    check(DATA, "first")?;
+    check(DATA, "second")?;
+    check(SECOND, "first")?;
+    for (name, place) in [("data", DATA), ("second", SECOND)] {
+        run("umount", &[place])?;
+        run("e2fsck", &["-f", "-n", &format!("/dev/forebay/{name}")])?;
+    }
+    // By hand: nothing but the daemon itself sees to it that it serves on until this is unmounted.
+    run("mount", &["/dev/forebay/data", PLAIN])?;
+    fs::write(format!("{PLAIN}/third"), "third".repeat(100_000))?;
+    Ok(())
+}
