@@ -17,6 +17,7 @@ mod recovery;
 mod results;
 mod simulator;
 mod spindle;
+mod vhost;
 
 use crate::{command, root};
 use anyhow::{Result, ensure};
@@ -26,10 +27,11 @@ use results::Results;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 10] = [
     ("engine", engine::run),
     ("nbd", nbd::run),
     ("fuse", fuse::run),
+    ("vhost", vhost::run),
     ("limited", limited::run),
     ("spindle", spindle::run),
     ("burst", burst::run),
@@ -53,7 +55,7 @@ pub fn run(names: &[String]) -> Result<()> {
         );
     }
     // The engine's bench is built by `cargo bench`; the others run what a user runs.
-    if names == ["fuse"] {
+    if names == ["fuse"] || names == ["vhost"] {
         command::cargo(&["build", "--release", "-p", "forebay-daemon", "-p", "forebay-cli"])?;
     } else if names != ["engine"] {
         command::cargo(&["build", "--release", "--workspace"])?;

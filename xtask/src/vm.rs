@@ -4,6 +4,7 @@ mod cpio;
 mod disk;
 pub mod guest;
 mod initramfs;
+pub mod machine_disk;
 mod modules;
 mod packages;
 mod qemu;
@@ -37,6 +38,8 @@ const MASKED: [&str; 12] = [
     "e2scrub_reap.service",
     "fstrim.timer",
 ];
+/// The scenario that needs no guest.
+const MACHINE_DISK: &str = "machine-disk";
 /// Memory of a guest.
 const MEMORY_MIB: u32 = 1536;
 /// How long a guest under KVM may take to say that it runs.
@@ -85,10 +88,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         for scenario in SCENARIOS {
             println!("{:16} {}", scenario.name, scenario.about);
         }
+        println!("{MACHINE_DISK:16} a vhost-user disk under QEMU's own driver, on this machine");
         return Ok(());
     }
     for name in &arguments.only {
-        ensure!(scenario::find(name).is_some(), "no scenario {name}: see --list");
+        ensure!(
+            name == MACHINE_DISK || scenario::find(name).is_some(),
+            "no scenario {name}: see --list"
+        );
     }
     let start = Instant::now();
     let cache = cache_directory()?;
@@ -126,7 +133,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         todo.extend(wanted.into_iter().map(|scenario| (kernel, scenario)));
     }
-    let (passed, failed) = lab.run_all(&todo, arguments)?;
+    let (mut passed, mut failed) = lab.run_all(&todo, arguments)?;
+    if arguments.only.is_empty() || arguments.only.iter().any(|name| name == MACHINE_DISK) {
+        match machine_disk::run(&packages) {
+            Ok(()) => passed += 1,
+            Err(error) => failed.push(format!("{MACHINE_DISK}: {error:#}")),
+        }
+    }
     let seconds = |time: Duration| time.as_secs();
     println!(
         "vm: {passed} passed, {} failed; packages {} s, build {} s, scenarios {} s",
@@ -138,6 +151,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(failed.is_empty(), "failed in the virtual machine: {}", failed.join(", "));
     ensure!(passed > 0, "no scenario ran");
     Ok(())
+}
+
+/// The packages, fetched if they are not there.
+///
+/// # Errors
+/// If they cannot be fetched.
+pub fn packages() -> Result<Packages> {
+    let cache = cache_directory()?;
+    std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
+    Packages::find_or_fetch(&cache, false)
 }
 
 fn cache_directory() -> Result<PathBuf> {

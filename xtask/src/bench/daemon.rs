@@ -12,6 +12,19 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Directory(PathBuf);
 
 impl Directory {
+    /// A new folder in memory, where the machine has one, with a cache device of 1 GiB in it: a
+    /// file, and its path as text.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn with_cache(name: &str) -> Result<(Directory, String)> {
+        let memory = Path::new("/dev/shm");
+        let directory = Directory::create(memory.is_dir().then_some(memory), name)?;
+        let cache = directory.file("cache", 1 << 30)?;
+        let cache = cache.to_str().context("a path of text")?.to_string();
+        Ok((directory, cache))
+    }
+
     /// Makes it.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::daemon::{Daemon, Directory, processor_seconds};
 use super::results::{Results, Row, Target};
 use super::{fio, ratios};
 use crate::command::output;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,11 +41,8 @@ impl Drop for Bare {
 /// # Errors
 /// If a program, a right or a device is missing, or a program fails.
 pub fn run(results: &mut Results) -> Result<()> {
-    let memory = Path::new("/dev/shm");
-    let directory = Directory::create(memory.is_dir().then_some(memory), "fuse")?;
+    let (directory, cache) = Directory::with_cache("fuse")?;
     results.scrub(directory.path(), "$DIR");
-    let cache = directory.file("cache", 1 << 30)?;
-    let cache = cache.to_str().context("a path of text")?;
     let bare = Bare::make(&directory.file("bare", BYTES)?)?;
     let mut daemon = Daemon::start(&directory, &[])?;
     let ours = directory.path().join("state/dev/hit");
@@ -53,7 +50,7 @@ pub fn run(results: &mut Results) -> Result<()> {
         "cache",
         "ram:256M",
         "--with",
-        cache,
+        &cache,
         "--mode",
         "writeback",
         "--name",

@@ -78,13 +78,11 @@ impl Server {
 /// # Errors
 /// If a program is missing or fails.
 pub fn run(results: &mut Results) -> Result<()> {
-    let memory = Path::new("/dev/shm");
-    let directory = Directory::create(memory.is_dir().then_some(memory), "nbd")?;
+    let (directory, cache) = Directory::with_cache("nbd")?;
     results.scrub(directory.path(), "$DIR");
-    let cache = directory.file("cache", 1 << 30)?;
-    let cache = cache.to_str().context("a path of text")?;
     let daemon = Daemon::start(&directory, &[])?;
-    let add = ["cache", "ram:1G", "--with", cache, "--mode", "writeback", "--name", "hit", "--yes"];
+    let add =
+        ["cache", "ram:1G", "--with", &cache, "--mode", "writeback", "--name", "hit", "--yes"];
     daemon.forebay(&add)?;
     let nbdkit = Nbdkit::start(directory.path())?;
     let ours = fio::nbd_target(&daemon.nbd_socket(), "hit");

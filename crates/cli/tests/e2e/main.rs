@@ -2,6 +2,7 @@
 //! client.
 
 mod damaged;
+mod guest_disk;
 mod main_job;
 mod missing;
 mod nbd;

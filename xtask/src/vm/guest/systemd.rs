@@ -128,12 +128,8 @@ fn boot() -> Result<()> {
     let before: f64 = fs::read_to_string(BASELINE)?.parse()?;
     let after = mounted_at("mnt-data.mount")?.max(mounted_at("mnt-second.mount")?);
     let added = after - before;
-    say(
-        "measured",
-        &format!(
-            "mounted {before:.2} s after the kernel's start without Forebay, {after:.2} s with it: {added:.2} s more"
-        ),
-    );
+    let text = format!("mounted after {before:.2} s without Forebay, {after:.2} s with it");
+    say("measured", &format!("{text}: {added:.2} s more"));
     names()?;
     let writers = [start_writer(DATA)?, start_writer(SECOND)?];
     survive("killed", &["kill", "--signal=KILL", "forebayd"], true)?;
