@@ -71,6 +71,9 @@ pub struct Arguments {
     /// Fetch the packages if they are missing, and end
     #[arg(long)]
     fetch: bool,
+    /// Run each scenario once, on one of the kernels: what fits into a run of CI
+    #[arg(long)]
+    short: bool,
     /// How many virtual machines run at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -119,20 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.action.is_some() {
         return lab.shell(kernels.last().context("no kernel")?);
     }
-    let mut todo = Vec::new();
-    for kernel in kernels {
-        let only = |scenario: &&Scenario| {
-            arguments.only.is_empty() || arguments.only.iter().any(|name| name == scenario.name)
-        };
-        let wanted: Vec<&Scenario> = SCENARIOS.iter().filter(only).collect();
-        if wanted.iter().any(|scenario| scenario.system.is_none()) {
-            lab.initramfs(kernel)?;
-        }
-        if wanted.iter().any(|scenario| scenario.system.is_some()) {
-            lab.initramfs_for_root(kernel, arguments.refresh)?;
-        }
-        todo.extend(wanted.into_iter().map(|scenario| (kernel, scenario)));
-    }
+    let todo = lab.prepare(&kernels, arguments)?;
     let (mut passed, mut failed) = lab.run_all(&todo, arguments)?;
     if arguments.only.is_empty() || arguments.only.iter().any(|name| name == MACHINE_DISK) {
         match machine_disk::run(&packages) {
@@ -212,6 +202,31 @@ impl Lab<'_> {
         let log = logs.join(format!("{name}-{}.log", kernel.name));
         let _ = std::fs::remove_file(&log);
         Ok(log)
+    }
+
+    /// Which scenarios run where, with what they boot from written.
+    fn prepare<'k>(
+        &self,
+        kernels: &[&'k Kernel],
+        arguments: &Arguments,
+    ) -> Result<Vec<(&'k Kernel, &'static Scenario)>> {
+        let mut todo = Vec::new();
+        for kernel in kernels {
+            let is_wanted = |scenario: &&Scenario| {
+                let named = arguments.only.iter().any(|name| name == scenario.name);
+                let short = !arguments.short || scenario.is_short_on(kernel.name);
+                short && (named || arguments.only.is_empty())
+            };
+            let wanted: Vec<&Scenario> = SCENARIOS.iter().filter(is_wanted).collect();
+            if wanted.iter().any(|scenario| scenario.system.is_none()) {
+                self.initramfs(kernel)?;
+            }
+            if wanted.iter().any(|scenario| scenario.system.is_some()) {
+                self.initramfs_for_root(kernel, arguments.refresh)?;
+            }
+            todo.extend(wanted.into_iter().map(|scenario| (*kernel, scenario)));
+        }
+        Ok(todo)
     }
 
     /// Runs scenarios, several at a time. Returns how many passed, and which failed.
