@@ -10,12 +10,14 @@ mod packages;
 mod qemu;
 mod root;
 mod scenario;
+mod served;
 
 use anyhow::{Context, Result, bail, ensure};
 use disk::Disk;
 use packages::{Kernel, Packages};
-use qemu::{Accelerator, Cut, Machine, Verdict};
+use qemu::{Accelerator, Cut, Machine, SERVED, Verdict};
 use scenario::{SCENARIOS, Scenario};
+use served::Served;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -288,6 +290,13 @@ impl Lab<'_> {
         initramfs::write_for_root(self.packages, kernel, payload, &modules, &path)
     }
 
+    /// `forebayd` and `forebay`.
+    fn own_programs(&self) -> Result<[PathBuf; 2]> {
+        let find = |name: &str| self.programs.iter().find(|(program, _)| *program == name);
+        let path = |name: &str| find(name).map(|(_, path)| path.clone()).context("it was built");
+        Ok([path("forebayd")?, path("forebay")?])
+    }
+
     fn initramfs_path(&self, kernel: &Kernel, for_root: bool) -> PathBuf {
         let what = if for_root { "initramfs-root" } else { "initramfs" };
         self.cache.join(format!("{what}-{}", kernel.name))
@@ -321,8 +330,8 @@ impl Lab<'_> {
         let packages = self.packages;
         let accelerator = self.accelerator;
         let memory_mib = MEMORY_MIB;
-        let root = None;
-        Machine { packages, kernel, initramfs, disks, root, accelerator, memory_mib, words }
+        let (root, served) = (None, None);
+        Machine { packages, kernel, initramfs, disks, served, root, accelerator, memory_mib, words }
     }
 
     /// Runs a scenario: as many boots as it has power cuts or restarts, and one. The inner error
@@ -333,6 +342,11 @@ impl Lab<'_> {
         let image = self.cache.join(root::IMAGE);
         let layer = scenario.system.map(|_| root::layer(self.packages, &image, &directory.0));
         let layer = layer.transpose()?;
+        let served = match scenario.served {
+            true => Some(Served::start(SERVED, kernel.name, self.own_programs()?)?),
+            false => None,
+        };
+        let served = served.map(Mutex::new);
         let initramfs = self.initramfs_path(kernel, layer.is_some());
         let log = self.log(scenario.name, kernel)?;
         let limit = Duration::from_secs(scenario.limit_seconds);
@@ -351,6 +365,7 @@ impl Lab<'_> {
             let there: Vec<Disk> = disks.iter().filter(is_there).cloned().collect();
             let mut machine = self.machine(kernel, &initramfs, &there, words);
             machine.root = layer.as_deref();
+            machine.served = served.as_ref();
             let plan = plan(seed.wrapping_add(life));
             let cut = (life < scenario.cuts).then_some(plan);
             let ended = machine.run(&log, limit, cut)?;

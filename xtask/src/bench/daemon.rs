@@ -65,6 +65,7 @@ impl Drop for Directory {
 pub struct Daemon {
     state: PathBuf,
     prefix: Vec<String>,
+    programs: [PathBuf; 2],
     child: Child,
 }
 
@@ -75,10 +76,23 @@ impl Daemon {
     /// # Errors
     /// If it does not answer.
     pub fn start(directory: &Directory, prefix: &[String]) -> Result<Daemon> {
+        let programs = [release_binary("forebayd")?, release_binary("forebay")?];
+        Daemon::start_built(directory, prefix, programs)
+    }
+
+    /// As [`Daemon::start`], with another build of `forebayd` and `forebay`.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn start_built(
+        directory: &Directory,
+        prefix: &[String],
+        programs: [PathBuf; 2],
+    ) -> Result<Daemon> {
         let state = directory.path().join("state");
         std::fs::create_dir_all(&state)?;
-        let child = spawn(&state, prefix)?;
-        let mut daemon = Daemon { state, prefix: prefix.to_vec(), child };
+        let child = spawn(&programs[0], &state, prefix)?;
+        let mut daemon = Daemon { state, prefix: prefix.to_vec(), programs, child };
         daemon.wait_until_it_answers()?;
         Ok(daemon)
     }
@@ -131,7 +145,7 @@ impl Daemon {
     /// # Errors
     /// If it does not answer.
     pub fn start_again(&mut self) -> Result<()> {
-        self.child = spawn(&self.state, &self.prefix)?;
+        self.child = spawn(&self.programs[0], &self.state, &self.prefix)?;
         self.wait_until_it_answers()
     }
 
@@ -145,7 +159,7 @@ impl Daemon {
     /// # Errors
     /// If it fails.
     pub fn forebay(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(release_binary("forebay")?);
+        let mut command = Command::new(&self.programs[1]);
         command.arg("--socket").arg(self.state.join("control.sock")).args(arguments);
         output(command.stdin(Stdio::null()))
     }
@@ -164,7 +178,7 @@ impl Daemon {
         self.child.kill()?;
         self.child.wait()?;
         let start = Instant::now();
-        self.child = spawn(&self.state, &self.prefix)?;
+        self.child = spawn(&self.programs[0], &self.state, &self.prefix)?;
         Ok(start)
     }
 }
@@ -196,8 +210,7 @@ pub fn processor_seconds(pid: u32) -> Result<f64> {
     Ok(ticks.sum::<Result<f64, _>>().context("read the processor time")? / TICKS_PER_SECOND)
 }
 
-fn spawn(state: &Path, prefix: &[String]) -> Result<Child> {
-    let forebayd = release_binary("forebayd")?;
+fn spawn(forebayd: &Path, state: &Path, prefix: &[String]) -> Result<Child> {
     let mut words: Vec<std::ffi::OsString> = prefix.iter().map(Into::into).collect();
     words.push(forebayd.into());
     let log = std::fs::File::options().create(true).append(true).open(state.join("log"))?;

@@ -7,6 +7,7 @@ pub mod nbd;
 pub mod power;
 pub mod systemd;
 pub mod ublk;
+pub mod vhost;
 
 use super::qemu::MARK;
 use super::scenario;

@@ -2,14 +2,18 @@
 
 use super::disk::Disk;
 use super::packages::{Kernel, Packages};
+use super::served::Served;
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The name of the disk that a daemon of this machine serves.
+pub const SERVED: &str = "served";
 /// What starts a line of the guest that is meant for us.
 pub const MARK: &str = "vm> ";
 /// How long a guest that has told its result may take to power itself off.
@@ -56,6 +60,8 @@ pub struct Machine<'a> {
     pub kernel: &'a Kernel,
     pub initramfs: &'a Path,
     pub disks: &'a [Disk],
+    /// A daemon of this machine that serves one more disk.
+    pub served: Option<&'a Mutex<Served>>,
     /// The image of a system that is booted, if it is not the initramfs alone.
     pub root: Option<&'a Path>,
     pub accelerator: Accelerator,
@@ -106,7 +112,17 @@ impl Machine<'_> {
         // A virtual machine of a task that was killed ends too.
         command.args(["-run-with", "exit-with-parent=on"]);
         command.args(["-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"]);
-        command.args(["-machine", "q35", "-cpu", "max", "-smp", "2"]);
+        let machine = if self.served.is_some() { "q35,memory-backend=memory" } else { "q35" };
+        command.args(["-machine", machine, "-cpu", "max", "-smp", "2"]);
+        if let Some(served) = self.served {
+            let socket = locked(served).socket(SERVED);
+            let (size, path) = (self.memory_mib, socket.display());
+            command
+                .arg("-object")
+                .arg(format!("memory-backend-memfd,id=memory,size={size}M,share=on"));
+            command.arg("-chardev").arg(format!("socket,id=served,path={path},reconnect-ms=200"));
+            command.args(["-device", "vhost-user-blk-pci,chardev=served,num-queues=2"]);
+        }
         command.args(["-accel", self.accelerator.name()]);
         command.args(["-m", &format!("{}M", self.memory_mib)]);
         command.args(["-serial", if interactive { "mon:stdio" } else { "stdio" }]);
@@ -148,8 +164,9 @@ impl Machine<'_> {
         let mut child = command.spawn().context("start QEMU")?;
         let lines = read_lines(&mut child);
         let farewell = if self.root.is_some() { SHUTDOWN } else { FAREWELL };
+        let served = self.served;
         let mut watch =
-            Watch { farewell, cut, cut_at: None, verdict: None, oops: None, flushed: None };
+            Watch { served, farewell, cut, cut_at: None, verdict: None, oops: None, flushed: None };
         let end = Instant::now() + limit;
         let timed_out = watch.follow(&lines, &mut file, end)?;
         if watch.cut_is_due() {
@@ -179,6 +196,10 @@ impl Machine<'_> {
     }
 }
 
+fn locked(served: &Mutex<Served>) -> MutexGuard<'_, Served> {
+    served.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Lines of the console and of QEMU, as they come. The channel closes when QEMU ends.
 fn read_lines(child: &mut Child) -> Receiver<String> {
     let console = child.stdout.take().expect("piped");
@@ -199,7 +220,9 @@ fn forward(stream: impl Read, lines: &Sender<String>) {
     }
 }
 
-struct Watch {
+struct Watch<'a> {
+    /// What is replaced when the guest says so.
+    served: Option<&'a Mutex<Served>>,
     /// How long the guest may take to end once it has told its result.
     farewell: Duration,
     cut: Option<Cut>,
@@ -210,7 +233,7 @@ struct Watch {
     flushed: Option<u64>,
 }
 
-impl Watch {
+impl Watch<'_> {
     /// Follows the console to its end. Returns whether the time was up.
     fn follow(
         &mut self,
@@ -260,6 +283,10 @@ impl Watch {
         match word {
             "pass" => self.verdict = Some(Verdict::Pass),
             "next" => self.verdict = Some(Verdict::Next),
+            "replace" => match self.served {
+                Some(served) => locked(served).replace()?,
+                None => bail!("there is nothing to replace"),
+            },
             "measured" => println!("    {rest}"),
             "fail" => self.verdict = Some(Verdict::Fail(rest.to_string())),
             "flushed" => self.flush_told(rest)?,
@@ -287,8 +314,16 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn watch(cut: Option<Cut>) -> Watch {
-        Watch { farewell: FAREWELL, cut, cut_at: None, verdict: None, oops: None, flushed: None }
+    fn watch(cut: Option<Cut>) -> Watch<'static> {
+        Watch {
+            served: None,
+            farewell: FAREWELL,
+            cut,
+            cut_at: None,
+            verdict: None,
+            oops: None,
+            flushed: None,
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Where the volume's file system is mounted.
-const MOUNT: &str = "/mnt/data";
+pub(super) const MOUNT: &str = "/mnt/data";
 /// The link to the volume's device.
 const LINK: &str = "/mnt/state/forebay/dev/data";
 /// How often the daemon ends under a writer.
@@ -163,19 +163,19 @@ fn make(guest: &Guest, export: &str) -> Result<PathBuf> {
     Ok(device)
 }
 
-fn make_file_system(device: &Path) -> Result<()> {
+pub(super) fn make_file_system(device: &Path) -> Result<()> {
     let device = device.display().to_string();
     run("/usr/bin/mke2fs", &["-q", "-F", "-t", "ext4", &device])?;
     fs::create_dir_all(MOUNT)?;
     run("mount", &["-t", "ext4", &device, MOUNT]).map(drop)
 }
 
-fn check(device: &Path) -> Result<()> {
+pub(super) fn check(device: &Path) -> Result<()> {
     run("/usr/bin/e2fsck", &["-f", "-n", &device.display().to_string()]).map(drop)
 }
 
 /// fio writes files with checksums, syncs them, and reads them back.
-fn start_writer() -> Result<Child> {
+pub(super) fn start_writer() -> Result<Child> {
     let mut command = Command::new("fio");
     command.args(["--name=writer", "--ioengine=psync", "--bs=4k", "--size=2M", "--fsync=16"]);
     command.args(["--rw=randwrite", "--verify=crc32c", "--verify_state_save=0"]);
@@ -185,7 +185,7 @@ fn start_writer() -> Result<Child> {
 }
 
 /// Waits until fio is through. Its verify fails on any error.
-fn end_writer(mut writer: Child) -> Result<()> {
+pub(super) fn end_writer(mut writer: Child) -> Result<()> {
     wait_until("fio ends", Duration::from_secs(100), || Ok(writer.try_wait()?.is_some()))?;
     let output = writer.wait_with_output()?;
     if !output.status.success() {
