@@ -16,6 +16,9 @@ const HEADERS_MAX: usize = 64;
 /// Making a pool writes and flushes superblocks, on disks that may be busy or asleep.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The unit of an installed daemon.
+const UNIT: &str = "/usr/lib/systemd/system/forebayd.service";
+
 /// A client of one control socket.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -43,6 +46,10 @@ impl Client {
             }
         }
         let error = ApiError::failed(format!("no forebayd answers ({})", tried.join("; ")));
+        let error = match crate::socket::is_root() && Path::new(UNIT).exists() {
+            true => error.action("start the machine's: systemctl enable --now forebayd"),
+            false => error,
+        };
         Err(error
             .action("start one without root: forebayd --state-dir ~/forebay &")
             .action("or name the socket of a running one: export FOREBAY_SOCKET=DIR/control.sock"))
