@@ -54,13 +54,14 @@ impl Engine {
                 at(volume.flush.retry_at);
             }
         }
+        self.hold_until().into_iter().for_each(&mut at);
         if self.dead {
             return due;
         }
         let idle = self.tuning.idle_ns;
         for volume in self.volumes.iter().flatten() {
             if self.sync_wanted(volume) {
-                at(self.synced_at + self.tuning.sync_interval_ns);
+                at(self.sync_due());
             }
             if !volume.dirty.is_empty() && volume.offline.is_none() && !self.writeback.busy() {
                 at(volume.origin_used.max(volume.written_at) + idle + 1);
@@ -68,6 +69,8 @@ impl Engine {
                     at(volume.origin_used + idle / 50 + 1);
                 }
                 volume.quarantine.values().for_each(|&(until, _)| at(until));
+                at(self.writeback.rests_until());
+                at(self.writeback.over_since().map_or(0, |since| since + idle / 4 + 1));
             }
         }
         if self.checkpoint.wants_synced().is_some() {

@@ -6,8 +6,9 @@ use forebay_format::record::{ENTRIES_MAX, PAYLOAD_BLOCKS_MAX};
 pub const REQUEST_BLOCKS_MAX: u64 = 1024;
 /// Entries after which a record is closed: room is kept for entries that come in groups.
 pub const RECORD_ENTRIES: usize = ENTRIES_MAX - 8;
-/// Age at which a record of fills is written although it is not full.
-pub const FILL_AGE_MAX_NS: u64 = 20_000_000;
+/// Age at which a record of fills is written although it is not full: each record costs a block of
+/// the cache device, and nobody waits for fills.
+pub const FILL_AGE_MAX_NS: u64 = 1_000_000_000;
 /// Time over which the number of writes under way is averaged: a power of two, about 0.27 s.
 pub const PACE_NS: u64 = 1 << 28;
 /// Writes into the cache under way from which on a small record waits for more of them.
@@ -30,6 +31,10 @@ pub const FLUSH_RETRY_NS: u64 = 20_000_000;
 pub const FLUSH_TRIES: u8 = 3;
 /// Marked regions of a volume after which a sync point is made early.
 pub const REGIONS_MARKED_MAX: usize = 4096;
+/// Intervals that a sync point may wait for a writeback slice to end, or because FLUSHes take long.
+pub const SYNC_INTERVALS_MAX: u64 = 12;
+/// Between two sync points lies this many times what a FLUSH takes.
+pub const SYNC_REST: u64 = 16;
 /// Free segments that clients' writes leave to the engine's own entries and moves.
 pub const SEGMENTS_RESERVED: usize = 2;
 /// Free segments that moves of dirty blocks leave to the engine's own entries.
@@ -54,6 +59,16 @@ pub const CHECKPOINT_WRITES_MAX: usize = 4;
 pub const RECOVERY_READ_BLOCKS: usize = 256;
 /// Reads under way during recovery.
 pub const RECOVERY_READS_MAX: usize = 32;
+/// Dirty blocks need not go home soon while at least one segment in so many is free.
+pub const CROWDED_SHARE: usize = 2;
+/// Dirty blocks that join a writeback slice at once.
+pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
+/// Dirty blocks of a writeback slice that keeps clients' reads waiting.
+pub const WRITEBACK_ALONE_BLOCKS: usize = 512;
+/// Longest time that reads of an origin wait for a writeback slice.
+pub const HOLD_NS_MAX: u64 = 2_000_000_000;
+/// Dirty blocks of a writeback slice whose end is waited for.
+pub const WRITEBACK_WANTED_BLOCKS: usize = 1024;
 /// Blocks of one write home.
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
 /// Time after which a range that could not be written home is tried again; doubles up to 64 times

@@ -91,9 +91,10 @@ impl Default for Tuning {
             dirty_max: 0.75,
             dirty_target: 0.10,
             sync_interval_ns: 5_000_000_000,
-            writeback_slice_blocks: 4096,
+            writeback_slice_blocks: 16_384,
             writeback_depth: 32,
-            bridge_blocks_max: 64,
+            // More costs the cache device more reads than it saves a disk that sorts by itself.
+            bridge_blocks_max: 2,
             region_blocks: 64,
             sequential_bytes: 16 << 20,
             checkpoint_share: 0.05,

@@ -190,6 +190,8 @@ pub struct PoolStats {
     pub index_bytes: u64,
     /// Times that a write waited for space.
     pub write_stalls: u64,
+    /// Reads of an origin that waited for a writeback slice to end.
+    pub reads_held: u64,
     /// Whether a cache device has failed.
     pub degraded: bool,
 }

@@ -91,6 +91,10 @@ pub struct OriginFlush {
     pub failures: u64,
     /// Not to be tried again before.
     pub retry_at: Time,
+    /// When the one under way was sent.
+    pub sent_at: Time,
+    /// How long the last one took, in nanoseconds.
+    pub took_ns: u64,
 }
 
 /// A long command that runs on a volume.

@@ -95,6 +95,7 @@ fn swarm_worlds_pass_and_reach_the_rare_paths() {
         "devices failed",
         "pages misdirected",
         "blocks reinserted",
+        "reads held",
         "devices vanished",
         "devices came back",
         "sectors rotten",

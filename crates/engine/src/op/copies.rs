@@ -29,6 +29,7 @@ impl Engine {
     /// I: the reference bit counts hits in the older half of the log only.
     pub(crate) fn touch(&mut self, slot: Slot, blocks: u64) {
         let segment = &self.segments.table[self.segments.of(slot) as usize];
+        self.reclaim.read(segment.dirty_class, blocks);
         let in_use = self.segments.table.len() as u64;
         if self.segments.order_next().saturating_sub(segment.order) * 2 > in_use {
             for slot in slot..slot + blocks as u32 {

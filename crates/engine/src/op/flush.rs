@@ -225,8 +225,10 @@ impl Engine {
     }
 
     fn origin_flush_send(&mut self, id: VolumeId) {
+        let now = self.now;
         let volume = self.vol_mut(id);
         volume.flush.inflight = Some(volume.flush.written);
+        volume.flush.sent_at = now;
         volume.stats.origin_flushes += 1;
         let op = self.op(Op::OriginFlush { volume: id });
         self.out.push(Effect::Flush { op, target: Target::Origin(id) });
@@ -240,6 +242,7 @@ impl Engine {
         }
         volume.fills_off &= result.is_err();
         let flush = &mut volume.flush;
+        flush.took_ns = now - flush.sent_at;
         let covers = flush.inflight.take().expect("a FLUSH of this origin was under way");
         match result {
             Ok(()) => {

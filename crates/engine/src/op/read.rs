@@ -387,7 +387,7 @@ impl Engine {
             false => self.pool.take(len),
         };
         let op = self.op(Op::ReadOrigin(run));
-        self.out.push(Effect::Read { op, target: Target::Origin(id), offset, buf });
+        self.send_or_hold(id, Effect::Read { op, target: Target::Origin(id), offset, buf });
     }
 
     pub(crate) fn read_origin_done(

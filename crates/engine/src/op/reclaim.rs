@@ -9,7 +9,7 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
-use crate::policy::eviction::{Candidate, Choice, choose};
+use crate::policy::eviction::{Bounds, Candidate, Choice, choose};
 use crate::segment::{SegmentId, Use};
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, checksum};
@@ -36,9 +36,16 @@ pub(crate) struct Reclaim {
     lost: Vec<SegmentId>,
     /// Nothing can be emptied because of dirty blocks.
     pub(crate) starves: bool,
+    /// Blocks read lately that clients had read into the cache, and that they had written.
+    hits: [u64; 2],
 }
 
 impl Reclaim {
+    /// Blocks were read from a segment.
+    pub(crate) fn read(&mut self, written: bool, blocks: u64) {
+        self.hits[usize::from(written)] += blocks;
+    }
+
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> [u64; 2] {
         let scan = self.scan.map_or(0, |at| at as u64 + 1);
@@ -70,7 +77,7 @@ impl Engine {
             self.reclaim.starves = false;
         }
         if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq)
-            && self.segments.free_count() < self.free_wanted()
+            && self.segments.free_pairs() < self.free_wanted()
         {
             self.want_durable(dseq);
         }
@@ -91,7 +98,6 @@ impl Engine {
             return;
         }
         self.lost_segments();
-        self.admission.full_once = true;
         let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
         // Dirty blocks had better go home than be moved; but where an origin fails, moving must
         // help.
@@ -101,16 +107,26 @@ impl Engine {
             (true, false) => blocks / 4,
             (false, false) => blocks / 8,
         };
-        // Moving costs room before it gives any.
+        // Moving costs room before it gives any, and packing gives little of it.
         let mut room = self.room_for_moves();
+        let written_first = self.written_first();
         for _ in 0..VICTIMS_MAX {
-            let choice = choose(self.candidates(), dirty_max.min(room));
+            let bounds = Bounds {
+                dirty_max: dirty_max.min(room),
+                moves_max: if critical { 0 } else { room },
+                written_first,
+            };
+            let choice = choose(self.candidates(), bounds);
             let Some((segment, choice)) = choice else { break };
-            if self.victims_are_dead() && self.segments.table[segment as usize].live > 0 {
+            let live = self.segments.table[segment as usize].live > 0;
+            if live && self.victims_are_dead() {
                 break; // The dead ones on their own: nothing in the index needs to be looked for.
             }
-            room -= self.segments.table[segment as usize].dirty;
-            self.segments.table[segment as usize].usage = Use::Victim;
+            let victim = &mut self.segments.table[segment as usize];
+            // What clients read has to go: from now on not everything is worth a place.
+            self.admission.full_once |= live && choice == Choice::Evict && !victim.dirty_class;
+            room -= victim.dirty;
+            victim.usage = Use::Victim;
             self.reclaim.victims.push(Victim { segment, choice });
         }
         self.reclaim.starves = self.reclaim.victims.is_empty();
@@ -174,6 +190,20 @@ impl Engine {
         self.reclaim.found.extend(victims);
     }
 
+    /// Whether a block that clients wrote is read no more often, lately, than one that they read.
+    /// Most are never read before they are written again.
+    fn written_first(&mut self) -> bool {
+        let mut live = [0; 2];
+        for segment in &self.segments.table {
+            live[usize::from(segment.dirty_class)] += u64::from(segment.live);
+        }
+        let [read, written] = self.reclaim.hits.map(u128::from);
+        if read + written > u128::from(live[0] + live[1]) {
+            self.reclaim.hits = self.reclaim.hits.map(|hits| hits / 2);
+        }
+        written * u128::from(live[0]) <= read * u128::from(live[1])
+    }
+
     fn candidates(&self) -> impl Iterator<Item = (u32, Candidate)> + '_ {
         let blocks = self.segments.blocks;
         (0..).zip(&self.segments.table).filter_map(move |(id, segment)| {
@@ -185,6 +215,7 @@ impl Engine {
                     dirty: segment.dirty,
                     blocks,
                     order: segment.order,
+                    written: segment.dirty_class,
                 },
             ))
         })

@@ -3,9 +3,8 @@
 
 use crate::Mutant;
 use crate::engine::Engine;
-use crate::event::RequestKind;
-use crate::event::VolumeId;
-use crate::limits::REGIONS_MARKED_MAX;
+use crate::event::{RequestKind, Time, VolumeId};
+use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::op::Stage;
 use crate::volume::Volume;
@@ -36,7 +35,7 @@ impl Engine {
         let wanted = self.volumes.iter().flatten().any(|v| self.sync_wanted(v));
         let full =
             self.volumes.iter().flatten().any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
-        let due = self.now - self.synced_at >= self.tuning.sync_interval_ns;
+        let due = self.now >= self.sync_due();
         let needed = self
             .checkpoint
             .wants_synced()
@@ -46,6 +45,19 @@ impl Engine {
         if (wanted && (due || full) && self.room_for_entries()) || (needed && rested) {
             self.sync_begin();
         }
+    }
+
+    /// When the next sync point is due. It waits, some time, for a writeback slice to end: then the
+    /// origins have just been flushed, and one more FLUSH in between would cost a disk that sorts
+    /// the slice's writes much. And FLUSHes that take long are made less often.
+    pub(crate) fn sync_due(&self) -> Time {
+        let most = self.tuning.sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX);
+        let took = self.volumes.iter().flatten().map(|volume| volume.flush.took_ns).max();
+        let interval = match self.writeback.busy() {
+            true => most,
+            false => took.unwrap_or(0).saturating_mul(SYNC_REST).min(most),
+        };
+        self.synced_at.saturating_add(interval.max(self.tuning.sync_interval_ns))
     }
 
     pub(crate) fn sync_begin(&mut self) {

@@ -1,6 +1,11 @@
 //! Writeback: slices of dirty blocks go home in LBA order, one FLUSH of the origin each, and only
 //! then does a record say that they are clean (I9). A block is sent home only when its version is
 //! durable on the cache device: else a crash could leave the origin newer than the log.
+//!
+//! A slice grows while it runs: what becomes dirty ahead of the sweep still joins it. Few long
+//! sweeps cost a disk far less than many short ones, and its FLUSH empties its whole cache.
+//!
+//! Where clients keep the origin busy, a slice has it for itself: see `alone.rs`.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -50,6 +55,14 @@ pub(crate) struct Slice {
     pub(crate) runs: Vec<Run>,
     pub(crate) next: usize,
     pub(crate) active: usize,
+    /// Dirty blocks in all.
+    blocks: usize,
+    /// It may still grow.
+    grows: bool,
+    /// When it began.
+    pub(super) since: Time,
+    /// Clients' reads of the origin wait for its end.
+    pub(super) alone: bool,
     /// Origin writes that must be durable, and FLUSHes that had failed, once all runs have ended.
     flush: Option<(u64, u64)>,
 }
@@ -57,9 +70,15 @@ pub(crate) struct Slice {
 /// The writeback of one shard: one slice at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Writeback {
-    slice: Option<Slice>,
+    pub(super) slice: Option<Slice>,
     abandoned: bool,
     turn: usize,
+    /// Reads of the origin that wait for the end of the slice.
+    pub(super) held: Vec<Effect>,
+    /// No slice that keeps reads waiting begins before.
+    pub(super) rests_until: Time,
+    /// Since when more is dirty than the target.
+    pub(super) over_since: Option<Time>,
 }
 
 impl Writeback {
@@ -86,6 +105,16 @@ impl Writeback {
         })
     }
 
+    /// No slice that keeps reads waiting begins before.
+    pub(crate) fn rests_until(&self) -> Time {
+        self.rests_until
+    }
+
+    /// Since when more is dirty than the target.
+    pub(crate) fn over_since(&self) -> Option<Time> {
+        self.over_since
+    }
+
     pub(crate) fn busy(&self) -> bool {
         self.slice.is_some()
     }
@@ -109,53 +138,108 @@ impl Engine {
         self.runs_start();
         self.slice_flush();
         self.slice_end();
+        self.release_reads();
     }
 
     fn slice_begin(&mut self) {
+        match self.dirty_share() > self.tuning.dirty_target {
+            true if self.writeback.over_since.is_none() => {
+                self.writeback.over_since = Some(self.now);
+            }
+            true => {}
+            false => self.writeback.over_since = None,
+        }
         let count = self.volumes.len();
         for step in 0..count {
             let at = (self.writeback.turn + step) % count;
             let Some(volume) = self.volumes[at].as_deref() else { continue };
-            if volume.dirty.is_empty() || volume.offline.is_some() {
-                continue;
-            }
-            let situation = Situation {
-                dirty_share: self.dirty_share(),
-                draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
-                reclaim_starves: self.reclaim.starves,
-                origin_idle_ns: self.now.saturating_sub(volume.origin_used),
-                write_idle_ns: self.now.saturating_sub(volume.written_at),
-            };
-            if !due(&situation, &self.tuning) {
-                continue;
-            }
             let id = volume.id;
-            let items = self.select(id);
+            if volume.dirty.is_empty() || volume.offline.is_some() || !self.writeback_due(id) {
+                continue;
+            }
+            let alone = self.wants_alone(id);
+            if alone && self.now < self.writeback.rests_until && !self.room_is_wanted() {
+                continue;
+            }
+            let mut items = self.select(id, self.tuning.writeback_slice_blocks);
+            if items.is_empty() {
+                // The sweep has come to the end of the volume.
+                self.vol_mut(id).sweep = 0;
+                items = self.select(id, self.tuning.writeback_slice_blocks);
+            }
             if items.is_empty() {
                 continue;
             }
             self.writeback.turn = (at + 1) % count;
-            let runs = self.group(items);
-            self.writeback.slice =
-                Some(Slice { volume: id, runs, next: 0, active: 0, flush: None });
+            self.writeback.slice = Some(Slice {
+                volume: id,
+                blocks: items.len(),
+                runs: self.group(items),
+                next: 0,
+                active: 0,
+                grows: true,
+                since: self.now,
+                alone,
+                flush: None,
+            });
             return;
         }
     }
 
-    /// The next dirty blocks of a volume in LBA order, from where the last slice ended.
-    fn select(&mut self, id: VolumeId) -> Vec<Item> {
+    fn writeback_due(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        let situation = Situation {
+            dirty_share: self.dirty_share(),
+            draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
+            reclaim_starves: self.reclaim.starves,
+            over_target_ns: self.writeback.over_since.map_or(0, |since| self.now - since),
+            crowded: self.segments.free_count() * CROWDED_SHARE < self.segments.table.len(),
+            origin_idle_ns: self.now.saturating_sub(volume.origin_used),
+            write_idle_ns: self.now.saturating_sub(volume.written_at),
+        };
+        due(&situation, &self.tuning)
+    }
+
+    /// Adds the next dirty blocks to the slice, up to the end of the volume. It ends early when
+    /// somebody waits for its end, or for the room that clean blocks give.
+    fn slice_grow(&mut self) {
+        let Some(slice) = &self.writeback.slice else { return };
+        if !slice.grows || slice.next < slice.runs.len() || slice.flush.is_some() {
+            return;
+        }
+        let (id, blocks) = (slice.volume, slice.blocks);
+        let most = match (slice.alone, self.room_is_wanted()) {
+            (true, _) => WRITEBACK_ALONE_BLOCKS,
+            (_, true) => WRITEBACK_WANTED_BLOCKS,
+            _ => usize::MAX,
+        };
+        let most = most.min(self.tuning.writeback_slice_blocks);
+        let ends = self.writeback.abandoned
+            || !self.behind_writeback.is_empty()
+            || !self.writeback_due(id)
+            || (!slice.alone && self.wants_alone(id));
+        let items = match ends {
+            true => Vec::new(),
+            false => self.select(id, most.saturating_sub(blocks)),
+        };
+        let (added, runs) = (items.len(), self.group(items));
+        let slice = self.slice();
+        slice.grows = added > 0;
+        slice.blocks += added;
+        slice.runs.extend(runs);
+    }
+
+    /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
+    /// them, and at most `most`.
+    fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
         let undurable_too = self.is(Mutant::WritebackUndurable);
         let now = self.now;
         let volume = self.vol(id);
-        let (base, sweep) = (volume.base, volume.sweep);
+        let base = volume.base;
         let mut items = Vec::new();
         let mut undurable = false;
-        for block in volume
-            .dirty
-            .iter_from(sweep)
-            .chain(volume.dirty.iter_from(0).take_while(|&b| b < sweep))
-        {
-            if items.len() >= self.tuning.writeback_slice_blocks {
+        for block in volume.dirty.iter_from(volume.sweep) {
+            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) {
                 break;
             }
             let key = base + block;
@@ -172,12 +256,11 @@ impl Engine {
             let mask = self.mask(located.slot);
             items.push(Item { key, located, generation, mask, bridge: false });
         }
-        items.sort_unstable_by_key(|item| item.key);
         if let Some(last) = items.last() {
             let next = last.key - base + 1;
             self.vol_mut(id).sweep = next;
         }
-        if undurable && items.is_empty() {
+        if undurable {
             let dseq = self.log.dseq_gathered();
             self.want_durable(dseq);
         }
@@ -233,7 +316,9 @@ impl Engine {
 
     fn runs_start(&mut self) {
         let depth = self.tuning.writeback_depth.max(1);
-        while let Some(slice) = &mut self.writeback.slice {
+        loop {
+            self.slice_grow();
+            let Some(slice) = &mut self.writeback.slice else { return };
             if slice.next >= slice.runs.len() || slice.active >= depth || self.writeback.abandoned {
                 return;
             }
@@ -313,6 +398,10 @@ impl Engine {
             return;
         }
         let slice = self.writeback.slice.take().expect("there is one");
+        if slice.alone {
+            // Clients have the greater part of the time.
+            self.writeback.rests_until = self.now + 3 * (self.now - slice.since);
+        }
         let abandoned = std::mem::take(&mut self.writeback.abandoned) || self.dead;
         if flushed && !abandoned {
             for run in &slice.runs {
@@ -359,6 +448,7 @@ impl Engine {
             self.writeback.slice = None;
             self.writeback.abandoned = false;
         }
+        self.release_reads();
     }
 
     /// Requests that wait for writeback go on when there is none, too.

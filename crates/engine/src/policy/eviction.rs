@@ -11,6 +11,8 @@ pub struct Candidate {
     pub blocks: u32,
     /// Order in which it was opened.
     pub order: u64,
+    /// It holds what clients wrote, not what they read.
+    pub written: bool,
 }
 
 /// What reclaim does with a victim's blocks.
@@ -22,30 +24,50 @@ pub enum Choice {
     Evict,
 }
 
+/// How far the choice may go.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Segments with more dirty blocks are passed over: writeback must clean them first.
+    pub dirty_max: u32,
+    /// But at most half live ones of written blocks may have as many, to be moved closer together:
+    /// records of single blocks take twice their room.
+    pub moves_max: u32,
+    /// Blocks that clients wrote and that are home by now go before those that they read.
+    pub written_first: bool,
+}
+
 /// Picks a victim among `candidates`: a dead segment, else one at most half live (the emptiest), else the
-/// oldest. Segments with more than `dirty_max` dirty blocks are passed over: writeback must clean them first.
+/// oldest. Where written blocks go first, the oldest segment of them goes before all others that live.
 pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
     candidates: I,
-    dirty_max: u32,
+    bounds: Bounds,
 ) -> Option<(u32, Choice)> {
     let mut emptiest: Option<(u32, Candidate)> = None;
     let mut oldest: Option<(u32, Candidate)> = None;
+    let first = |candidate: &Candidate| bounds.written_first && candidate.written;
     for (id, candidate) in candidates {
-        if candidate.dirty > dirty_max {
+        let half = candidate.live * 2 <= candidate.blocks;
+        let packs = half && first(&candidate) && candidate.dirty <= bounds.moves_max;
+        if candidate.dirty > bounds.dirty_max && !packs {
             continue;
         }
-        let half = candidate.live * 2 <= candidate.blocks;
         if half
+            && (!first(&candidate) || candidate.live == 0)
             && emptiest
                 .is_none_or(|(_, best)| (candidate.live, candidate.order) < (best.live, best.order))
         {
             emptiest = Some((id, candidate));
         }
-        if oldest.is_none_or(|(_, best)| candidate.order < best.order) {
+        let rank = |candidate: &Candidate| {
+            (!first(candidate), candidate.dirty > bounds.dirty_max, candidate.order)
+        };
+        if oldest.is_none_or(|(_, best)| rank(&candidate) < rank(&best)) {
             oldest = Some((id, candidate));
         }
     }
     match (emptiest, oldest) {
+        (Some((id, empty)), _) if empty.live == 0 => Some((id, Choice::Clean)),
+        (_, Some((id, oldest))) if first(&oldest) => Some((id, Choice::Evict)),
         (Some((id, _)), _) => Some((id, Choice::Clean)),
         (None, Some((id, _))) => Some((id, Choice::Evict)),
         (None, None) => None,
@@ -56,22 +78,60 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
 mod tests {
     use super::*;
 
+    const READ: Bounds = Bounds { dirty_max: 10, moves_max: 100, written_first: false };
+    const WRITTEN: Bounds = Bounds { written_first: true, ..READ };
+
     fn candidate(live: u32, dirty: u32, order: u64) -> Candidate {
-        Candidate { live, dirty, blocks: 100, order }
+        Candidate { live, dirty, blocks: 100, order, written: false }
+    }
+
+    fn written(live: u32, dirty: u32, order: u64) -> Candidate {
+        Candidate { written: true, ..candidate(live, dirty, order) }
     }
 
     #[test]
     fn dead_then_half_live_then_oldest() {
         let all = [(0, candidate(90, 0, 1)), (1, candidate(40, 0, 5)), (2, candidate(0, 0, 9))];
-        assert_eq!(choose(all.into_iter(), 10), Some((2, Choice::Clean)));
-        assert_eq!(choose(all[..2].iter().copied(), 10), Some((1, Choice::Clean)));
-        assert_eq!(choose(all[..1].iter().copied(), 10), Some((0, Choice::Evict)));
+        assert_eq!(choose(all.into_iter(), READ), Some((2, Choice::Clean)));
+        assert_eq!(choose(all[..2].iter().copied(), READ), Some((1, Choice::Clean)));
+        assert_eq!(choose(all[..1].iter().copied(), READ), Some((0, Choice::Evict)));
     }
 
     #[test]
     fn segments_full_of_dirty_blocks_wait_for_writeback() {
         let all = [(0, candidate(90, 50, 1)), (1, candidate(95, 3, 5))];
-        assert_eq!(choose(all.into_iter(), 10), Some((1, Choice::Evict)));
-        assert_eq!(choose(all[..1].iter().copied(), 10), None);
+        assert_eq!(choose(all.into_iter(), READ), Some((1, Choice::Evict)));
+        assert_eq!(choose(all[..1].iter().copied(), READ), None);
+    }
+
+    #[test]
+    fn where_written_blocks_go_first_they_go_before_all_that_lives() {
+        let all = [
+            (0, candidate(90, 0, 1)),
+            (1, candidate(40, 0, 2)),
+            (2, written(90, 3, 7)),
+            (3, written(45, 45, 3)),
+            (4, written(90, 45, 4)),
+            (5, candidate(0, 0, 9)),
+        ];
+        assert_eq!(
+            choose(all.into_iter(), WRITTEN),
+            Some((5, Choice::Clean)),
+            "the dead cost less"
+        );
+        assert_eq!(choose(all[..5].iter().copied(), WRITTEN), Some((2, Choice::Evict)));
+        assert_eq!(choose(all[..5].iter().copied(), READ), Some((1, Choice::Clean)));
+        let dirty = [all[0], all[1], all[3], all[4]];
+        assert_eq!(
+            choose(dirty.into_iter(), WRITTEN),
+            Some((3, Choice::Evict)),
+            "half live ones are packed even while they are dirty"
+        );
+        let room = Bounds { moves_max: 44, ..WRITTEN };
+        assert_eq!(
+            choose(dirty.into_iter(), room),
+            Some((1, Choice::Clean)),
+            "but for lack of room"
+        );
     }
 }

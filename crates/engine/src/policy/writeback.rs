@@ -12,6 +12,10 @@ pub struct Situation {
     pub draining: bool,
     /// Reclaim finds no segment to empty because of dirty blocks.
     pub reclaim_starves: bool,
+    /// The pool is nearly full: dirty blocks take the place of what clients read.
+    pub crowded: bool,
+    /// Nanoseconds since that share last grew beyond the target.
+    pub over_target_ns: u64,
     /// Nanoseconds since a client last asked something of the origin.
     pub origin_idle_ns: u64,
     /// Nanoseconds since a client last wrote to the volume.
@@ -23,8 +27,11 @@ pub fn due(situation: &Situation, tuning: &Tuning) -> bool {
     situation.draining
         || situation.reclaim_starves
         || situation.dirty_share > tuning.dirty_high
+        || (situation.dirty_share * 2.0 > tuning.dirty_target && situation.crowded)
         || (situation.dirty_share > tuning.dirty_target
-            && situation.origin_idle_ns > tuning.idle_ns / 50)
+            && situation.origin_idle_ns > tuning.idle_ns / 50
+            // A burst of writes is better sent home when it is over: in one sweep.
+            && situation.over_target_ns > tuning.idle_ns / 4)
         || (situation.origin_idle_ns > tuning.idle_ns && situation.write_idle_ns > tuning.idle_ns)
 }
 
@@ -59,12 +66,18 @@ mod tests {
             dirty_share: 0.3,
             draining: false,
             reclaim_starves: false,
+            crowded: false,
+            over_target_ns: 1 << 30,
             origin_idle_ns: 0,
             write_idle_ns: 0,
         };
         assert!(!due(&calm, &tuning));
         assert!(due(&Situation { origin_idle_ns: 1 << 30, ..calm }, &tuning));
+        let burst = Situation { origin_idle_ns: 1 << 30, over_target_ns: 1 << 20, ..calm };
+        assert!(!due(&burst, &tuning));
         assert!(due(&Situation { dirty_share: 0.65, ..calm }, &tuning));
         assert!(due(&Situation { draining: true, ..calm }, &tuning));
+        assert!(due(&Situation { crowded: true, ..calm }, &tuning));
+        assert!(!due(&Situation { crowded: true, dirty_share: 0.04, ..calm }, &tuning));
     }
 }

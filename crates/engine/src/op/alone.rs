@@ -1,0 +1,53 @@
+//! Writeback while clients keep the origin busy: a slice is short and has the origin for itself.
+//! Reads of the origin wait for its end. A disk whose head travels between reads and the sweep
+//! would need several times as long for both.
+
+use crate::engine::Engine;
+use crate::event::*;
+use crate::limits::HOLD_NS_MAX;
+use crate::op::writeback::Slice;
+
+impl Engine {
+    /// Whether somebody waits for the room that clean blocks give.
+    pub(super) fn room_is_wanted(&self) -> bool {
+        self.reclaim.starves || !self.stalled.is_empty()
+    }
+
+    /// Whether a slice of this volume should have the origin for itself: clients use it, and dirty
+    /// blocks crowd out what they read.
+    pub(super) fn wants_alone(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        let busy = self.now.saturating_sub(volume.origin_used) <= self.tuning.idle_ns / 50;
+        let asked = volume.draining() || volume.urgent || !volume.mode.plan().write_dirty;
+        busy && !asked
+    }
+
+    /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
+    pub(crate) fn send_or_hold(&mut self, volume: VolumeId, read: Effect) {
+        let holds = |slice: &Slice| slice.alone && slice.volume == volume;
+        match self.writeback.slice.as_ref().is_some_and(holds) && !self.hold_is_over() {
+            true => {
+                self.stats.reads_held += 1;
+                self.writeback.held.push(read);
+            }
+            false => self.out.push(read),
+        }
+    }
+
+    /// When reads wait no longer, whatever became of the slice.
+    pub(crate) fn hold_until(&self) -> Option<Time> {
+        let slice = self.writeback.slice.as_ref().filter(|_| !self.writeback.held.is_empty())?;
+        Some(slice.since + HOLD_NS_MAX)
+    }
+
+    fn hold_is_over(&self) -> bool {
+        let slice = self.writeback.slice.as_ref();
+        self.dead || slice.is_none_or(|slice| self.now >= slice.since + HOLD_NS_MAX)
+    }
+
+    pub(crate) fn release_reads(&mut self) {
+        if self.hold_is_over() {
+            self.out.append(&mut self.writeback.held);
+        }
+    }
+}
