@@ -2,9 +2,11 @@
 //! root, FUSE and loop devices, and leaves nothing behind.
 
 mod crash;
+mod database;
 mod file_system;
 mod life;
 mod machine;
+mod reconnect;
 
 use crate::command::cargo;
 use anyhow::{Result, bail, ensure};
@@ -19,7 +21,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 8] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -44,6 +46,19 @@ const TESTS: [Test; 5] = [
         kernel: Some("ext4"),
         run: crash::run,
     },
+    Test {
+        name: "sqlite",
+        programs: &["sqlite3", "mkfs.ext4", "e2fsck"],
+        kernel: Some("ext4"),
+        run: database::sqlite,
+    },
+    Test {
+        name: "postgres",
+        programs: &["psql", "runuser", "mkfs.ext4", "e2fsck"],
+        kernel: Some("ext4"),
+        run: database::postgres,
+    },
+    Test { name: "reconnect", programs: &["qemu-io"], kernel: None, run: reconnect::run },
     Test { name: "life", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: life::run },
 ];
 

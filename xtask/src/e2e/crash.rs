@@ -6,9 +6,10 @@ use serde_json::Value;
 use std::process::Stdio;
 use std::time::Duration;
 
-const KILLS: u32 = 5;
+/// Kills in a test.
+pub const KILLS: u32 = 5;
 /// Time between two kills.
-const BETWEEN: Duration = Duration::from_secs(3);
+pub const BETWEEN: Duration = Duration::from_secs(3);
 /// The longest that a request may take, in seconds.
 const PAUSE_MAX: f64 = 2.0;
 

@@ -3,7 +3,7 @@
 
 use super::packages::Packages;
 use crate::bench::daemon::{Daemon, Directory};
-use crate::command::output;
+use crate::command::{cargo, output};
 use anyhow::{Result, ensure};
 use std::fs;
 use std::path::Path;
@@ -47,6 +47,7 @@ fn io(packages: &Packages, socket: &Path, commands: &[&str]) -> Result<()> {
 /// # Errors
 /// If anything is not as it was written.
 pub fn run(packages: &Packages) -> Result<()> {
+    cargo(&["build", "--release", "-p", "forebay-daemon", "-p", "forebay-cli"])?;
     let directory = Directory::create(None, "machine-disk")?;
     let origin = directory.file("origin", 0)?;
     fs::write(&origin, vec![OLD; ORIGIN_BYTES as usize])?;
