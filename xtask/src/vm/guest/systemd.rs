@@ -32,7 +32,7 @@ const SECOND: &str = "/mnt/second";
 const PLAIN: &str = "/mnt/plain";
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const LIMIT: Duration = Duration::from_secs(60);
-/// When the boot without Forebay had its disk mounted, in microseconds since its kernel started.
+/// When the boot without Forebay had its disk mounted, in seconds since systemd started.
 const BASELINE: &str = "/var/lib/baseline";
 const FSTAB: &str = "/etc/fstab";
 /// Neither says that the machine can do without it: that is the generator's work.
@@ -41,9 +41,11 @@ const WITH_FOREBAY: &str = "\
 /dev/forebay/second /mnt/second ext4 defaults,x-systemd.device-timeout=40s 0 2
 ";
 const WITHOUT: &str = "/dev/disk/by-id/virtio-plain /mnt/plain ext4 defaults 0 2\n";
-/// Most that Forebay may add to a boot, for each second that the boot takes without it: on a
-/// machine of our days 2 s, and software emulation is slower by as much as its boot is.
-const ADDED_MAX: f64 = 0.35;
+/// Seconds that Forebay may add to a boot.
+const ADDED_MAX: f64 = 2.0;
+/// And the same for each second that the boot takes without it: software emulation is slower by
+/// as much, and varies with what else its machine does.
+const ADDED_SHARE_MAX: f64 = 1.5;
 
 fn life(guest: &Guest) -> Result<()> {
     let state = run_for("systemctl", &["is-system-running", "--wait"], BOOT_LIMIT);
@@ -103,12 +105,14 @@ fn make() -> Result<()> {
     fs::write(FSTAB, WITHOUT).context("write the table of file systems")
 }
 
-/// When a mount was there, in seconds since the kernel started.
+/// When a mount was there, in seconds since systemd started.
 fn mounted_at(unit: &str) -> Result<f64> {
     let text = show(unit, "ActiveEnterTimestampMonotonic")?;
-    let microseconds: f64 = text.parse().with_context(|| format!("{unit} was not mounted"))?;
-    ensure!(microseconds > 0.0, "{unit} was not mounted");
-    Ok(microseconds / 1e6)
+    let mounted: f64 = text.parse().with_context(|| format!("{unit} was not mounted"))?;
+    ensure!(mounted > 0.0, "{unit} was not mounted");
+    let own = ["show", "--value", "--property", "UserspaceTimestampMonotonic"];
+    let started: f64 = run("systemctl", &own)?.trim().parse().context("when systemd started")?;
+    Ok((mounted - started) / 1e6)
 }
 
 fn compare() -> Result<()> {
@@ -137,7 +141,8 @@ fn boot() -> Result<()> {
     ensure!(show("forebayd", "NFileDescriptorStore")? == "1", "the loop device's file is held");
     stuck()?;
     writers.into_iter().try_for_each(end_writer)?;
-    ensure!(added < ADDED_MAX * before, "a boot takes {added:.2} s longer, of {before:.2} s");
+    let allowed = ADDED_MAX.max(ADDED_SHARE_MAX * before);
+    ensure!(added < allowed, "a boot takes {added:.2} s longer than {before:.2} s");
     keep("first")
 }
 
