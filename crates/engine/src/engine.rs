@@ -96,7 +96,7 @@ pub struct Engine {
     /// Requests that wait for recovery.
     pub(crate) early: Vec<u64>,
     pub(crate) early_commands: Vec<(CommandId, Command)>,
-    pub(crate) cache_flush: CacheFlush,
+    pub(crate) cache_flush: flush::CacheFlush,
     pub(crate) opening: Option<Box<open::Opening>>,
     pub(crate) reclaim: reclaim::Reclaim,
     pub(crate) writeback: writeback::Writeback,
@@ -119,21 +119,6 @@ pub struct Engine {
     pub(crate) distrusted: bool,
     pub(crate) stats: PoolStats,
     pub(crate) deadline: Option<Time>,
-}
-
-/// FLUSHes of the cache devices.
-#[derive(Debug, Default)]
-pub(crate) struct CacheFlush {
-    /// Device FLUSHes that have not ended.
-    pub(crate) pending: u32,
-    /// What becomes durable when they all have.
-    pub(crate) covers: u64,
-    /// As above, in the order of all records.
-    pub(crate) covers_seq: u64,
-    /// Positions that somebody wants durable.
-    pub(crate) wanted: std::collections::BTreeSet<u64>,
-    /// By device: the one FLUSH that is under way, and what the next is for.
-    pub(crate) turns: Vec<flush::Turn>,
 }
 
 impl Engine {
@@ -178,7 +163,7 @@ impl Engine {
             behind_room: Vec::new(),
             early: Vec::new(),
             early_commands: Vec::new(),
-            cache_flush: CacheFlush::default(),
+            cache_flush: flush::CacheFlush::default(),
             opening: None,
             reclaim: reclaim::Reclaim::default(),
             writeback: writeback::Writeback::default(),

@@ -65,6 +65,9 @@ pub const CROWDED_SHARE: usize = 2;
 pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
 /// Dirty blocks of a writeback slice that keeps clients' reads waiting.
 pub const WRITEBACK_ALONE_BLOCKS: usize = 512;
+/// Reads of an origin from which on they wait for such a slice. Fewer go on beside it: they have
+/// not been waiting for one another.
+pub const HOLD_READS_MIN: u32 = 8;
 /// Longest time that reads of an origin wait for a writeback slice.
 pub const HOLD_NS_MAX: u64 = 2_000_000_000;
 /// Dirty blocks of a writeback slice whose end is waited for.

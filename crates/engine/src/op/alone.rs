@@ -1,10 +1,11 @@
-//! Writeback while clients keep the origin busy: a slice is short and has the origin for itself.
-//! Reads of the origin wait for its end. A disk whose head travels between reads and the sweep
-//! would need several times as long for both.
+//! Writeback while clients keep the origin busy: a slice is short, and clients then have the origin
+//! for a while. Where their reads queue there, the slice has the origin for itself, and they wait
+//! for its end: a disk whose head travels between reads and the sweep would need several times as
+//! long for both. A few reads go on beside it: waiting would cost them more than it saves.
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::HOLD_NS_MAX;
+use crate::limits::{HOLD_NS_MAX, HOLD_READS_MIN};
 use crate::op::writeback::Slice;
 
 impl Engine {
@@ -13,8 +14,8 @@ impl Engine {
         self.reclaim.starves || !self.stalled.is_empty()
     }
 
-    /// Whether a slice of this volume should have the origin for itself: clients use it, and dirty
-    /// blocks crowd out what they read.
+    /// Whether a slice of this volume should be short: clients use the origin, and dirty blocks
+    /// crowd out what they read.
     pub(super) fn wants_alone(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
         let busy = self.now.saturating_sub(volume.origin_used) <= self.tuning.idle_ns / 50;
@@ -22,9 +23,18 @@ impl Engine {
         busy && !asked
     }
 
+    /// Whether reads of the origin wait for the end of a slice that begins now.
+    pub(super) fn would_hold(&self, id: VolumeId) -> bool {
+        self.wants_alone(id) && self.vol(id).origin_reads >= HOLD_READS_MIN
+    }
+
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
     pub(crate) fn send_or_hold(&mut self, volume: VolumeId, read: Effect) {
-        let holds = |slice: &Slice| slice.alone && slice.volume == volume;
+        let now = self.now;
+        let reading = self.vol_mut(volume);
+        reading.origin_used = now;
+        reading.origin_reads += 1;
+        let holds = |slice: &Slice| slice.holds && slice.volume == volume;
         match self.writeback.slice.as_ref().is_some_and(holds) && !self.hold_is_over() {
             true => {
                 self.stats.reads_held += 1;

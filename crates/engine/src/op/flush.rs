@@ -5,10 +5,26 @@
 //! more.
 
 use crate::Mutant;
-use crate::engine::{CacheFlush, Engine};
+use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::FLUSH_RETRY_NS;
 use crate::op::{Op, Stage};
+use std::collections::BTreeSet;
+
+/// FLUSHes of the cache devices.
+#[derive(Debug, Default)]
+pub(crate) struct CacheFlush {
+    /// Device FLUSHes that have not ended.
+    pub(crate) pending: u32,
+    /// What becomes durable when they all have.
+    pub(crate) covers: u64,
+    /// As above, in the order of all records.
+    pub(crate) covers_seq: u64,
+    /// Positions that somebody wants durable.
+    pub(crate) wanted: BTreeSet<u64>,
+    /// By device: the one FLUSH that is under way, and what the next is for.
+    pub(crate) turns: Vec<Turn>,
+}
 
 /// What a FLUSH of a cache device is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,8 +156,8 @@ impl Engine {
         self.out.push(Effect::Flush { op, target: Target::Cache(device) });
     }
 
-    /// A device's FLUSH has ended. After one that failed, the device may have dropped what it should
-    /// have made durable, and a second would succeed without it: none is tried again.
+    /// A device's FLUSH has ended. After one that failed, the device may have dropped what it
+    /// should have made durable, and a second would succeed without it: none is tried again.
     pub(crate) fn device_flushed(&mut self, device: DeviceId, result: Result<(), IoError>) {
         let again = result.is_err() && self.is(Mutant::FlushTriedAgain);
         let turn = &mut self.cache_flush.turns[usize::from(device.0)];

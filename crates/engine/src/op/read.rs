@@ -368,10 +368,8 @@ impl Engine {
     }
 
     fn read_origin_run(&mut self, mut run: OriginRun) {
-        let now = self.now;
         let req = self.reqs.get_mut(run.req).expect("under way");
         let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
-        volume.origin_used = now;
         let id = volume.id;
         let offset = (run.key - volume.base) * BLOCK_SIZE as u64;
         let len = (run.blocks * BLOCK_SIZE as u64).min(volume.bytes - offset) as usize;
@@ -409,6 +407,7 @@ impl Engine {
         }
         let req = self.reqs.get_mut(name).expect("under way");
         let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        volume.origin_reads -= 1;
         match result {
             Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
             Ok(()) => {

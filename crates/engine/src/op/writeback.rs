@@ -61,8 +61,10 @@ pub(crate) struct Slice {
     grows: bool,
     /// When it began.
     pub(super) since: Time,
-    /// Clients' reads of the origin wait for its end.
+    /// It is short, because clients use the origin.
     pub(super) alone: bool,
+    /// Clients' reads of the origin wait for its end.
+    pub(super) holds: bool,
     /// Origin writes that must be durable, and FLUSHes that had failed, once all runs have ended.
     flush: Option<(u64, u64)>,
 }
@@ -180,6 +182,7 @@ impl Engine {
                 grows: true,
                 since: self.now,
                 alone,
+                holds: self.would_hold(id),
                 flush: None,
             });
             return;
