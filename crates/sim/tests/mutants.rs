@@ -10,7 +10,7 @@ use forebay_sim::{Options, run_seed};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A bug must be caught within so many seeds.
-const SEEDS_MAX: u64 = 10_000;
+const SEEDS_MAX: u64 = 16_000;
 
 /// Bugs that so few seeds do not catch. Free segments are used oldest first: in a pool this small
 /// none is emptied, freed and used again within one scan of the index.
