@@ -192,6 +192,8 @@ pub struct PoolStats {
     pub write_stalls: u64,
     /// Reads of an origin that waited for a writeback slice to end.
     pub reads_held: u64,
+    /// Times that such reads went on before the slice had ended, because it took too long.
+    pub holds_cut: u64,
     /// Whether a cache device has failed.
     pub degraded: bool,
 }

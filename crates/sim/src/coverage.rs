@@ -47,6 +47,7 @@ impl Coverage {
         self.add("records", stats.records);
         self.add("write stalls", stats.write_stalls);
         self.add("reads held", stats.reads_held);
+        self.add("holds cut short", stats.holds_cut);
         self.add("blocks reinserted", stats.reinsert_bytes / forebay_format::BLOCK_SIZE as u64);
         self.add("blocks filled", stats.fill_bytes / forebay_format::BLOCK_SIZE as u64);
         self.add("blocks mirrored", stats.mirror_bytes / forebay_format::BLOCK_SIZE as u64);

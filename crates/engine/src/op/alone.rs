@@ -5,27 +5,13 @@
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::{HOLD_NS_MAX, HOLD_READS_MIN};
+use crate::limits::HOLD_NS_MAX;
 use crate::op::writeback::Slice;
 
 impl Engine {
     /// Whether somebody waits for the room that clean blocks give.
     pub(super) fn room_is_wanted(&self) -> bool {
         self.reclaim.starves || !self.stalled.is_empty()
-    }
-
-    /// Whether a slice of this volume should be short: clients use the origin, and dirty blocks
-    /// crowd out what they read.
-    pub(super) fn wants_alone(&self, id: VolumeId) -> bool {
-        let volume = self.vol(id);
-        let busy = self.now.saturating_sub(volume.origin_used) <= self.tuning.idle_ns / 50;
-        let asked = volume.draining() || volume.urgent || !volume.mode.plan().write_dirty;
-        busy && !asked
-    }
-
-    /// Whether reads of the origin wait for the end of a slice that begins now.
-    pub(super) fn would_hold(&self, id: VolumeId) -> bool {
-        self.wants_alone(id) && self.vol(id).origin_reads >= HOLD_READS_MIN
     }
 
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
@@ -56,7 +42,8 @@ impl Engine {
     }
 
     pub(crate) fn release_reads(&mut self) {
-        if self.hold_is_over() {
+        if !self.writeback.held.is_empty() && self.hold_is_over() {
+            self.stats.holds_cut += u64::from(self.writeback.busy());
             self.out.append(&mut self.writeback.held);
         }
     }

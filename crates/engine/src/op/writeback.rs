@@ -14,7 +14,7 @@ use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::op::Stage;
-use crate::policy::writeback::{Situation, due};
+use crate::policy::writeback::{Situation, due, holds_reads, is_short};
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -156,10 +156,14 @@ impl Engine {
             let at = (self.writeback.turn + step) % count;
             let Some(volume) = self.volumes[at].as_deref() else { continue };
             let id = volume.id;
-            if volume.dirty.is_empty() || volume.offline.is_some() || !self.writeback_due(id) {
+            if volume.dirty.is_empty() || volume.offline.is_some() {
                 continue;
             }
-            let alone = self.wants_alone(id);
+            let situation = self.situation(id);
+            if !due(&situation, &self.tuning) {
+                continue;
+            }
+            let alone = is_short(&situation, &self.tuning);
             if alone && self.now < self.writeback.rests_until && !self.room_is_wanted() {
                 continue;
             }
@@ -182,16 +186,16 @@ impl Engine {
                 grows: true,
                 since: self.now,
                 alone,
-                holds: self.would_hold(id),
+                holds: holds_reads(&situation, &self.tuning),
                 flush: None,
             });
             return;
         }
     }
 
-    fn writeback_due(&self, id: VolumeId) -> bool {
+    fn situation(&self, id: VolumeId) -> Situation {
         let volume = self.vol(id);
-        let situation = Situation {
+        Situation {
             dirty_share: self.dirty_share(),
             draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
             reclaim_starves: self.reclaim.starves,
@@ -199,8 +203,8 @@ impl Engine {
             crowded: self.segments.free_count() * CROWDED_SHARE < self.segments.table.len(),
             origin_idle_ns: self.now.saturating_sub(volume.origin_used),
             write_idle_ns: self.now.saturating_sub(volume.written_at),
-        };
-        due(&situation, &self.tuning)
+            origin_reads: volume.origin_reads,
+        }
     }
 
     /// Adds the next dirty blocks to the slice, up to the end of the volume. It ends early when
@@ -217,10 +221,11 @@ impl Engine {
             _ => usize::MAX,
         };
         let most = most.min(self.tuning.writeback_slice_blocks);
+        let situation = self.situation(id);
         let ends = self.writeback.abandoned
             || !self.behind_writeback.is_empty()
-            || !self.writeback_due(id)
-            || (!slice.alone && self.wants_alone(id));
+            || !due(&situation, &self.tuning)
+            || (!slice.alone && is_short(&situation, &self.tuning));
         let items = match ends {
             true => Vec::new(),
             false => self.select(id, most.saturating_sub(blocks)),

@@ -1,6 +1,7 @@
 //! When dirty blocks are sent home, and how far writers are slowed down.
 
 use crate::event::Time;
+use crate::limits::HOLD_READS_MIN;
 use crate::settings::Tuning;
 
 /// What the choice looks at.
@@ -20,6 +21,20 @@ pub struct Situation {
     pub origin_idle_ns: u64,
     /// Nanoseconds since a client last wrote to the volume.
     pub write_idle_ns: u64,
+    /// Clients' reads of the origin that have not ended.
+    pub origin_reads: u32,
+}
+
+/// Whether a slice should be short, with a rest behind it: clients use the origin, and nobody waits
+/// for the volume's writeback.
+pub fn is_short(situation: &Situation, tuning: &Tuning) -> bool {
+    !situation.draining && situation.origin_idle_ns <= tuning.idle_ns / 50
+}
+
+/// Whether reads of the origin wait for the end of a slice that begins now. A few do not: waiting
+/// would cost them more than it saves.
+pub fn holds_reads(situation: &Situation, tuning: &Tuning) -> bool {
+    is_short(situation, tuning) && situation.origin_reads >= HOLD_READS_MIN
 }
 
 /// Whether to send home a slice now.
@@ -70,6 +85,7 @@ mod tests {
             over_target_ns: 1 << 30,
             origin_idle_ns: 0,
             write_idle_ns: 0,
+            origin_reads: 1,
         };
         assert!(!due(&calm, &tuning));
         assert!(due(&Situation { origin_idle_ns: 1 << 30, ..calm }, &tuning));
@@ -79,5 +95,27 @@ mod tests {
         assert!(due(&Situation { draining: true, ..calm }, &tuning));
         assert!(due(&Situation { crowded: true, ..calm }, &tuning));
         assert!(!due(&Situation { crowded: true, dirty_share: 0.04, ..calm }, &tuning));
+    }
+
+    #[test]
+    fn slices_are_short_while_clients_use_the_origin_and_hold_many_reads_but_not_few() {
+        let tuning = Tuning::default();
+        let busy = Situation {
+            dirty_share: 0.3,
+            draining: false,
+            reclaim_starves: false,
+            crowded: true,
+            over_target_ns: 0,
+            origin_idle_ns: 0,
+            write_idle_ns: 0,
+            origin_reads: HOLD_READS_MIN,
+        };
+        assert!(is_short(&busy, &tuning) && holds_reads(&busy, &tuning));
+        let few = Situation { origin_reads: HOLD_READS_MIN - 1, ..busy };
+        assert!(is_short(&few, &tuning) && !holds_reads(&few, &tuning));
+        let draining = Situation { draining: true, ..busy };
+        assert!(!is_short(&draining, &tuning) && !holds_reads(&draining, &tuning));
+        let idle = Situation { origin_idle_ns: 1 << 30, ..busy };
+        assert!(!is_short(&idle, &tuning) && !holds_reads(&idle, &tuning));
     }
 }
