@@ -12,6 +12,7 @@ mod root;
 mod scenario;
 mod served;
 
+use crate::bench::daemon::Directory;
 use anyhow::{Context, Result, bail, ensure};
 use disk::Disk;
 use packages::{Kernel, Packages};
@@ -127,7 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let todo = lab.prepare(&kernels, arguments)?;
     let (mut passed, mut failed) = lab.run_all(&todo, arguments)?;
     if arguments.only.is_empty() || arguments.only.iter().any(|name| name == MACHINE_DISK) {
-        match machine_disk::run(&packages) {
+        match machine_disk::run(&packages, lab.own_programs()?) {
             Ok(()) => passed += 1,
             Err(error) => failed.push(format!("{MACHINE_DISK}: {error:#}")),
         }
@@ -269,8 +270,8 @@ impl Lab<'_> {
     /// Writes the initramfs that boots a whole system with what is tested, and returns its path.
     fn initramfs_for_root(&self, kernel: &Kernel, refresh: bool) -> Result<()> {
         root::find_or_make(self.cache, self.packages, refresh)?;
-        let directory = Directory::create("payload")?;
-        let payload = &directory.0;
+        let directory = Directory::create(None, "vm-payload")?;
+        let payload = directory.path();
         crate::install::put(self.programs, payload)?;
         let ours = self.programs.iter().find(|(name, _)| *name == "xtask");
         let (_, xtask) = ours.context("xtask was built")?;
@@ -312,8 +313,8 @@ impl Lab<'_> {
     /// A prompt, with the disks of most scenarios.
     fn shell(&self, kernel: &Kernel) -> Result<()> {
         let initramfs = self.initramfs(kernel)?;
-        let directory = Directory::create("shell")?;
-        let disks = serve(scenario::find("nbd").map_or(&[], |s| s.disks), &directory.0)?;
+        let directory = Directory::create(None, "vm-shell")?;
+        let disks = serve(scenario::find("nbd").map_or(&[], |s| s.disks), directory.path())?;
         let machine = self.machine(kernel, &initramfs, &disks, "forebay.scenario=shell".into());
         let status = machine.command(true)?.status().context("start QEMU")?;
         ensure!(status.success(), "QEMU ended: {status}");
@@ -337,10 +338,10 @@ impl Lab<'_> {
     /// Runs a scenario: as many boots as it has power cuts or restarts, and one. The inner error
     /// says what failed in the guest.
     fn run(&self, scenario: &Scenario, kernel: &Kernel, seed: u64) -> Result<Result<(), String>> {
-        let directory = Directory::create(&format!("{}-{}", scenario.name, kernel.name))?;
-        let disks = serve(scenario.disks, &directory.0)?;
+        let directory = Directory::create(None, &format!("vm-{}-{}", scenario.name, kernel.name))?;
+        let disks = serve(scenario.disks, directory.path())?;
         let image = self.cache.join(root::IMAGE);
-        let layer = scenario.system.map(|_| root::layer(self.packages, &image, &directory.0));
+        let layer = scenario.system.map(|_| root::layer(self.packages, &image, directory.path()));
         let layer = layer.transpose()?;
         let served = match scenario.served {
             true => Some(Served::start(SERVED, kernel.name, self.own_programs()?)?),
@@ -404,23 +405,4 @@ fn plan_seed(seed: u64, life: u64, disk: u64) -> u64 {
 
 fn serve(disks: &[(&'static str, usize)], directory: &Path) -> Result<Vec<Disk>> {
     disks.iter().map(|(name, mib)| Disk::serve(name, mib << 20, directory)).collect()
-}
-
-/// A directory for sockets, which goes away with it.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn create(name: &str) -> Result<Directory> {
-        let path = std::env::temp_dir().join(format!("forebay-vm-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-        Ok(Directory(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Best effort: what is left lies among temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -7,8 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the daemon.
+/// Time between two looks at a daemon that is not ready, and at one that is.
 const INTERVAL: Duration = Duration::from_millis(100);
+const READY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two looks at how many volumes are served.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 /// When a pool takes longer to open, the machine goes on to start without it. Below the
@@ -91,7 +92,8 @@ impl Manager {
                     self.tell("WATCHDOG=1");
                 }
             }
-            std::thread::sleep(INTERVAL);
+            let often = self.watchdog.map_or(READY_INTERVAL, |watchdog| watchdog / 4);
+            std::thread::sleep(if ready { often.min(READY_INTERVAL) } else { INTERVAL });
         }
     }
 }

@@ -361,6 +361,11 @@ impl Supervisor {
         })
     }
 
+    /// Where a file or directory of ours lies that does not outlive the machine.
+    fn beside_sockets(&self, name: &str) -> PathBuf {
+        self.nbd_socket.with_file_name(name)
+    }
+
     /// Stops everything in order: jobs end, checkpoints are written, pools are marked clean.
     pub fn shutdown(&self) {
         self.stopping.store(true, Ordering::Relaxed);

@@ -6,8 +6,8 @@
 //! apart.
 
 use super::daemon::{Daemon, Directory};
-use super::results::{Results, Target};
-use super::spindle::{PRESET, add_spindle, row};
+use super::results::{Results, Row, Target};
+use super::spindle::{PRESET, add_spindle};
 use super::{fio, ratios};
 use anyhow::Result;
 use std::time::Instant;
@@ -37,12 +37,12 @@ pub fn run(results: &mut Results) -> Result<()> {
     }
     let quotients = ratios(&home_rounds, &bare_rounds);
     let note = format!("preset {PRESET}, 4 KiB random writes over 4 GiB, depth 64");
-    results.row(row("bare spindle, random writes", bare_rounds, "IOPS", Target::None, &note));
+    results.row(Row::new("bare spindle, random writes", bare_rounds, "IOPS", Target::None, &note));
     let note =
         "32,768 writes, one in 128 KiB of the disk, from the first one to the end of the drain";
-    results.row(row("dirty burst sent home", home_rounds, "blocks/s", Target::None, note));
+    results.row(Row::new("dirty burst sent home", home_rounds, "blocks/s", Target::None, note));
     let what = "dirty burst sent home / bare spindle";
-    results.row(row(what, quotients, "×", Target::AtLeast(5.0), "round by round"));
+    results.row(Row::new(what, quotients, "×", Target::AtLeast(5.0), "round by round"));
     Ok(())
 }
 

@@ -96,25 +96,18 @@ fn rounds(results: &mut Results, daemon: &Daemon, ours: &Path, bare: &Path) -> R
     let volume = daemon.forebay(&["volume", "show", "hit", "-o", "json"])?;
     let words = ["forebay", "volume", "show", "hit", "-o", "json"].map(String::from);
     results.raw("fuse-volume.json", &words, &volume)?;
-    let row = |what: &str, values, unit, target, note: &str| Row {
-        what: what.into(),
-        values,
-        unit,
-        target,
-        note: note.into(),
-    };
     let rate = ratios(&deep.0, &deep.1);
     let note = "io_uring, direct, 4 KiB random reads, depth 32, 256 MiB, all hits";
-    results.row(row("loop over FUSE, Forebay", deep.0, "IOPS", Target::None, note));
-    results.row(row("loop over a tmpfs file", deep.1, "IOPS", Target::None, "same run"));
+    results.row(Row::new("loop over FUSE, Forebay", deep.0, "IOPS", Target::None, note));
+    results.row(Row::new("loop over a tmpfs file", deep.1, "IOPS", Target::None, "same run"));
     let what = "loop over FUSE / loop over a tmpfs file";
     let note = "round by round; the classic transport";
-    results.row(row(what, rate, "×", Target::AtLeast(0.8), note));
+    results.row(Row::new(what, rate, "×", Target::AtLeast(0.8), note));
     let note = "the whole daemon, user and system";
-    results.row(row("processor time a request", deep.2, "µs", Target::AtMost(2.5), note));
+    results.row(Row::new("processor time a request", deep.2, "µs", Target::AtMost(2.5), note));
     let rate = ratios(&alone.0, &alone.1);
-    results.row(row("depth 1, Forebay", alone.0, "IOPS", Target::None, ""));
-    results.row(row("depth 1, bare", alone.1, "IOPS", Target::None, ""));
-    results.row(row("depth 1, Forebay / bare", rate, "×", Target::None, "round by round"));
+    results.row(Row::new("depth 1, Forebay", alone.0, "IOPS", Target::None, ""));
+    results.row(Row::new("depth 1, bare", alone.1, "IOPS", Target::None, ""));
+    results.row(Row::new("depth 1, Forebay / bare", rate, "×", Target::None, "round by round"));
     Ok(())
 }

@@ -109,26 +109,19 @@ pub fn run(results: &mut Results) -> Result<()> {
 }
 
 fn add_rows(results: &mut Results, ours: Server, theirs: Server) {
-    let row = |what: &str, values, unit, target, note: &str| Row {
-        what: what.into(),
-        values,
-        unit,
-        target,
-        note: note.into(),
-    };
     let (rate, time) =
         (ratios(&ours.iops, &theirs.iops), ratios(&theirs.processor, &ours.processor));
     let note = "unix socket, 4 KiB random reads, depth 32, 256 MiB, all hits";
-    results.row(row("NBD read hit, Forebay", ours.iops, "IOPS", Target::None, note));
-    results.row(row("the same, nbdkit memory", theirs.iops, "IOPS", Target::None, "same run"));
+    results.row(Row::new("NBD read hit, Forebay", ours.iops, "IOPS", Target::None, note));
+    results.row(Row::new("the same, nbdkit memory", theirs.iops, "IOPS", Target::None, "same run"));
     let note = "round by round; nbd-volume.json says where the hits came from";
     let what = "NBD read hit, Forebay / nbdkit memory";
-    results.row(row(what, rate, "×", Target::AtLeast(1.0), note));
+    results.row(Row::new(what, rate, "×", Target::AtLeast(1.0), note));
     let what = "processor time a request, Forebay";
     let note = "the whole daemon, user and system";
-    results.row(row(what, ours.processor, "µs", Target::None, note));
+    results.row(Row::new(what, ours.processor, "µs", Target::None, note));
     let what = "processor time a request, nbdkit memory";
-    results.row(row(what, theirs.processor, "µs", Target::None, "all its threads"));
+    results.row(Row::new(what, theirs.processor, "µs", Target::None, "all its threads"));
     let what = "processor time a request, nbdkit memory / Forebay";
-    results.row(row(what, time, "×", Target::None, "round by round"));
+    results.row(Row::new(what, time, "×", Target::None, "round by round"));
 }

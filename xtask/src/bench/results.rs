@@ -51,6 +51,19 @@ pub struct Row {
     pub note: String,
 }
 
+impl Row {
+    /// A line.
+    pub fn new(
+        what: &str,
+        values: Vec<f64>,
+        unit: &'static str,
+        target: Target,
+        note: &str,
+    ) -> Row {
+        Row { what: what.into(), values, unit, target, note: note.into() }
+    }
+}
+
 /// The directory of one run, while it grows.
 pub struct Results {
     directory: PathBuf,

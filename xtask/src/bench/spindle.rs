@@ -46,15 +46,21 @@ pub fn run(results: &mut Results) -> Result<()> {
     let quotients = ratios(&cached_rounds, &bare_rounds);
     let of_fast = ratios(&cached_rounds, &fast_rounds);
     let note = format!("preset {PRESET}, 4 KiB, 75 % reads, depth 64, over 1 GiB");
-    results.row(row("75/25 on the bare spindle", bare_rounds, "IOPS", Target::None, &note));
+    results.row(Row::new("75/25 on the bare spindle", bare_rounds, "IOPS", Target::None, &note));
     let note = "all of the 1 GiB is in the cache; writeback runs meanwhile";
-    results.row(row("75/25 cached, write-back, warm", cached_rounds, "IOPS", Target::None, note));
+    results.row(Row::new(
+        "75/25 cached, write-back, warm",
+        cached_rounds,
+        "IOPS",
+        Target::None,
+        note,
+    ));
     let note = "a file on the same disk as the cache device, io_uring, past the page cache";
-    results.row(row("75/25 on the bare fast device", fast_rounds, "IOPS", Target::None, note));
+    results.row(Row::new("75/25 on the bare fast device", fast_rounds, "IOPS", Target::None, note));
     let what = "75/25 cached and warm / bare spindle";
-    results.row(row(what, quotients, "×", Target::AtLeast(40.0), "round by round"));
+    results.row(Row::new(what, quotients, "×", Target::AtLeast(40.0), "round by round"));
     let what = "75/25 cached and warm / bare fast device";
-    results.row(row(what, of_fast, "×", Target::None, "round by round"));
+    results.row(Row::new(what, of_fast, "×", Target::None, "round by round"));
     Ok(())
 }
 
@@ -69,9 +75,4 @@ pub fn add_spindle(daemon: &Daemon, directory: &Directory, name: &str, mode: &st
     let device = device.to_str().context("a path of text")?;
     let add = ["cache", &origin, "--with", device, "--mode", mode, "--name", name, "--yes"];
     daemon.forebay(&add).map(drop)
-}
-
-/// One line of the summary.
-pub fn row(what: &str, values: Vec<f64>, unit: &'static str, target: Target, note: &str) -> Row {
-    Row { what: what.into(), values, unit, target, note: note.into() }
 }

@@ -48,18 +48,11 @@ pub fn run(results: &mut Results) -> Result<()> {
         results.raw(&format!("vhost-{round}-alone.txt"), &words, &said)?;
         alone.push((REQUESTS / 20) as f64 / seconds(&said)?);
     }
-    let row = |what: &str, values, unit, target, note: &str| Row {
-        what: what.into(),
-        values,
-        unit,
-        target,
-        note: note.into(),
-    };
     let note = "qemu-img bench, 4 KiB reads, depth 32, 256 MiB, all hits, one queue";
-    results.row(row("vhost-user-blk", rates, "IOPS", Target::AtLeast(250_000.0), note));
+    results.row(Row::new("vhost-user-blk", rates, "IOPS", Target::AtLeast(250_000.0), note));
     let note = "the whole daemon, user and system";
-    results.row(row("processor time a request", costs, "µs", Target::AtMost(2.0), note));
-    results.row(row("depth 1", alone, "IOPS", Target::None, ""));
+    results.row(Row::new("processor time a request", costs, "µs", Target::AtMost(2.0), note));
+    results.row(Row::new("depth 1", alone, "IOPS", Target::None, ""));
     Ok(())
 }
 

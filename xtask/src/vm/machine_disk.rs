@@ -3,10 +3,10 @@
 
 use super::packages::Packages;
 use crate::bench::daemon::{Daemon, Directory};
-use crate::command::{cargo, output};
+use crate::command::output;
 use anyhow::{Result, ensure};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MIB: u64 = 1 << 20;
@@ -46,14 +46,13 @@ fn io(packages: &Packages, socket: &Path, commands: &[&str]) -> Result<()> {
 ///
 /// # Errors
 /// If anything is not as it was written.
-pub fn run(packages: &Packages) -> Result<()> {
-    cargo(&["build", "--release", "-p", "forebay-daemon", "-p", "forebay-cli"])?;
+pub fn run(packages: &Packages, programs: [PathBuf; 2]) -> Result<()> {
     let directory = Directory::create(None, "machine-disk")?;
     let origin = directory.file("origin", 0)?;
     fs::write(&origin, vec![OLD; ORIGIN_BYTES as usize])?;
     let cache = directory.file("cache", 128 * MIB)?;
     let (origin, cache) = (origin.display().to_string(), cache.display().to_string());
-    let mut daemon = Daemon::start(&directory, &[])?;
+    let mut daemon = Daemon::start_built(&directory, &[], programs)?;
     let socket = daemon.state().join("vhost/disk.sock");
     let new = ["cache", &origin, "--with", &cache, "--name", "disk", "--mode", "writeback"];
     daemon.forebay(&[&new[..], &["--yes", "--export", "vhost-user"]].concat())?;

@@ -46,6 +46,19 @@ impl Scenario {
     }
 }
 
+/// What most scenarios have in common.
+const USUALLY: Scenario = Scenario {
+    name: "",
+    about: "",
+    limit_seconds: 180,
+    disks: USUAL,
+    cuts: 0,
+    without: None,
+    served: false,
+    system: None,
+    run: guest::nbd::run,
+};
+
 /// All scenarios, in the order in which they run: the longest first, so that others run beside it.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -53,143 +66,96 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "Debian with the unit: boot, kill, upgrade, watchdog, reboot, no cache disk",
         limit_seconds: 300,
         disks: &[("pool", 64), ("origin", 96), ("second", 64), ("plain", 64)],
-        cuts: 0,
-        without: None,
-        served: false,
         system: Some(System { restarts: 4, absent: ("pool", 3) }),
         run: guest::systemd::run_scenario,
+        ..USUALLY
     },
     Scenario {
         name: "nbd",
         about: "pool and origin on virtio disks, fio verify over NBD, kill -9, detach, compare",
-        limit_seconds: 180,
-        disks: USUAL,
-        cuts: 0,
-        without: None,
-        served: false,
-        system: None,
         run: guest::nbd::run,
+        ..USUALLY
     },
     Scenario {
         name: "ublk-port",
         about: "the host's own tests of ublk: both ways to copy, hand-over, quiesce, resize",
-        limit_seconds: 180,
         disks: &[],
-        cuts: 0,
-        without: None,
-        served: false,
-        system: None,
         run: guest::ublk::port,
+        ..USUALLY
     },
     Scenario {
         name: "ublk-killed",
         about: "ext4 on ublk, kill -9 under a writer, twice; discard, zeroes, detach, fsck",
         limit_seconds: 240,
-        disks: USUAL,
-        cuts: 0,
-        without: None,
-        served: false,
-        system: None,
         run: guest::ublk::killed,
+        ..USUALLY
     },
     Scenario {
         name: "ublk-replaced",
         about: "ext4 on ublk, the daemon ends in order under a writer, twice",
         limit_seconds: 240,
-        disks: USUAL,
-        cuts: 0,
-        without: None,
-        served: false,
-        system: None,
         run: guest::ublk::replaced,
+        ..USUALLY
     },
     Scenario {
         name: "nbd-kernel",
         about: "ext4 on /dev/nbdN, kill -9 under a writer, twice; discard, zeroes, detach, fsck",
         limit_seconds: 240,
-        disks: USUAL,
-        cuts: 0,
-        without: None,
-        served: false,
-        system: None,
         run: guest::ublk::nbd_killed,
+        ..USUALLY
     },
     Scenario {
         name: "ublk-user",
         about: "a daemon without rights makes a device",
         limit_seconds: 120,
-        disks: USUAL,
-        cuts: 0,
-        without: None,
-        served: false,
-        system: None,
         run: guest::ublk::unprivileged,
+        ..USUALLY
     },
     Scenario {
         name: "ublk-missing",
         about: "without the driver the message says what to do",
         limit_seconds: 150,
-        disks: USUAL,
-        cuts: 0,
         without: Some("ublk_drv"),
-        served: false,
-        system: None,
         run: guest::ublk::missing,
+        ..USUALLY
     },
     Scenario {
         name: "vhost-user",
         about: "a guest's disk from a daemon of the host, which is killed under a writer, twice",
         limit_seconds: 240,
         disks: &[],
-        cuts: 0,
-        without: None,
         served: true,
-        system: None,
         run: guest::vhost::run,
+        ..USUALLY
     },
     Scenario {
         name: "power-cut",
         about: "writes over NBD, the power is cut three times, all that was flushed is there",
-        limit_seconds: 180,
-        disks: USUAL,
         cuts: 3,
-        without: None,
-        served: false,
-        system: None,
         run: guest::power::run,
+        ..USUALLY
     },
     Scenario {
         name: "power-cut-ublk",
         about: "the same with direct writes to a block device of ublk",
-        limit_seconds: 180,
-        disks: USUAL,
         cuts: 2,
-        without: None,
-        served: false,
-        system: None,
         run: guest::power::run_ublk,
+        ..USUALLY
     },
     Scenario {
         name: "power-cut-ext4",
         about: "an ext4 on ublk; after each cut it is whole and has each synced file",
-        limit_seconds: 180,
-        disks: USUAL,
         cuts: 2,
-        without: None,
-        served: false,
-        system: None,
         run: guest::fsck::ext4,
+        ..USUALLY
     },
     Scenario {
         name: "power-cut-xfs",
         about: "the same with xfs",
-        limit_seconds: 180,
         disks: &[("state", 48), ("pool", 64), ("origin", 320)],
         cuts: 2,
-        without: None,
-        served: false,
-        system: None,
         run: guest::fsck::xfs,
+        ..USUALLY
     },
 ];
 

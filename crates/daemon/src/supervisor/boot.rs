@@ -20,7 +20,7 @@ impl Supervisor {
     /// without what it held, so it is worth a moment; but only when the machine starts: what is
     /// missing later stays so.
     pub(super) fn wait_for_disks(&self, pools: &[PoolState]) {
-        let mark = self.nbd_socket.with_file_name(STARTED);
+        let mark = self.beside_sockets(STARTED);
         if !self.is_system || mark.exists() {
             return;
         }

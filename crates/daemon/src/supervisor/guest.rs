@@ -39,7 +39,7 @@ impl Supervisor {
             ApiError::failed(format!("the vhost-user socket of volume {name}: {error}"))
                 .action("or reach the volume by NBD: --export nbd")
         };
-        let dir = self.nbd_socket.with_file_name("vhost");
+        let dir = self.beside_sockets("vhost");
         fs::create_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
         let path = dir.join(format!("{name}.sock"));
         let listener = bind(&path).map_err(|error| failed(format!("{error:#}")))?;

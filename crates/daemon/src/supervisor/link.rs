@@ -40,13 +40,13 @@ impl Supervisor {
     }
 
     fn udev_note(&self, device: &Path) -> PathBuf {
-        let dir = self.nbd_socket.with_file_name(UDEV);
+        let dir = self.beside_sockets(UDEV);
         dir.join(device.file_name().unwrap_or_default())
     }
 
     /// Removes what was written down for devices that are gone: others may get their numbers.
     pub(super) fn udev_prune(&self) {
-        let notes = fs::read_dir(self.nbd_socket.with_file_name(UDEV));
+        let notes = fs::read_dir(self.beside_sockets(UDEV));
         let inner = self.inner();
         let looped = inner.devices.values().map(|it| it.loop_device.path());
         let ublk = inner.ublk.values().map(|it| it.device.path());

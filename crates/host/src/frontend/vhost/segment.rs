@@ -1,5 +1,6 @@
 //! Data in the guest's memory, in as many pieces as the guest likes.
 
+use std::ops::Range;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 
 /// A stretch of the guest's memory.
@@ -9,55 +10,68 @@ pub struct Segment {
     pub len: u32,
 }
 
-/// Copies from these segments, without their first `skip` bytes. Whether all was there.
-pub fn copy_in(
-    memory: &GuestMemoryMmap,
+/// Goes through the `len` bytes behind the first `skip` of these segments, piece by piece: `copy`
+/// is told where a piece lies in the memory and which of the bytes it is. Whether all was there.
+fn each(
     segments: &[Segment],
     mut skip: u64,
-    mut out: &mut [u8],
+    len: usize,
+    mut copy: impl FnMut(GuestAddress, Range<usize>) -> bool,
 ) -> bool {
+    let mut done = 0;
     for segment in segments {
-        let len = u64::from(segment.len);
-        if skip >= len {
-            skip -= len;
+        let there = u64::from(segment.len);
+        if skip >= there {
+            skip -= there;
             continue;
         }
-        let part = ((len - skip) as usize).min(out.len());
-        let (now, rest) = out.split_at_mut(part);
-        let from = segment.address.checked_add(skip);
-        if from.is_none_or(|from| memory.read_slice(now, from).is_err()) {
+        let piece = done..done + ((there - skip) as usize).min(len - done);
+        done = piece.end;
+        let at = segment.address.checked_add(skip);
+        if at.is_none_or(|at| !copy(at, piece)) {
             return false;
         }
-        (out, skip) = (rest, 0);
-        if out.is_empty() {
+        if done == len {
             break;
         }
+        skip = 0;
     }
-    out.is_empty()
+    done == len
+}
+
+/// Copies from these segments, without their first `skip` bytes. Whether all was there.
+pub fn copy_in(memory: &GuestMemoryMmap, segments: &[Segment], skip: u64, out: &mut [u8]) -> bool {
+    let len = out.len();
+    each(segments, skip, len, |at, piece| memory.read_slice(&mut out[piece], at).is_ok())
 }
 
 /// Copies to these segments, behind their first `skip` bytes. Whether all found room.
-pub fn copy_out(
-    memory: &GuestMemoryMmap,
-    segments: &[Segment],
-    mut skip: u64,
-    mut data: &[u8],
-) -> bool {
-    for segment in segments {
-        let len = u64::from(segment.len);
-        if skip >= len {
-            skip -= len;
-            continue;
-        }
-        let (now, rest) = data.split_at(((len - skip) as usize).min(data.len()));
-        let to = segment.address.checked_add(skip);
-        if to.is_none_or(|to| memory.write_slice(now, to).is_err()) {
-            return false;
-        }
-        (data, skip) = (rest, 0);
-        if data.is_empty() {
-            break;
-        }
+pub fn copy_out(memory: &GuestMemoryMmap, segments: &[Segment], skip: u64, data: &[u8]) -> bool {
+    each(segments, skip, data.len(), |at, piece| memory.write_slice(&data[piece], at).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_and_go_in_as_many_pieces_as_the_guest_likes() {
+        let memory: GuestMemoryMmap =
+            GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4096)]).unwrap();
+        let segment = |at, len| Segment { address: GuestAddress(at), len };
+        let parts = [segment(100, 3), segment(0, 0), segment(50, 4), segment(200, 9)];
+        assert!(copy_out(&memory, &parts, 2, b"abcdefgh"));
+        let mut out = [0; 8];
+        assert!(copy_in(&memory, &parts, 2, &mut out));
+        assert_eq!(&out, b"abcdefgh");
+        let mut one = [0; 4];
+        memory.read_slice(&mut one, GuestAddress(50)).unwrap();
+        assert_eq!(&one, b"bcde");
+        assert!(copy_in(&memory, &parts, 0, &mut [0; 16]));
+        assert!(!copy_in(&memory, &parts, 0, &mut [0; 17]), "there are 16 bytes");
+        assert!(!copy_out(&memory, &parts, 9, &[0; 8]));
+        assert!(!copy_out(&memory, &[segment(4094, 8)], 0, &[0; 8]), "behind the end of memory");
+        assert!(!copy_in(&memory, &[segment(u64::MAX, 8)], 1, &mut [0; 4]), "no such address");
+        assert!(copy_in(&memory, &[], 0, &mut []));
     }
-    data.is_empty()
 }
