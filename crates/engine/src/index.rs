@@ -10,6 +10,7 @@
 //! The checksum lives here and not beside the data because a block must be verified with one I/O.
 
 use forebay_format::checkpoint::{BUCKET_WAYS as WAYS, BucketItem, TableItem};
+use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
 /// A block of a volume, as one number over all volumes of the pool (see `volume::Volume::base`).
@@ -34,8 +35,8 @@ pub struct Located {
     pub crc: u32,
 }
 
-#[repr(align(64))]
-#[derive(Clone)]
+#[repr(C, align(64))]
+#[derive(FromZeros)]
 struct Bucket {
     crc: [u32; WAYS],
     low: [u32; WAYS],
@@ -44,8 +45,6 @@ struct Bucket {
 }
 
 impl Bucket {
-    const EMPTY: Bucket = Bucket { crc: [0; WAYS], low: [0; WAYS], high: 0 };
-
     fn body(&self, way: usize) -> u64 {
         (self.high >> (9 * way) & 0x1ff) << 32 | u64::from(self.low[way])
     }
@@ -98,13 +97,65 @@ impl Shape {
             reserved: U16::new(0),
         }
     }
+
+    fn permute(&self, key: Key) -> u64 {
+        let mask = self.keys_max() - 1;
+        let shift = self.key_bits.div_ceil(2);
+        let x = key.wrapping_mul(MULTIPLIER) & mask;
+        let x = (x ^ x >> shift).wrapping_mul(MULTIPLIER) & mask;
+        x ^ x >> shift
+    }
+
+    fn unpermute(&self, x: u64) -> Key {
+        const INVERSE: u64 = inverse(MULTIPLIER);
+        let mask = self.keys_max() - 1;
+        let shift = self.key_bits.div_ceil(2);
+        let x = (x ^ x >> shift).wrapping_mul(INVERSE) & mask;
+        (x ^ x >> shift).wrapping_mul(INVERSE) & mask
+    }
+
+    fn home(&self, key: Key) -> (usize, u64) {
+        debug_assert!(key < self.keys_max());
+        let x = self.permute(key);
+        let count = self.buckets as u64;
+        ((x % count) as usize, x / count)
+    }
+
+    /// The other bucket of an entry with this tag. An involution. A number below `count` comes from
+    /// 32 random bits by multiplication (Lemire 2019), which costs less than a division.
+    fn other(&self, bucket: usize, tag: u64) -> usize {
+        let count = self.buckets;
+        let random = (tag + 1).wrapping_mul(MULTIPLIER) >> 32;
+        let distance = ((random * count as u64) >> 32) as usize;
+        if distance >= bucket { distance - bucket } else { distance + count - bucket }
+    }
+
+    fn slot_mask(&self) -> u64 {
+        (1 << self.slot_bits) - 1
+    }
+
+    fn pack(&self, tag: u64, slot: Slot, second: bool) -> u64 {
+        (tag << self.slot_bits | (u64::from(slot) + 1)) << 1 | u64::from(second)
+    }
+
+    /// Tag, slot and whether it is in its second bucket; `None` for an empty way.
+    fn unpack(&self, body: u64) -> Option<(u64, Slot, bool)> {
+        let slot = body >> 1 & self.slot_mask();
+        (slot != 0).then(|| (body >> 1 >> self.slot_bits, (slot - 1) as Slot, body & 1 == 1))
+    }
+
+    /// The key of an entry with this tag in this bucket.
+    fn key_at(&self, bucket: usize, tag: u64, second: bool) -> Key {
+        let (home, other) = (bucket, self.other(bucket, tag));
+        let home = if second { other } else { home };
+        self.unpermute(tag * self.buckets as u64 + home as u64)
+    }
 }
 
 /// The table.
 pub struct Index {
     buckets: Vec<Bucket>,
-    slot_bits: u32,
-    key_bits: u32,
+    shape: Shape,
     len: usize,
     /// Entries that found no room. Stays all but empty; keeps an insertion from ever failing.
     stash: std::collections::BTreeMap<Key, Located>,
@@ -136,9 +187,8 @@ impl Index {
     /// An empty table of this shape.
     pub fn with_shape(shape: Shape) -> Index {
         Index {
-            buckets: vec![Bucket::EMPTY; shape.buckets],
-            slot_bits: shape.slot_bits,
-            key_bits: shape.key_bits,
+            buckets: Bucket::new_vec_zeroed(shape.buckets).expect("memory for the index"),
+            shape,
             len: 0,
             stash: Default::default(),
             rotor: 0,
@@ -148,12 +198,12 @@ impl Index {
 
     /// What its buckets mean.
     pub fn shape(&self) -> Shape {
-        Shape { buckets: self.buckets.len(), slot_bits: self.slot_bits, key_bits: self.key_bits }
+        self.shape
     }
 
     /// Keys must be less than this.
     pub fn keys_max(&self) -> u64 {
-        1 << self.key_bits
+        self.shape.keys_max()
     }
 
     /// Entries.
@@ -171,57 +221,16 @@ impl Index {
         self.buckets.len()
     }
 
-    fn permute(&self, key: Key) -> u64 {
-        let mask = self.keys_max() - 1;
-        let shift = self.key_bits.div_ceil(2);
-        let x = key.wrapping_mul(MULTIPLIER) & mask;
-        let x = (x ^ x >> shift).wrapping_mul(MULTIPLIER) & mask;
-        x ^ x >> shift
-    }
-
-    fn unpermute(&self, x: u64) -> Key {
-        const INVERSE: u64 = inverse(MULTIPLIER);
-        let mask = self.keys_max() - 1;
-        let shift = self.key_bits.div_ceil(2);
-        let x = (x ^ x >> shift).wrapping_mul(INVERSE) & mask;
-        (x ^ x >> shift).wrapping_mul(INVERSE) & mask
-    }
-
-    fn home(&self, key: Key) -> (usize, u64) {
-        debug_assert!(key < self.keys_max());
-        let x = self.permute(key);
-        let count = self.buckets.len() as u64;
-        ((x % count) as usize, x / count)
-    }
-
-    /// The other bucket of an entry with this tag. An involution. A number below `count` comes from
-    /// 32 random bits by multiplication (Lemire 2019), which costs less than a division.
-    fn other(&self, bucket: usize, tag: u64) -> usize {
-        let count = self.buckets.len();
-        let random = (tag + 1).wrapping_mul(MULTIPLIER) >> 32;
-        let distance = ((random * count as u64) >> 32) as usize;
-        if distance >= bucket { distance - bucket } else { distance + count - bucket }
-    }
-
-    fn pack(&self, tag: u64, slot: Slot, second: bool) -> u64 {
-        (tag << self.slot_bits | (u64::from(slot) + 1)) << 1 | u64::from(second)
-    }
-
-    /// Tag, slot and whether it is in its second bucket; `None` for an empty way.
-    fn unpack(&self, body: u64) -> Option<(u64, Slot, bool)> {
-        let slot = body >> 1 & ((1 << self.slot_bits) - 1);
-        (slot != 0).then(|| (body >> 1 >> self.slot_bits, (slot - 1) as Slot, body & 1 == 1))
-    }
-
     fn find(&self, key: Key) -> Option<(usize, usize)> {
-        let (first, tag) = self.home(key);
-        self.find_in(first, tag, false).or_else(|| self.find_in(self.other(first, tag), tag, true))
+        let (first, tag) = self.shape.home(key);
+        self.find_in(first, tag, false)
+            .or_else(|| self.find_in(self.shape.other(first, tag), tag, true))
     }
 
     fn find_in(&self, bucket: usize, tag: u64, second: bool) -> Option<(usize, usize)> {
         let entries = &self.buckets[bucket];
-        let slot = ((1 << self.slot_bits) - 1) << 1;
-        let wanted = self.pack(tag, 0, second) & !slot;
+        let slot = ((1 << self.shape.slot_bits) - 1) << 1;
+        let wanted = self.shape.pack(tag, 0, second) & !slot;
         // The low words first, all at once: few get past them, and only these are put together.
         let (low, mask) = (wanted as u32, !slot as u32);
         let mut maybe = 0_u32;
@@ -244,7 +253,7 @@ impl Index {
         match self.find(key) {
             Some((bucket, way)) => {
                 let entries = &self.buckets[bucket];
-                let (_, slot, _) = self.unpack(entries.body(way)).expect("found");
+                let (_, slot, _) = self.shape.unpack(entries.body(way)).expect("found");
                 Some(Located { slot, crc: entries.crc[way] })
             }
             None if self.stash.is_empty() => None,
@@ -256,8 +265,8 @@ impl Index {
     /// more than one, and each of the lookups that follow would have one or two.
     pub fn warm(&self, keys: impl Iterator<Item = Key>) {
         let touch = |key| {
-            let (first, tag) = self.home(key);
-            self.buckets[first].high ^ self.buckets[self.other(first, tag)].high
+            let (first, tag) = self.shape.home(key);
+            self.buckets[first].high ^ self.buckets[self.shape.other(first, tag)].high
         };
         std::hint::black_box(keys.map(touch).fold(0, |sum, high| sum ^ high));
     }
@@ -266,9 +275,9 @@ impl Index {
     pub fn insert(&mut self, key: Key, located: Located) -> Option<Located> {
         if let Some((bucket, way)) = self.find(key) {
             let (tag, old_slot, second) =
-                self.unpack(self.buckets[bucket].body(way)).expect("found");
+                self.shape.unpack(self.buckets[bucket].body(way)).expect("found");
             let old = Located { slot: old_slot, crc: self.buckets[bucket].crc[way] };
-            let body = self.pack(tag, located.slot, second);
+            let body = self.shape.pack(tag, located.slot, second);
             self.buckets[bucket].set(way, body, located.crc);
             return Some(old);
         }
@@ -284,11 +293,11 @@ impl Index {
     }
 
     fn place(&mut self, key: Key, located: Located) {
-        let (first, tag) = self.home(key);
-        let second = self.other(first, tag);
+        let (first, tag) = self.shape.home(key);
+        let second = self.shape.other(first, tag);
         for (bucket, which) in [(first, false), (second, true)] {
             if let Some(way) = self.empty_way(bucket) {
-                let body = self.pack(tag, located.slot, which);
+                let body = self.shape.pack(tag, located.slot, which);
                 self.buckets[bucket].set(way, body, located.crc);
                 return;
             }
@@ -298,7 +307,7 @@ impl Index {
 
     fn empty_way(&self, bucket: usize) -> Option<usize> {
         let entries = &self.buckets[bucket];
-        (0..WAYS).find(|&way| self.unpack(entries.body(way)).is_none())
+        (0..WAYS).find(|&way| self.shape.unpack(entries.body(way)).is_none())
     }
 
     /// Puts an entry into a full bucket; the one that gives way goes to its other bucket, and so
@@ -307,31 +316,26 @@ impl Index {
         let (mut bucket, mut tag, mut located, mut second) = (bucket, tag, located, false);
         for _ in 0..MOVES_MAX {
             if let Some(way) = self.empty_way(bucket) {
-                let body = self.pack(tag, located.slot, second);
+                let body = self.shape.pack(tag, located.slot, second);
                 self.buckets[bucket].set(way, body, located.crc);
                 return;
             }
             self.rotor = (self.rotor + 1) % WAYS;
             let way = self.rotor;
             let (old_tag, old_slot, old_second) =
-                self.unpack(self.buckets[bucket].body(way)).expect("the bucket is full");
+                self.shape.unpack(self.buckets[bucket].body(way)).expect("the bucket is full");
             let old = Located { slot: old_slot, crc: self.buckets[bucket].crc[way] };
-            let body = self.pack(tag, located.slot, second);
+            let body = self.shape.pack(tag, located.slot, second);
             self.buckets[bucket].set(way, body, located.crc);
-            let old_key = self.key_at(bucket, old_tag, old_second);
+            let old_key = self.shape.key_at(bucket, old_tag, old_second);
             if let Some(moved) = &mut self.moved {
                 moved.push((old_key, old));
             }
             (tag, located, second) = (old_tag, old, !old_second);
-            bucket = self.other(bucket, old_tag);
+            bucket = self.shape.other(bucket, old_tag);
         }
-        let key = self.key_at(bucket, tag, second);
+        let key = self.shape.key_at(bucket, tag, second);
         self.stash.insert(key, located);
-    }
-
-    fn key_at(&self, bucket: usize, tag: u64, second: bool) -> Key {
-        let home = if second { self.other(bucket, tag) } else { bucket };
-        self.unpermute(tag * self.buckets.len() as u64 + home as u64)
     }
 
     /// Takes `key` out.
@@ -339,7 +343,7 @@ impl Index {
         let removed = match self.find(key) {
             Some((bucket, way)) => {
                 let entries = &self.buckets[bucket];
-                let (_, slot, _) = self.unpack(entries.body(way)).expect("found");
+                let (_, slot, _) = self.shape.unpack(entries.body(way)).expect("found");
                 let old = Located { slot, crc: entries.crc[way] };
                 self.buckets[bucket].set(way, 0, 0);
                 Some(old)
@@ -369,9 +373,10 @@ impl Index {
         for bucket in from..to.min(self.buckets.len()) {
             let entries = &self.buckets[bucket];
             for way in 0..WAYS {
-                let entry = self.unpack(entries.body(way)).filter(|&(_, slot, _)| wanted(slot));
+                let entry =
+                    self.shape.unpack(entries.body(way)).filter(|&(_, slot, _)| wanted(slot));
                 if let Some((tag, slot, second)) = entry {
-                    let key = self.key_at(bucket, tag, second);
+                    let key = self.shape.key_at(bucket, tag, second);
                     each(key, Located { slot, crc: entries.crc[way] });
                 }
             }
@@ -392,30 +397,34 @@ impl Index {
             high: U64::new(*high),
             dirty: 0,
         };
-        let slot = |way| self.unpack(self.buckets[bucket].body(way)).map(|(_, slot, _)| slot);
+        let slot = |way| self.shape.unpack(self.buckets[bucket].body(way)).map(|(_, slot, _)| slot);
         (item, std::array::from_fn(slot))
     }
 
-    /// Puts a bucket back. [`Index::sift`] must follow.
-    pub fn set_bucket(&mut self, bucket: usize, item: &BucketItem) {
+    /// Puts a bucket back. [`Index::sift`] must follow. Whether all of its slots are below `slots`.
+    pub fn set_bucket(&mut self, bucket: usize, item: &BucketItem, slots: u32) -> bool {
         let (crc, low) = (item.crc.map(|crc| crc.get()), item.low.map(|low| low.get()));
-        self.buckets[bucket] = Bucket { crc, low, high: item.high.get() };
+        let put = Bucket { crc, low, high: item.high.get() };
+        // Slots are stored plus one, and zero stands for none.
+        let fits = |way| (put.body(way) >> 1 & self.shape.slot_mask()) <= u64::from(slots);
+        let good = (0..WAYS).all(fits);
+        self.buckets[bucket] = put;
+        good
     }
 
     /// Looks at each entry in the buckets, with its bucket and its place there, and takes those out
     /// that `keep` refuses.
     pub fn sift(&mut self, mut keep: impl FnMut(usize, usize, Key, Located) -> bool) {
+        let shape = self.shape;
         self.len = self.stash.len();
-        for bucket in 0..self.buckets.len() {
+        for (bucket, entries) in self.buckets.iter_mut().enumerate() {
             for way in 0..WAYS {
-                let Some((tag, slot, second)) = self.unpack(self.buckets[bucket].body(way)) else {
-                    continue;
-                };
-                let located = Located { slot, crc: self.buckets[bucket].crc[way] };
-                if keep(bucket, way, self.key_at(bucket, tag, second), located) {
+                let Some((tag, slot, second)) = shape.unpack(entries.body(way)) else { continue };
+                let located = Located { slot, crc: entries.crc[way] };
+                if keep(bucket, way, shape.key_at(bucket, tag, second), located) {
                     self.len += 1;
                 } else {
-                    self.buckets[bucket].set(way, 0, 0);
+                    entries.set(way, 0, 0);
                 }
             }
         }
@@ -464,6 +473,19 @@ impl Bits {
         } else {
             self.0[index / 64] &= !bit;
         }
+    }
+
+    /// Sets bit `index` if `on` is 1, without a branch.
+    pub fn or(&mut self, index: usize, on: u8) {
+        self.0[index / 64] |= u64::from(on) << (index % 64);
+    }
+
+    /// Bits set from `from` to before `to`.
+    pub fn ones(&self, from: usize, to: usize) -> u32 {
+        let words = from.div_ceil(64)..(to / 64).max(from.div_ceil(64));
+        let whole: u32 = self.0[words.clone()].iter().map(|word| word.count_ones()).sum();
+        let edges = (from..to.min(words.start * 64)).chain((words.end * 64).max(from)..to);
+        whole + edges.map(|index| u32::from(self.get(index))).sum::<u32>()
     }
 
     /// Bytes taken.
@@ -537,6 +559,20 @@ mod tests {
             }
         }
         assert!(map.iter().all(|(key, located)| seen.get(key) == Some(located)));
+    }
+
+    #[test]
+    fn ones_are_counted_in_any_range() {
+        let mut bits = Bits::new(300);
+        let set: Vec<usize> = (0..300).filter(|n| n % 3 == 0 || n % 7 == 2).collect();
+        set.iter().for_each(|&n| bits.or(n, 1));
+        bits.or(1, 0);
+        for from in 0..300 {
+            for to in from..=300 {
+                let wanted = set.iter().filter(|&&n| (from..to).contains(&n)).count();
+                assert_eq!(bits.ones(from, to) as usize, wanted, "{from}..{to}");
+            }
+        }
     }
 
     #[test]

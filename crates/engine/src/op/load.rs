@@ -10,13 +10,16 @@ use crate::event::VolumeId;
 use crate::index::{Index, Key, Located, Shape, Slot};
 use crate::op::command::base_among;
 use crate::op::open::Source;
+use crate::segment::SegmentId;
 use crate::settings::Tuning;
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checkpoint};
 use std::collections::BTreeMap;
 
-/// Dirty blocks that are gathered before they are sorted into the volumes' sets.
-const DIRTY_GATHERED_MAX: usize = 1 << 20;
+/// Keys of dirty blocks that are gathered before they are sorted into the volumes' sets.
+const DIRTY_GATHERED_MAX: usize = 1 << 18;
+/// Buckets that a block of a checkpoint has room for.
+const BUCKETS_A_BLOCK_MAX: u64 = (BLOCK_SIZE / size_of::<BucketItem>()) as u64;
 
 /// A checkpoint being read.
 #[derive(Debug, Default)]
@@ -33,6 +36,8 @@ pub(crate) struct Load {
     buckets: u32,
     /// Dirty bits of each bucket.
     dirty: Vec<u8>,
+    /// The table is used as it is: the volumes have the keys that they had.
+    adopted: bool,
     placed: Vec<BlockItem>,
     masks: BTreeMap<Slot, u8>,
     volumes: Vec<Keys>,
@@ -140,6 +145,10 @@ impl Engine {
             }
             Chunk::Table(item) => {
                 let Some(shape) = Shape::of(&item) else { return false };
+                let blocks = opening.source.expect("a checkpoint is being read").blocks;
+                if u64::from(item.buckets.get()) > blocks * BUCKETS_A_BLOCK_MAX {
+                    return false;
+                }
                 load.shape = Some(shape);
                 load.dirty.reserve(item.buckets.get() as usize);
                 if self.index.shape() != shape {
@@ -151,8 +160,11 @@ impl Engine {
                 if load.shape.is_none() || first != load.buckets || !fits {
                     return false;
                 }
+                let slots = self.segments.slots();
                 for item in items {
-                    self.index.set_bucket(load.buckets as usize, &item);
+                    if !self.index.set_bucket(load.buckets as usize, &item, slots) {
+                        return false;
+                    }
                     load.dirty.push(item.dirty);
                     load.buckets += 1;
                 }
@@ -160,15 +172,26 @@ impl Engine {
             Chunk::Masks(items) => {
                 load.masks.extend(items.iter().map(|item| (item.slot.get(), item.mask)));
             }
-            Chunk::Blocks(items) => load.placed.extend(items),
+            Chunk::Blocks(items) => {
+                let slots = self.segments.slots();
+                let sound = |item: &BlockItem| {
+                    let slot = item.slot.get();
+                    slot == SLOT_NONE || slot < slots
+                };
+                if !items.iter().all(sound) {
+                    return false;
+                }
+                load.placed.extend(items);
+            }
         }
         true
     }
 
-    /// All chunks are here: the counts follow from the table. Whether they make sense.
+    /// All chunks are here. Whether they make sense together.
     pub(crate) fn checkpoint_loaded(&mut self) -> bool {
-        let mut load = std::mem::take(&mut self.open_mut().load);
-        if load.shape.is_none() || load.buckets as usize != self.index.bucket_count() {
+        let buckets = self.index.bucket_count();
+        let load = &mut self.open_mut().load;
+        if load.shape.is_none() || load.buckets as usize != buckets {
             return false;
         }
         load.volumes.sort_unstable_by_key(|keys| keys.first);
@@ -178,29 +201,47 @@ impl Engine {
         if !load.volumes.windows(2).all(disjoint) {
             return false;
         }
-        let slots = self.segments.slots();
-        let shape = index_shape(slots, &self.tuning);
-        let mut table = std::mem::replace(&mut self.index, Index::new(1, 1));
-        let good = if table.shape() == shape && self.adopt_keys(shape, &load.volumes) {
-            let good = self.table_count(&mut table, &load, slots);
-            self.index = table;
-            good
-        } else {
-            self.index = Index::with_shape(shape);
-            self.table_insert(&mut table, &load, slots)
-        };
-        good && self.load_placed(&load)
+        let volumes = load.volumes.clone();
+        let shape = index_shape(self.segments.slots(), &self.tuning);
+        let adopted = self.index.shape() == shape && self.adopt_keys(shape, &volumes);
+        self.open_mut().load.adopted = adopted;
+        true
     }
 
-    /// Segments whose entries in the checkpoint are of a life before.
-    fn fresh_segments(&self) -> Vec<bool> {
+    /// What the checkpoint's index says of segments that were not emptied since is what replay
+    /// starts from. `freed` has the greatest generation of each segment that the log calls empty.
+    pub(crate) fn checkpoint_place(&mut self, freed: &BTreeMap<SegmentId, u64>) {
+        let load = std::mem::take(&mut self.open_mut().load);
+        if load.shape.is_none() {
+            return;
+        }
+        let gone = self.segments_gone(freed);
+        let mut table = std::mem::replace(&mut self.index, Index::new(1, 1));
+        if load.adopted {
+            self.table_count(&mut table, &load, &gone);
+            self.index = table;
+        } else {
+            self.index = Index::with_shape(index_shape(self.segments.slots(), &self.tuning));
+            self.table_insert(&mut table, &load, &gone);
+        }
+        self.load_placed(&load, &gone);
+    }
+
+    /// Segments whose entries in the checkpoint do not count: those are of a life before, or the
+    /// segment was emptied since.
+    fn segments_gone(&self, freed: &BTreeMap<SegmentId, u64>) -> Vec<bool> {
         let opening = self.opening.as_ref().expect("recovery is under way");
-        let mut fresh = vec![false; self.segments.table.len()];
+        let mut gone = vec![false; self.segments.table.len()];
         for (&segment, item) in &opening.segments {
             let flagged = item.flags.get() & SEGMENT_FRESH != 0;
-            fresh[segment as usize] = flagged && !self.is(Mutant::FreshSegmentsCount);
+            gone[segment as usize] = flagged && !self.is(Mutant::FreshSegmentsCount);
         }
-        fresh
+        for (&segment, &last) in freed {
+            let item = opening.segments.get(&segment);
+            let generation = item.map_or(0, |item| u64::from(item.generation.get()));
+            gone[segment as usize] |= generation <= last;
+        }
+        gone
     }
 
     /// Gives the volumes the keys that they had, and others to volumes that are new since. Whether
@@ -230,59 +271,59 @@ impl Engine {
         true
     }
 
-    /// Drops from a table that is used as it is what does not count, and counts the rest.
-    fn table_count(&mut self, table: &mut Index, load: &Load, slots: u32) -> bool {
-        let fresh = self.fresh_segments();
+    /// Drops from a table that is used as it is what does not count, and counts the rest. This is
+    /// most of what a start costs: what is as likely as not is counted without branches.
+    fn table_count(&mut self, table: &mut Index, load: &Load, gone: &[bool]) {
         let mut finder = Finder::new(self, load);
         let mut cached = vec![0_u64; load.volumes.len()];
-        let mut dirty: Vec<(usize, u64)> = Vec::new();
-        let mut good = true;
+        let mut live = vec![0_u32; self.segments.table.len()];
+        let mut dirty = vec![0; DIRTY_GATHERED_MAX];
+        let mut gathered = 0;
         table.sift(|bucket, way, key, located| {
             let slot = located.slot;
-            good &= slot < slots;
-            let Some((at, block)) = finder.find(key).filter(|_| slot < slots) else {
+            let segment = self.segments.of(slot) as usize;
+            let Some((at, _)) = finder.find(key).filter(|_| !gone[segment]) else {
                 return false;
             };
-            let segment = self.segments.of(slot);
-            if fresh[segment as usize] {
-                return false;
-            }
-            let segment = &mut self.segments.table[segment as usize];
-            segment.live += 1;
+            live[segment] += 1;
             cached[at] += 1;
-            if load.dirty[bucket] >> way & 1 == 1 {
-                dirty.push((at, block));
-                if !self.dirty.get(slot as usize) {
-                    self.dirty.set(slot as usize, true);
-                    segment.dirty += 1;
-                }
-                if dirty.len() == DIRTY_GATHERED_MAX {
-                    spread(&mut self.volumes, &load.volumes, &mut dirty);
-                }
+            let is_dirty = load.dirty[bucket] >> way & 1;
+            self.dirty.or(slot as usize, is_dirty);
+            dirty[gathered] = key;
+            gathered += usize::from(is_dirty);
+            if gathered == dirty.len() {
+                spread(&mut self.volumes, &mut finder, &load.volumes, &mut dirty);
+                gathered = 0;
             }
-            if let Some(&mask) = load.masks.get(&slot).filter(|&&mask| mask != MASK_FULL) {
+            if !load.masks.is_empty()
+                && let Some(&mask) = load.masks.get(&slot).filter(|&&mask| mask != MASK_FULL)
+            {
                 self.partial.insert(slot, mask);
             }
             true
         });
-        spread(&mut self.volumes, &load.volumes, &mut dirty);
+        spread(&mut self.volumes, &mut finder, &load.volumes, &mut dirty[..gathered]);
+        for (id, live) in (0..).zip(live) {
+            // An entry that moved while the checkpoint was written may be there twice: its slot is
+            // dirty once.
+            let (from, to) = (self.segments.slot(id, 0), self.segments.slot(id + 1, 0));
+            let segment = &mut self.segments.table[id as usize];
+            segment.live += live;
+            segment.dirty += self.dirty.ones(from as usize, to as usize);
+        }
         for (keys, cached) in load.volumes.iter().zip(cached) {
             if cached > 0 {
                 self.vol_mut(keys.volume).stats.cached_blocks += cached;
             }
         }
-        good
     }
 
     /// Puts the entries of a table of another shape in.
-    fn table_insert(&mut self, table: &mut Index, load: &Load, slots: u32) -> bool {
-        let fresh = self.fresh_segments();
+    fn table_insert(&mut self, table: &mut Index, load: &Load, gone: &[bool]) {
         let mut finder = Finder::new(self, load);
-        let mut good = true;
         table.sift(|bucket, way, key, located| {
-            good &= located.slot < slots;
-            if let Some((at, block)) = finder.find(key).filter(|_| located.slot < slots)
-                && !fresh[self.segments.of(located.slot) as usize]
+            if let Some((at, block)) = finder.find(key)
+                && !gone[self.segments.of(located.slot) as usize]
             {
                 let id = load.volumes[at].volume;
                 let dirty = load.dirty[bucket] >> way & 1 == 1;
@@ -292,12 +333,10 @@ impl Engine {
             }
             false
         });
-        good
     }
 
     /// What became of the keys that were placed while the buckets were written.
-    fn load_placed(&mut self, load: &Load) -> bool {
-        let fresh = self.fresh_segments();
+    fn load_placed(&mut self, load: &Load, gone: &[bool]) {
         for item in &load.placed {
             let id = VolumeId((item.key.get() >> 48) as u16);
             let block = item.key.get() & ((1 << 48) - 1);
@@ -307,19 +346,12 @@ impl Engine {
                 self.replay_remove(id, key);
             }
             let slot = item.slot.get();
-            if slot == SLOT_NONE {
-                continue;
-            }
-            if slot >= self.segments.slots() {
-                return false;
-            }
-            if !fresh[self.segments.of(slot) as usize] {
+            if slot != SLOT_NONE && !gone[self.segments.of(slot) as usize] {
                 let located = Located { slot, crc: item.crc.get() };
                 let dirty = item.flags & FLAG_DIRTY != 0;
                 self.replay_insert(id, key, located, dirty, item.mask);
             }
         }
-        true
     }
 }
 
@@ -359,14 +391,20 @@ impl Finder {
 /// Moves gathered dirty blocks into the sets of their volumes.
 fn spread(
     volumes: &mut [Option<Box<crate::volume::Volume>>],
+    finder: &mut Finder,
     keys: &[Keys],
-    dirty: &mut Vec<(usize, u64)>,
+    dirty: &mut [Key],
 ) {
+    // Sorted keys are sorted by volume, because each volume has one range of them.
     dirty.sort_unstable();
-    for chunk in dirty.chunk_by(|a, b| a.0 == b.0) {
-        let id = keys[chunk[0].0].volume;
-        let volume = volumes[usize::from(id.0)].as_mut().expect("found above");
-        volume.dirty.insert_sorted(chunk.iter().map(|&(_, block)| block));
+    let mut rest = &*dirty;
+    while let Some(&first) = rest.first() {
+        let (at, block) = finder.find(first).expect("found when it was gathered");
+        let Keys { blocks, volume, .. } = keys[at];
+        let end = first - block + blocks;
+        let (of_volume, others) = rest.split_at(rest.partition_point(|&key| key < end));
+        let volume = volumes[usize::from(volume.0)].as_mut().expect("found above");
+        volume.dirty.insert_sorted(of_volume.iter().map(|&key| key - (first - block)));
+        rest = others;
     }
-    dirty.clear();
 }

@@ -7,7 +7,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
-use crate::index::{Located, Slot};
+use crate::index::Located;
 use forebay_format::record::{Entry, EntryKind, REGION_ALL, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ impl Engine {
         all.sort_by_key(|found| found.seq());
         let trust = Trust::new(&self.opening.as_ref().expect("recovery").synced, &valid);
         let freed = freed_segments(&valid);
-        self.drop_freed(&freed);
+        self.checkpoint_place(&freed);
         for found in &all {
             self.replay_warm(found);
             for (n, entry) in entries_with_slot(found, self.segments.blocks) {
@@ -147,28 +147,6 @@ impl Engine {
             ));
         }
         Ok((valid, next - 1))
-    }
-
-    /// Entries of the checkpoint that point into segments that were emptied since.
-    fn drop_freed(&mut self, freed: &BTreeMap<u32, u64>) {
-        let opening = self.opening.as_ref().expect("recovery is under way");
-        let mut emptied = vec![false; self.segments.table.len()];
-        for (&segment, &last) in freed {
-            let item = opening.segments.get(&segment);
-            let generation = item.map_or(0, |item| u64::from(item.generation.get()));
-            let live = self.segments.table[segment as usize].live > 0;
-            emptied[segment as usize] = live && generation <= last;
-        }
-        if !emptied.contains(&true) {
-            return;
-        }
-        let mut gone = Vec::new();
-        let wanted = |slot: Slot| emptied[self.segments.of(slot) as usize];
-        self.index.scan_slots(0, self.index.bucket_count(), wanted, |key, _| gone.push(key));
-        for key in gone {
-            let id = self.volume_of(key).expect("keys are of volumes").id;
-            self.replay_remove(id, key);
-        }
     }
 
     /// Brings what the index knows of a record's blocks near.
