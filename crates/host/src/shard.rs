@@ -3,6 +3,7 @@
 
 mod clients;
 mod mailbox;
+mod patience;
 mod ports;
 mod run;
 mod server;

@@ -90,6 +90,30 @@ impl Port {
         }
     }
 
+    /// Whether it is to be looked at, because its other end does not tell of requests.
+    fn is_attentive(&self) -> bool {
+        match self {
+            Port::Vhost(queue) => queue.is_attentive(),
+            Port::Fuse(_) | Port::Ublk(_) => false,
+        }
+    }
+
+    /// Looks for requests, at the cost of a few reads of memory. Whether there were some.
+    fn look(&mut self, link: &mut PortLink) -> bool {
+        match self {
+            Port::Vhost(queue) => queue.look(link),
+            Port::Fuse(_) | Port::Ublk(_) => false,
+        }
+    }
+
+    /// It is not looked at any more: its other end must tell. Whether there were more requests.
+    fn park(&mut self, link: &mut PortLink) -> bool {
+        match self {
+            Port::Vhost(queue) => queue.park(link),
+            Port::Fuse(_) | Port::Ublk(_) => false,
+        }
+    }
+
     /// Takes no more requests. Those that it has are answered, except with
     /// [`IoError::Shutdown`](forebay_engine::IoError::Shutdown): who serves the device next is
     /// asked again. With `leaving` the shard ends, and the driver with it.
@@ -134,6 +158,8 @@ struct Entry {
     stopping: bool,
     /// Waits in `touched`.
     touched: bool,
+    /// Stands in `attentive`.
+    attentive: bool,
     /// Who is told that it is gone.
     waiting: Vec<SyncSender<io::Result<()>>>,
 }
@@ -145,12 +171,19 @@ pub(super) struct Ports {
     requests: Vec<PortRequest>,
     /// Ports to look at before the next wait.
     touched: Vec<u32>,
+    /// Ports that are looked at for requests.
+    attentive: Vec<u32>,
 }
 
 impl Ports {
     pub fn new() -> Ports {
-        let (ports, requests, touched) = (Slab::default(), Vec::new(), Vec::new());
-        Ports { ports, bufs: BufPool::new(BUFS_BYTES), requests, touched }
+        Ports {
+            ports: Slab::default(),
+            bufs: BufPool::new(BUFS_BYTES),
+            requests: Vec::new(),
+            touched: Vec::new(),
+            attentive: Vec::new(),
+        }
     }
 
     /// Ports of this volume whose other end is there.
@@ -169,8 +202,13 @@ impl Ports {
         if self.ports.len() >= PORTS_MAX {
             return Err(io::Error::other("the pool has too many block devices"));
         }
-        let entry =
-            Entry { port: Port::new(setup), stopping: false, touched: false, waiting: Vec::new() };
+        let entry = Entry {
+            port: Port::new(setup),
+            stopping: false,
+            touched: false,
+            attentive: false,
+            waiting: Vec::new(),
+        };
         let key = self.ports.insert(entry);
         let started = self.with(driver, notices, key, |port, link| port.start(link));
         if let Err(e) = started {
@@ -272,6 +310,9 @@ impl Ports {
             let Some(entry) = self.ports.get_mut(key) else { continue };
             entry.port.arm(&mut PortLink { key, driver, bufs, requests, notices });
             entry.touched = false;
+            if entry.port.is_attentive() && !std::mem::replace(&mut entry.attentive, true) {
+                self.attentive.push(key);
+            }
             if entry.stopping && entry.port.is_at_rest() {
                 let entry = self.ports.remove(key).expect("seen above");
                 entry.port.release(&mut self.bufs);
@@ -280,6 +321,40 @@ impl Ports {
                 }
             }
         }
+    }
+
+    /// Looks once for requests at the ports whose other ends do not tell of them. Whether there
+    /// were some.
+    pub fn look(&mut self, driver: &mut Driver, notices: &mut Notices) -> bool {
+        let mut some = false;
+        for at in 0..self.attentive.len() {
+            let key = self.attentive[at];
+            if let Some(entry) = self.ports.get_mut(key) {
+                let (bufs, requests) = (&mut self.bufs, &mut self.requests);
+                let mut link = PortLink { key, driver, bufs, requests, notices };
+                if entry.port.look(&mut link) {
+                    some = true;
+                    self.touch(key);
+                }
+            }
+        }
+        some
+    }
+
+    /// Has the other ends of all ports tell of requests from now on: the shard is about to sleep.
+    /// Whether there were some.
+    pub fn park(&mut self, driver: &mut Driver, notices: &mut Notices) -> bool {
+        let mut some = false;
+        for key in std::mem::take(&mut self.attentive) {
+            let Some(entry) = self.ports.get_mut(key) else { continue };
+            entry.attentive = false;
+            let (bufs, requests) = (&mut self.bufs, &mut self.requests);
+            if entry.port.park(&mut PortLink { key, driver, bufs, requests, notices }) {
+                some = true;
+                self.touch(key);
+            }
+        }
+        some
     }
 
     /// Whether no port is left.

@@ -4,6 +4,7 @@ mod stop;
 
 use super::clients::{Clients, Events};
 use super::mailbox::{Answer, Mailbox, Message};
+use super::patience::Patience;
 use super::ports::Ports;
 use super::server::NbdServer;
 use super::{ShardSnapshot, VolumeSnapshot};
@@ -70,6 +71,7 @@ pub(super) struct Shard {
     executor: Executor,
     clients: Clients,
     ports: Ports,
+    patience: Patience,
     links: Links,
     notices: Notices,
     start: Instant,
@@ -111,6 +113,7 @@ impl Shard {
             executor,
             clients: Clients::new(Arc::clone(&links.server), links.number),
             ports: Ports::new(),
+            patience: Patience::default(),
             links,
             notices,
             start: Instant::now(),
@@ -151,10 +154,20 @@ impl Shard {
     fn gather(&mut self) {
         let mut arrivals = std::mem::take(&mut self.arrivals);
         let timeout = self.timeout();
+        let awake = timeout == Some(Duration::ZERO);
+        let looked = self.look(if awake { 0 } else { self.patience.looks() });
+        let asleep = !awake && !looked && !self.ports.park(&mut self.driver, &mut self.notices);
+        let before = asleep.then(|| self.time());
+        let timeout = if asleep { timeout } else { Some(Duration::ZERO) };
         if let Err(e) = self.driver.wait(timeout, &mut arrivals) {
             panic!("the system refuses to wait for I/O: {e}");
         }
         self.now = self.time();
+        match before {
+            Some(before) => self.patience.slept(Duration::from_nanos(self.now - before)),
+            None if looked => self.patience.rewarded(),
+            None => {}
+        }
         for arrival in arrivals.drain(..) {
             match arrival {
                 Arrival::Io(slot, result) => {
@@ -183,6 +196,22 @@ impl Shard {
         self.take_mail();
         if self.engine.deadline().is_some_and(|due| due <= self.now) {
             self.engine.handle(self.now, Event::Tick, &mut self.effects);
+        }
+    }
+
+    /// Looks for requests and for what ended, so many times more. Whether there was something.
+    fn look(&mut self, more: u32) -> bool {
+        let mut left = more;
+        loop {
+            let requests = self.ports.look(&mut self.driver, &mut self.notices);
+            if requests || self.driver.look() {
+                return true;
+            }
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            std::hint::spin_loop();
         }
     }
 

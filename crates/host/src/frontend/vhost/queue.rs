@@ -80,6 +80,8 @@ struct Slot {
 #[derive(Debug)]
 struct Broken(&'static str);
 
+const OUTSIDE: Broken = Broken("its rings are not in memory");
+
 /// One virtqueue.
 pub(crate) struct QueuePort {
     pub volume: VolumeId,
@@ -92,8 +94,8 @@ pub(crate) struct QueuePort {
     spare: Vec<Vec<Segment>>,
     /// Bytes of data under way.
     held: u64,
-    /// Requests wait in the ring until less is under way.
-    full: bool,
+    /// The guest need not kick: the ring is looked at.
+    attentive: bool,
     /// Answers were given of which the guest does not know.
     signal: bool,
     polling: bool,
@@ -112,7 +114,7 @@ impl QueuePort {
             writable: Vec::new(),
             spare: Vec::new(),
             held: 0,
-            full: false,
+            attentive: false,
             signal: false,
             polling: false,
             cancelling: false,
@@ -163,44 +165,66 @@ impl QueuePort {
         self.take_some(link);
     }
 
-    /// Takes requests until there are none, or it is the turn of others.
-    fn take_some(&mut self, link: &mut PortLink) {
-        let mut left = TAKE_MAX;
-        while !self.broken && !self.stopping {
-            let memory = Arc::clone(&self.setup.memory);
-            let quiet = self.setup.queue.disable_notification(&*memory);
-            loop {
-                self.full = self.held >= BYTES_MAX;
-                if self.full {
-                    // The answers go on.
-                    return;
-                }
-                if left == 0 {
-                    return self.kick();
-                }
-                left -= 1;
-                let Some(chain) = self.setup.queue.pop_descriptor_chain(&*memory) else { break };
-                let head = chain.head_index();
-                if let Some(log) = &mut self.setup.log {
-                    log.take(head);
-                }
-                if let Err(broken) = self.begin(link, head) {
-                    return self.give_up(link, &broken);
-                }
+    /// Takes requests until there are none, or it is the turn of others. The guest need not kick
+    /// any more, until [`QueuePort::park`]. Whether there were some.
+    fn take_some(&mut self, link: &mut PortLink) -> bool {
+        if self.broken || self.stopping {
+            return false;
+        }
+        let memory = Arc::clone(&self.setup.memory);
+        if !std::mem::replace(&mut self.attentive, true)
+            && self.setup.queue.disable_notification(&*memory).is_err()
+        {
+            self.give_up(link, &OUTSIDE);
+            return false;
+        }
+        for taken in 0..TAKE_MAX {
+            if self.held >= BYTES_MAX {
+                return taken > 0;
             }
-            match quiet.and_then(|()| self.setup.queue.enable_notification(&*memory)) {
-                // Some came after the last look and before notifications were on.
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(_) => return self.give_up(link, &Broken("its rings are not in memory")),
+            let Some(chain) = self.setup.queue.pop_descriptor_chain(&*memory) else {
+                return taken > 0;
+            };
+            let head = chain.head_index();
+            if let Some(log) = &mut self.setup.log {
+                log.take(head);
+            }
+            if let Err(broken) = self.begin(link, head) {
+                self.give_up(link, &broken);
+                return true;
             }
         }
+        true
     }
 
-    /// Has the driver say again that there is something to take.
-    fn kick(&mut self) {
-        // Fails only where enough kicks wait already.
-        let _ = (&self.setup.kick).write(&1_u64.to_ne_bytes());
+    /// Whether the ring is to be looked at, because the guest does not kick.
+    pub fn is_attentive(&self) -> bool {
+        self.attentive && !self.broken && !self.stopping
+    }
+
+    /// Looks for requests without a kick. Whether there were some.
+    pub fn look(&mut self, link: &mut PortLink) -> bool {
+        self.is_attentive() && self.take_some(link)
+    }
+
+    /// The ring is not looked at any more: the guest shall kick. Whether there were more requests.
+    pub fn park(&mut self, link: &mut PortLink) -> bool {
+        // Where too much is under way the answers go on, and with them the look at the ring.
+        if !self.is_attentive() || self.held >= BYTES_MAX {
+            return false;
+        }
+        match self.setup.queue.enable_notification(&*self.setup.memory) {
+            // Some came after the last look and before kicks were asked for.
+            Ok(true) => self.take_some(link),
+            Ok(false) => {
+                self.attentive = false;
+                false
+            }
+            Err(_) => {
+                self.give_up(link, &OUTSIDE);
+                false
+            }
+        }
     }
 
     fn give_up(&mut self, link: &mut PortLink, broken: &Broken) {
@@ -296,13 +320,9 @@ impl QueuePort {
         self.held += bytes;
     }
 
-    /// Takes a slot back. With it there may be room for what waits in the ring.
     fn take_back(&mut self, tag: u32) -> Slot {
         let slot = self.slots.remove(tag).expect("a slot stays until it is answered");
         self.held -= slot.held;
-        if std::mem::take(&mut self.full) {
-            self.kick();
-        }
         slot
     }
 

@@ -1,7 +1,7 @@
 //! Data in the guest's memory, in as many pieces as the guest likes.
 
 use std::ops::Range;
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 /// A stretch of the guest's memory.
 #[derive(Debug, Clone, Copy)]
@@ -42,12 +42,22 @@ fn each(
 /// Copies from these segments, without their first `skip` bytes. Whether all was there.
 pub fn copy_in(memory: &GuestMemoryMmap, segments: &[Segment], skip: u64, out: &mut [u8]) -> bool {
     let len = out.len();
-    each(segments, skip, len, |at, piece| memory.read_slice(&mut out[piece], at).is_ok())
+    each(segments, skip, len, |at, piece| match memory.get_slice(at, piece.len()) {
+        Ok(whole) => whole.copy_to(&mut out[piece.clone()]) == piece.len(),
+        // It may lie in several regions.
+        Err(_) => memory.read_slice(&mut out[piece], at).is_ok(),
+    })
 }
 
 /// Copies to these segments, behind their first `skip` bytes. Whether all found room.
 pub fn copy_out(memory: &GuestMemoryMmap, segments: &[Segment], skip: u64, data: &[u8]) -> bool {
-    each(segments, skip, data.len(), |at, piece| memory.write_slice(&data[piece], at).is_ok())
+    each(segments, skip, data.len(), |at, piece| match memory.get_slice(at, piece.len()) {
+        Ok(whole) => {
+            whole.copy_from(&data[piece]);
+            true
+        }
+        Err(_) => memory.write_slice(&data[piece], at).is_ok(),
+    })
 }
 
 #[cfg(test)]
@@ -73,5 +83,12 @@ mod tests {
         assert!(!copy_out(&memory, &[segment(4094, 8)], 0, &[0; 8]), "behind the end of memory");
         assert!(!copy_in(&memory, &[segment(u64::MAX, 8)], 1, &mut [0; 4]), "no such address");
         assert!(copy_in(&memory, &[], 0, &mut []));
+        let two = [(GuestAddress(0), 4096), (GuestAddress(4096), 4096)];
+        let memory: GuestMemoryMmap = GuestMemoryMmap::from_ranges(&two).unwrap();
+        let across = [segment(4090, 12)];
+        assert!(copy_out(&memory, &across, 0, b"two regions."));
+        let mut out = [0; 12];
+        assert!(copy_in(&memory, &across, 0, &mut out));
+        assert_eq!(&out, b"two regions.");
     }
 }

@@ -1,0 +1,62 @@
+//! How long a shard looks for work before it sleeps.
+//!
+//! To be woken costs a thread and whoever wakes it several microseconds; to look costs nanoseconds,
+//! and a processor. So a shard looks for about as long as a wake costs, as long as that is often
+//! rewarded, and else sleeps at once, as self-tuning pollers of hypervisors do (halt polling of
+//! KVM, AioContext of QEMU). It counts looks and not time: where time stands still while a program
+//! computes, as in simulated machines, it must come to its sleep too.
+
+use std::time::Duration;
+
+/// Looks before a sleep, at most: some ten microseconds.
+const LOOKS_MAX: u32 = 512;
+/// Looks to begin with.
+const LOOKS_MIN: u32 = 32;
+/// A sleep shorter than this would have been better spent looking.
+const SHORT: Duration = Duration::from_micros(20);
+
+/// How patient the shard is.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    looks: u32,
+}
+
+impl Patience {
+    /// Looks to spend before the next sleep.
+    pub fn looks(&self) -> u32 {
+        self.looks
+    }
+
+    /// Something came while it looked.
+    pub fn rewarded(&mut self) {
+        self.looks = (self.looks * 2).clamp(LOOKS_MIN, LOOKS_MAX);
+    }
+
+    /// It looked in vain, if at all, and slept for so long.
+    pub fn slept(&mut self, time: Duration) {
+        self.looks = match time < SHORT {
+            true => (self.looks * 2).clamp(LOOKS_MIN, LOOKS_MAX),
+            false if self.looks <= LOOKS_MIN => 0,
+            false => self.looks / 2,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_shard_sleeps_at_once_and_a_busy_one_looks() {
+        let mut patience = Patience::default();
+        assert_eq!(patience.looks(), 0);
+        patience.slept(Duration::from_millis(5));
+        assert_eq!(patience.looks(), 0);
+        (0..20).for_each(|_| patience.slept(Duration::from_micros(3)));
+        assert_eq!(patience.looks(), LOOKS_MAX);
+        patience.rewarded();
+        assert_eq!(patience.looks(), LOOKS_MAX);
+        (0..5).for_each(|_| patience.slept(Duration::from_millis(1)));
+        assert_eq!(patience.looks(), 0);
+    }
+}
