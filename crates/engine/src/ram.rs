@@ -3,6 +3,7 @@
 
 use crate::buf::Buf;
 use crate::index::{Bits, Index, Key, Located};
+use crate::policy::admission::Admission;
 use forebay_format::BLOCK_SIZE;
 
 /// The tier.
@@ -14,6 +15,8 @@ pub struct Ram {
     hand: usize,
     blocks_max: usize,
     free: Vec<u32>,
+    /// Blocks of the cache device that were read lately, about as many as there is room for.
+    ghost: Admission,
 }
 
 impl Ram {
@@ -28,6 +31,7 @@ impl Ram {
             hand: 0,
             blocks_max,
             free: Vec::new(),
+            ghost: Admission::new((2 * blocks_max) as u32),
         }
     }
 
@@ -54,6 +58,15 @@ impl Ram {
         let at = self.index.get(key)?.slot as usize;
         self.referenced.set(at, true);
         Some(self.data[at].bytes())
+    }
+
+    /// Puts a block in that was read from the cache device, where it costs little to read it once
+    /// more. So when the tier is full it comes in at the second read of late: blocks that are read
+    /// too seldom to be found here again cost no copy, and push none out that are.
+    pub fn insert_hit(&mut self, key: Key, block: &[u8]) {
+        if self.blocks_max > 0 && self.ghost.admit_miss(key) {
+            self.insert(key, block);
+        }
     }
 
     /// Puts a block in.
@@ -84,6 +97,7 @@ impl Ram {
             self.keys.push(0);
             return self.data.len() - 1;
         }
+        self.ghost.full_once = true;
         loop {
             let at = self.hand;
             self.hand = (self.hand + 1) % self.blocks_max;
@@ -115,5 +129,35 @@ impl Ram {
         {
             self.free.push(located.slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads these keys from a cache device, through a tier of 64 blocks. How many were in RAM.
+    fn hits(ram: &mut Ram, keys: impl Iterator<Item = Key>) -> usize {
+        let block = [7; BLOCK_SIZE];
+        let mut read = |key| {
+            let hit = ram.get(key).is_some();
+            if !hit {
+                ram.insert_hit(key, &block);
+            }
+            hit
+        };
+        keys.filter(|&key| read(key)).count()
+    }
+
+    #[test]
+    fn a_sweep_of_the_cache_device_pushes_nothing_out() {
+        let mut ram = Ram::new(64 * BLOCK_SIZE as u64);
+        assert_eq!(hits(&mut ram, 0..64), 0, "there is room: all come in");
+        assert_eq!(hits(&mut ram, 0..64), 64);
+        assert_eq!(hits(&mut ram, 1000..3000), 0);
+        let left = hits(&mut ram, 0..64);
+        assert!(left > 48, "of 64 blocks in use {left} are left after a sweep");
+        let again = hits(&mut ram, (0..40).chain(5000..5040).chain(5000..5040).chain(5000..5040));
+        assert!(again > 40, "what is read again soon comes in: {again}");
     }
 }

@@ -241,7 +241,7 @@ impl Engine {
         let keep = !req.overtaken && self.ram.blocks_max() > 0;
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             if keep {
-                self.ram.insert(key, block);
+                self.ram.insert_hit(key, block);
             }
             if !run.direct && req.kind == RequestKind::Read {
                 let (part, at) = req.part_of(key, volume.base);
