@@ -174,11 +174,8 @@ impl Engine {
             }
             Chunk::Blocks(items) => {
                 let slots = self.segments.slots();
-                let sound = |item: &BlockItem| {
-                    let slot = item.slot.get();
-                    slot == SLOT_NONE || slot < slots
-                };
-                if !items.iter().all(sound) {
+                let sound = |slot| slot == SLOT_NONE || slot < slots;
+                if !items.iter().all(|item| sound(item.slot.get())) {
                     return false;
                 }
                 load.placed.extend(items);

@@ -13,7 +13,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
 
@@ -27,15 +26,8 @@ const PARTS_MAX: u64 = 32;
 const TAKE_MAX: usize = 64;
 /// Bytes of data that are under way, beyond which nothing more is taken. One request fits.
 const BYTES_MAX: u64 = 2 * PARTS_MAX * PART_BYTES;
-/// Segments of a request.
-const SEGMENTS_MAX: usize = 1024;
 /// The tag under which the kick is waited on.
 const KICK: u32 = u32::MAX;
-/// Descriptor flags.
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
-const DESCRIPTOR_BYTES: u64 = size_of::<Descriptor>() as u64;
 
 /// What a queue is made of.
 #[derive(Debug)]
@@ -236,50 +228,11 @@ impl QueuePort {
         ));
     }
 
-    /// Finds the segments of the request that begins at a descriptor.
-    fn walk(&mut self, head: u16) -> Result<(), Broken> {
-        self.readable.clear();
-        self.writable.clear();
-        let (mut table, mut count) =
-            (GuestAddress(self.setup.queue.desc_table()), u32::from(self.setup.queue.size()));
-        let (mut index, mut left, mut indirect) = (u32::from(head), count, false);
-        loop {
-            if index >= count || left == 0 {
-                return Err(Broken("a chain of descriptors leaves its table"));
-            }
-            left -= 1;
-            let at = table.checked_add(u64::from(index) * DESCRIPTOR_BYTES);
-            let read = at.and_then(|at| self.setup.memory.read_obj::<Descriptor>(at).ok());
-            let descriptor = read.ok_or(Broken("a descriptor is not in memory"))?;
-            if descriptor.flags() & INDIRECT != 0 {
-                let entries = u64::from(descriptor.len()) / DESCRIPTOR_BYTES;
-                if indirect || entries == 0 || entries > SEGMENTS_MAX as u64 {
-                    return Err(Broken("an indirect table is not valid"));
-                }
-                indirect = true;
-                (table, count) = (descriptor.addr(), entries as u32);
-                (index, left) = (0, count);
-                continue;
-            }
-            let segment = Segment { address: descriptor.addr(), len: descriptor.len() };
-            match (descriptor.flags() & WRITE != 0, self.writable.is_empty()) {
-                (true, _) => self.writable.push(segment),
-                (false, true) => self.readable.push(segment),
-                (false, false) => return Err(Broken("its parts are in the wrong order")),
-            }
-            if self.readable.len() + self.writable.len() > SEGMENTS_MAX {
-                return Err(Broken("a request has too many segments"));
-            }
-            if descriptor.flags() & NEXT == 0 {
-                return Ok(());
-            }
-            index = u32::from(descriptor.next());
-        }
-    }
-
     /// Begins the request whose first descriptor this is.
     fn begin(&mut self, link: &mut PortLink, head: u16) -> Result<(), Broken> {
-        self.walk(head)?;
+        let table = (GuestAddress(self.setup.queue.desc_table()), self.setup.queue.size());
+        let parts = (&mut self.readable, &mut self.writable);
+        segment::walk(&self.setup.memory, table, head, parts).map_err(Broken)?;
         if self.slots.len() >= usize::from(self.setup.queue.size()) {
             return Err(Broken("it holds more requests than it has room for"));
         }

@@ -1,13 +1,71 @@
-//! Data in the guest's memory, in as many pieces as the guest likes.
+//! Requests and their data in the guest's memory, in as many pieces as the guest likes.
 
 use std::ops::Range;
+use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+
+/// Segments of a request.
+const SEGMENTS_MAX: usize = 1024;
+/// Descriptor flags.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+const DESCRIPTOR_BYTES: u64 = size_of::<Descriptor>() as u64;
 
 /// A stretch of the guest's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
     pub address: GuestAddress,
     pub len: u32,
+}
+
+/// Finds the segments of the request that begins at descriptor `head`: those for us to read, and
+/// those for the guest. `table` is where the queue's descriptors lie, and how many there are.
+///
+/// # Errors
+/// What rule of the queue the other side broke.
+pub fn walk(
+    memory: &GuestMemoryMmap,
+    (mut table, size): (GuestAddress, u16),
+    head: u16,
+    (readable, writable): (&mut Vec<Segment>, &mut Vec<Segment>),
+) -> Result<(), &'static str> {
+    readable.clear();
+    writable.clear();
+    let mut count = u32::from(size);
+    let (mut index, mut left, mut indirect) = (u32::from(head), count, false);
+    loop {
+        if index >= count || left == 0 {
+            return Err("a chain of descriptors leaves its table");
+        }
+        left -= 1;
+        let at = table.checked_add(u64::from(index) * DESCRIPTOR_BYTES);
+        let read = at.and_then(|at| memory.read_obj::<Descriptor>(at).ok());
+        let descriptor = read.ok_or("a descriptor is not in memory")?;
+        if descriptor.flags() & INDIRECT != 0 {
+            let entries = u64::from(descriptor.len()) / DESCRIPTOR_BYTES;
+            if indirect || entries == 0 || entries > SEGMENTS_MAX as u64 {
+                return Err("an indirect table is not valid");
+            }
+            indirect = true;
+            (table, count) = (descriptor.addr(), entries as u32);
+            (index, left) = (0, count);
+            continue;
+        }
+        let segment = Segment { address: descriptor.addr(), len: descriptor.len() };
+        match (descriptor.flags() & WRITE != 0, writable.is_empty()) {
+            (true, _) => writable.push(segment),
+            (false, true) => readable.push(segment),
+            (false, false) => return Err("its parts are in the wrong order"),
+        }
+        if readable.len() + writable.len() > SEGMENTS_MAX {
+            return Err("a request has too many segments");
+        }
+        if descriptor.flags() & NEXT == 0 {
+            return Ok(());
+        }
+        index = u32::from(descriptor.next());
+    }
 }
 
 /// Goes through the `len` bytes behind the first `skip` of these segments, piece by piece: `copy`
