@@ -278,6 +278,9 @@ pub enum Notice {
     OpenFailed(String),
     /// A cache device failed and is no longer used.
     DeviceFailed(DeviceId, String),
+    /// A record of the log was lost while a device failed: nothing behind it would be recovered, so
+    /// the cache is not used any more.
+    LogBroken,
     /// A block read from a cache device was wrong. Clean ones were read from the origin instead.
     BadBlock {
         /// The volume.

@@ -46,6 +46,8 @@ pub const SEGMENTS_FOR_FILLS: usize = 3;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be
 /// read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;
+/// Why it has failed then.
+pub const LOST_SEGMENTS: &str = "too much of it cannot be read";
 /// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no
 /// more.
 pub const STALL_NS_MAX: u64 = 10_000_000_000;

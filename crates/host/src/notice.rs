@@ -69,6 +69,11 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
         Notice::DeviceFailed(device, why) => {
             write!(f, "cache device {} failed and is no longer used: {why}", device.0 + 1)
         }
+        Notice::LogBroken => write!(
+            f,
+            "the cache is no longer used: a device failed with a part of the log that no other has; \
+             the volumes go on with their origins, and blocks that are dirty can be read and not written"
+        ),
         Notice::BadBlock { volume, block, lost: false } => write!(
             f,
             "block {block} of volume {} was damaged on the cache device; the origin's copy is used",
@@ -118,7 +123,10 @@ impl Notices {
         let rare = matches!(
             notice,
             HostNotice::Engine(
-                Notice::Opened { .. } | Notice::OpenFailed(_) | Notice::DeviceFailed(..)
+                Notice::Opened { .. }
+                    | Notice::OpenFailed(_)
+                    | Notice::DeviceFailed(..)
+                    | Notice::LogBroken
             )
         );
         if self.sent >= NOTICES_PER_SECOND && !rare {

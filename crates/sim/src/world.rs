@@ -402,9 +402,12 @@ impl World {
                 self.coverage.add("lives opened with dirty blocks", u64::from(dirty > 0));
             }
             Notice::OpenFailed(text) => self.life.open_failed = Some(text),
+            Notice::LogBroken => self.coverage.mark("logs broken beside a device that works"),
             Notice::DeviceFailed(device, text) => {
                 self.life.devices_failed += 1;
                 self.coverage.mark("devices failed");
+                let lost = text == forebay_engine::LOST_SEGMENTS;
+                self.coverage.add("devices failed with lost segments", u64::from(lost));
                 return self.device_failed(usize::from(device.0), &text);
             }
             Notice::BadBlock { volume, block, lost } => {

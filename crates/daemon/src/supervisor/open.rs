@@ -375,6 +375,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
             HostNotice::Engine(
                 Notice::OpenFailed(_)
                 | Notice::DeviceFailed(..)
+                | Notice::LogBroken
                 | Notice::BadBlock { lost: true, .. },
             )
             | HostNotice::IoFailed { no_space: true, .. } => {

@@ -165,7 +165,7 @@ impl Engine {
                 lost += u32::from(segment.usage == Use::Lost);
             }
             if lost > count / LOST_SEGMENTS_SHARE {
-                self.device_failed(DeviceId(index as u8), "too much of it cannot be read");
+                self.device_failed(DeviceId(index as u8), LOST_SEGMENTS);
             }
         }
     }

@@ -363,6 +363,7 @@ impl Engine {
         }
         if broke && !self.dead {
             // Other devices work, but no recovery would get past the gap.
+            self.out.push(Effect::Notice(Notice::LogBroken));
             self.die();
         }
         if !self.volatile() {
