@@ -5,6 +5,7 @@ mod disk;
 pub mod guest;
 mod initramfs;
 pub mod machine_disk;
+mod missing;
 mod modules;
 mod packages;
 mod qemu;
@@ -17,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use disk::Disk;
 use packages::{Kernel, Packages};
 use qemu::{Accelerator, Cut, Machine, SERVED, Verdict};
-use scenario::{SCENARIOS, Scenario};
+use scenario::{SCENARIOS, Work};
 use served::Served;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -41,12 +42,16 @@ const MASKED: [&str; 12] = [
     "e2scrub_reap.service",
     "fstrim.timer",
 ];
+/// As `--kernel` names them.
+const KERNELS: [&str; 2] = ["6.12", "newest"];
 /// The scenario that needs no guest.
 const MACHINE_DISK: &str = "machine-disk";
 /// Memory of a guest.
 const MEMORY_MIB: u32 = 1536;
+/// No machine of the short run starts later than this.
+const SHORT_LIMIT: Duration = Duration::from_secs(12 * 60);
 /// How long a guest under KVM may take to say that it runs.
-const PROBE: Duration = Duration::from_secs(30);
+const PROBE: Duration = Duration::from_secs(10);
 
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, clap::Args)]
@@ -60,18 +65,18 @@ pub struct Arguments {
     #[arg(value_parser = ["shell"])]
     action: Option<String>,
     /// Run on one kernel alone
-    #[arg(long, value_parser = ["6.12", "newest"])]
+    #[arg(long, value_parser = KERNELS)]
     kernel: Option<String>,
     /// Run these scenarios alone
     #[arg(long, value_name = "SCENARIO")]
     only: Vec<String>,
-    /// List the scenarios and end
+    /// List the scenarios (with --short: which share a machine) and end
     #[arg(long)]
     list: bool,
     /// Fetch the packages anew: the newest kernel may be a newer one
     #[arg(long)]
     refresh: bool,
-    /// Fetch the packages if they are missing, and end
+    /// Fetch the packages and make the Debian system, if they are missing, and end
     #[arg(long)]
     fetch: bool,
     /// Run each scenario once, on one of the kernels: what fits into a run of CI
@@ -85,16 +90,20 @@ pub struct Arguments {
     seed: u64,
 }
 
+impl Arguments {
+    /// Whether nothing else is wanted.
+    fn runs_scenarios(&self) -> bool {
+        self.action.is_none() && !self.fetch && !self.refresh
+    }
+}
+
 /// Runs the task.
 ///
 /// # Errors
 /// If a scenario failed, or could not be run.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.list {
-        for scenario in SCENARIOS {
-            println!("{:16} {}", scenario.name, scenario.about);
-        }
-        println!("{MACHINE_DISK:16} a vhost-user disk under QEMU's own driver, on this machine");
+        list(arguments.short);
         return Ok(());
     }
     for name in &arguments.only {
@@ -106,12 +115,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let cache = cache_directory()?;
     std::fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
-    let packages = Packages::find_or_fetch(&cache, arguments.refresh)?;
+    let packages = match Packages::find_or_fetch(&cache, arguments.refresh) {
+        Err(error) if arguments.runs_scenarios() && missing::is_skip(&error) => {
+            println!("vm: skipped: {error:#}");
+            return Ok(());
+        }
+        found => found?,
+    };
     let fetched = start.elapsed();
     if arguments.fetch {
-        return Ok(());
+        return root::find_or_make(&cache, &packages, arguments.refresh).map(drop);
     }
-    let programs = initramfs::build_programs()?;
+    let programs = initramfs::build_programs(&cache.join("programs"))?;
     let built = start.elapsed();
     let mut lab = Lab {
         cache: &cache,
@@ -144,6 +159,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(failed.is_empty(), "failed in the virtual machine: {}", failed.join(", "));
     ensure!(passed > 0, "no scenario ran");
     Ok(())
+}
+
+/// Prints the scenarios, or which of them share a machine in the short run.
+fn list(short: bool) {
+    if short {
+        for work in scenario::plan(&KERNELS, true, |_| true) {
+            println!(
+                "{:7} {}: boots {}",
+                work.kernel,
+                work.name().replace(',', ", "),
+                work.boots()
+            );
+        }
+        println!("{:7} {MACHINE_DISK}", "none");
+        return;
+    }
+    for scenario in SCENARIOS {
+        println!("{:16} {}", scenario.name, scenario.about);
+    }
+    println!("{MACHINE_DISK:16} a vhost-user disk under QEMU's own driver, on this machine");
 }
 
 /// The packages, fetched if they are not there.
@@ -207,48 +242,50 @@ impl Lab<'_> {
         Ok(log)
     }
 
-    /// Which scenarios run where, with what they boot from written.
-    fn prepare<'k>(
-        &self,
-        kernels: &[&'k Kernel],
-        arguments: &Arguments,
-    ) -> Result<Vec<(&'k Kernel, &'static Scenario)>> {
-        let mut todo = Vec::new();
+    /// What is to be done, with what it boots from written.
+    fn prepare(&self, kernels: &[&Kernel], arguments: &Arguments) -> Result<Vec<Work>> {
+        let names: Vec<&str> = kernels.iter().map(|kernel| kernel.name).collect();
+        let all = arguments.only.is_empty();
+        let is_wanted = |name: &str| all || arguments.only.iter().any(|only| only == name);
+        let mut todo = scenario::plan(&names, arguments.short, is_wanted);
         for kernel in kernels {
-            let is_wanted = |scenario: &&Scenario| {
-                let named = arguments.only.iter().any(|name| name == scenario.name);
-                let short = !arguments.short || scenario.is_short_on(kernel.name);
-                short && (named || arguments.only.is_empty())
-            };
-            let wanted: Vec<&Scenario> = SCENARIOS.iter().filter(is_wanted).collect();
-            if wanted.iter().any(|scenario| scenario.system.is_none()) {
+            let own = || todo.iter().filter(|work| work.kernel == kernel.name);
+            if own().any(|work| work.lives().is_empty()) {
                 self.initramfs(kernel)?;
             }
-            if wanted.iter().any(|scenario| scenario.system.is_some()) {
-                self.initramfs_for_root(kernel, arguments.refresh)?;
+            if !own().any(|work| !work.lives().is_empty()) {
+                continue;
             }
-            todo.extend(wanted.into_iter().map(|scenario| (*kernel, scenario)));
+            match self.initramfs_for_root(kernel, arguments.refresh) {
+                Err(error) if missing::is_skip(&error) => {
+                    println!("vm: skipped a whole system on {}: {error:#}", kernel.name);
+                    todo.retain(|it| it.kernel != kernel.name || it.lives().is_empty());
+                }
+                made => made?,
+            }
         }
         Ok(todo)
     }
 
-    /// Runs scenarios, several at a time. Returns how many passed, and which failed.
-    fn run_all(
-        &self,
-        todo: &[(&Kernel, &Scenario)],
-        arguments: &Arguments,
-    ) -> Result<(usize, Vec<String>)> {
+    /// Does all of it, several machines at a time. Returns how many scenarios passed, and what
+    /// failed.
+    fn run_all(&self, todo: &[Work], arguments: &Arguments) -> Result<(usize, Vec<String>)> {
         let (next, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let failed = Mutex::new(Vec::new());
+        let begin = Instant::now();
         let work = || -> Result<()> {
-            while let Some((kernel, scenario)) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(work) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let start = Instant::now();
-                let verdict = self.run(scenario, kernel, arguments.seed)?;
-                let line = format!("{} on {} ({})", scenario.name, kernel.name, kernel.release);
+                let kernel = self.kernel(work)?;
+                let verdict = match arguments.short && begin.elapsed() > SHORT_LIMIT {
+                    true => Err(format!("not run: {} s are over", SHORT_LIMIT.as_secs())),
+                    false => self.run(work, kernel, arguments.seed)?,
+                };
+                let line = format!("{} on {} ({})", work.name(), kernel.name, kernel.release);
                 let seconds = start.elapsed().as_secs();
                 match verdict {
                     Ok(()) => {
-                        passed.fetch_add(1, Ordering::Relaxed);
+                        passed.fetch_add(work.scenarios.len(), Ordering::Relaxed);
                         println!("vm: ok     {line}: {seconds} s");
                     }
                     Err(why) => {
@@ -287,6 +324,7 @@ impl Lab<'_> {
         // Not the first boot of a new system, in which systemd would enable all units.
         std::fs::write(payload.join("etc/machine-id"), "f0eba000000000000000000000000001\n")?;
         let modules = self.cache.join(format!("modules-{}", kernel.release));
+        modules::install(kernel, &modules::USED, &modules, payload)?;
         let path = self.initramfs_path(kernel, true);
         initramfs::write_for_root(self.packages, kernel, payload, &modules, &path)
     }
@@ -335,40 +373,43 @@ impl Lab<'_> {
         Machine { packages, kernel, initramfs, disks, served, root, accelerator, memory_mib, words }
     }
 
-    /// Runs a scenario: as many boots as it has power cuts or restarts, and one. The inner error
-    /// says what failed in the guest.
-    fn run(&self, scenario: &Scenario, kernel: &Kernel, seed: u64) -> Result<Result<(), String>> {
-        let directory = Directory::create(None, &format!("vm-{}-{}", scenario.name, kernel.name))?;
-        let disks = serve(scenario.disks, directory.path())?;
+    fn kernel(&self, work: &Work) -> Result<&Kernel> {
+        let found = self.packages.kernels.iter().find(|kernel| kernel.name == work.kernel);
+        found.with_context(|| format!("no kernel {}", work.kernel))
+    }
+
+    /// Does one machine's work: as many boots as it has power cuts or restarts, and one. The inner
+    /// error says what failed in the guest.
+    fn run(&self, work: &Work, kernel: &Kernel, seed: u64) -> Result<Result<(), String>> {
+        let name = work.scenarios.first().context("a machine has a scenario")?.name;
+        let directory = Directory::create(None, &format!("vm-{name}-{}", kernel.name))?;
+        let disks = serve(work.disks(), directory.path())?;
+        let system = work.scenarios.iter().find_map(|scenario| scenario.system);
         let image = self.cache.join(root::IMAGE);
-        let layer = scenario.system.map(|_| root::layer(self.packages, &image, directory.path()));
+        let layer = system.map(|_| root::layer(self.packages, &image, directory.path()));
         let layer = layer.transpose()?;
-        let served = match scenario.served {
+        let served = match work.scenarios.iter().any(|scenario| scenario.served) {
             true => Some(Served::start(SERVED, kernel.name, self.own_programs()?)?),
             false => None,
         };
         let served = served.map(Mutex::new);
         let initramfs = self.initramfs_path(kernel, layer.is_some());
-        let log = self.log(scenario.name, kernel)?;
-        let limit = Duration::from_secs(scenario.limit_seconds);
-        let last = scenario.cuts + scenario.system.map_or(0, |system| system.restarts);
+        let log = self.log(name, kernel)?;
+        let limit = Duration::from_secs(work.limit_seconds());
+        let lives = work.lives();
+        let (cuts, last) = (work.cuts(), work.boots() - 1);
         let mut flushed = 0;
         for life in 0..=last {
-            let without =
-                scenario.without.map_or(String::new(), |m| format!("forebay.without={m} "));
-            let words = format!(
-                "forebay.scenario={} forebay.life={life} forebay.last={last} \
-                 forebay.flushed={flushed} {without}",
-                scenario.name
-            );
-            let absent = scenario.system.map(|system| system.absent);
-            let is_there = |disk: &&Disk| absent != Some((disk.name, life));
+            let words = words(work, life, last, flushed);
+            let about = lives.get(life as usize);
+            let absent = system.map(|system| system.absent).filter(|(_, of)| about == Some(of));
+            let is_there = |disk: &&Disk| absent.is_none_or(|(name, _)| name != disk.name);
             let there: Vec<Disk> = disks.iter().filter(is_there).cloned().collect();
             let mut machine = self.machine(kernel, &initramfs, &there, words);
             machine.root = layer.as_deref();
             machine.served = served.as_ref();
             let plan = plan(seed.wrapping_add(life));
-            let cut = (life < scenario.cuts).then_some(plan);
+            let cut = (life < cuts).then_some(plan);
             let ended = machine.run(&log, limit, cut)?;
             match ended.verdict {
                 Some(Verdict::Pass) if life == last => return Ok(Ok(())),
@@ -390,6 +431,22 @@ impl Lab<'_> {
         }
         unreachable!("the last life is not cut")
     }
+}
+
+/// What the kernel's command line tells the guest.
+fn words(work: &Work, life: u64, last: u64, flushed: u64) -> String {
+    let mut words = format!(
+        "forebay.scenario={} forebay.life={life} forebay.last={last} forebay.flushed={flushed} ",
+        work.name()
+    );
+    if !work.lives().is_empty() {
+        words.push_str(&format!("forebay.lives={} ", work.lives().join(",")));
+    }
+    // The first of several: it is loaded when that one has ended.
+    if let Some(module) = work.scenarios.first().and_then(|scenario| scenario.without) {
+        words.push_str(&format!("forebay.without={module} "));
+    }
+    words
 }
 
 /// After how many flushes and how much later the power is cut.

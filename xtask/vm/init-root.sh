@@ -14,7 +14,10 @@ for disk in /sys/block/*; do
     fi
 done
 # Only in the first life: later ones find what the system made of it.
-[ -e /sysroot/usr/bin/forebayd ] || $busybox cp -a /payload/. /sysroot/
+if [ ! -e /sysroot/usr/bin/forebayd ]; then
+    $busybox cp -a /payload/. /sysroot/
+    $busybox chroot /sysroot /usr/sbin/depmod "$($busybox uname -r)"
+fi
 for place in dev proc sys; do
     $busybox mount -o move "/$place" "/sysroot/$place"
 done

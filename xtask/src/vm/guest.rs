@@ -10,13 +10,21 @@ pub mod ublk;
 pub mod vhost;
 
 use super::qemu::MARK;
-use super::scenario;
+use super::scenario::{self, Scenario};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// From the start of a disk: both copies of a superblock, and more.
+const EMPTIED_BYTES: usize = 4 << 20;
+
+/// How long what a program printed may take to arrive once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// What the kernel's command line says.
 pub struct Guest {
@@ -34,6 +42,11 @@ impl Guest {
     /// The number in `forebay.NAME=`, or 0.
     pub fn number(&self, name: &str) -> u64 {
         self.word(name).and_then(|word| word.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether several scenarios run here.
+    pub fn shares_boot(&self) -> bool {
+        self.word("scenario").is_some_and(|names| names.contains(','))
     }
 
     /// The disk whose serial number is `name`.
@@ -70,10 +83,10 @@ pub fn main() -> Result<()> {
         say("pass", name);
         return Ok(());
     }
-    let scenario = scenario::find(name).with_context(|| format!("no scenario {name}"))?;
-    say("start", name);
-    let whole_system = scenario.system.is_some();
-    match (scenario.run)(&guest) {
+    let find = |name| scenario::find(name).with_context(|| format!("no scenario {name}"));
+    let scenarios: Vec<&Scenario> = name.split(',').map(find).collect::<Result<_>>()?;
+    let whole_system = scenarios.iter().any(|scenario| scenario.system.is_some());
+    match run_all(&guest, &scenarios) {
         Ok(()) if whole_system && guest.number("life") < guest.number("last") => say("next", name),
         Ok(()) => say("pass", name),
         Err(error) => {
@@ -83,6 +96,37 @@ pub fn main() -> Result<()> {
     }
     if whole_system {
         run("systemctl", &["poweroff", "--no-block"])?;
+    }
+    Ok(())
+}
+
+/// Runs scenarios one after the other, each with disks that look new.
+fn run_all(guest: &Guest, scenarios: &[&Scenario]) -> Result<()> {
+    for (number, scenario) in scenarios.iter().enumerate() {
+        say("start", scenario.name);
+        if number > 0 {
+            empty_disks(guest, scenario)?;
+        }
+        let start = Instant::now();
+        (scenario.run)(guest).with_context(|| scenario.name.to_string())?;
+        if scenarios.len() > 1 {
+            let seconds = start.elapsed().as_secs();
+            say("measured", &format!("{}: {seconds} s in the guest", scenario.name));
+        }
+        if let Some(module) = scenario.without.filter(|_| number + 1 < scenarios.len()) {
+            run("insmod", &[&format!("/modules/{module}.ko")])?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes from a scenario's disks what another one left: superblocks and file systems.
+fn empty_disks(guest: &Guest, scenario: &Scenario) -> Result<()> {
+    daemon::forget_state()?;
+    for (name, _) in scenario.disks {
+        let disk = guest.disk(name)?;
+        let mut file = fs::File::options().write(true).open(&disk)?;
+        file.write_all(&vec![0; EMPTIED_BYTES]).and_then(|()| file.sync_all())?;
     }
     Ok(())
 }
@@ -121,17 +165,60 @@ fn show_state() {
 pub fn output(program: &str, arguments: &[&str], limit: Duration) -> Result<Output> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().with_context(|| format!("start {program}"))?;
+    let mut child = command.spawn().with_context(|| format!("start {program}"))?;
+    let streams = [
+        Gathered::from(child.stdout.take().expect("piped")),
+        Gathered::from(child.stderr.take().expect("piped")),
+    ];
     let (send, end) = std::sync::mpsc::channel();
     let id = child.id().to_string();
-    std::thread::spawn(move || send.send(child.wait_with_output()));
+    std::thread::spawn(move || send.send(child.wait()));
     match end.recv_timeout(limit) {
-        Ok(output) => Ok(output?),
+        Ok(status) => {
+            let [stdout, stderr] = streams.map(Gathered::all);
+            Ok(Output { status: status?, stdout, stderr })
+        }
         Err(_) => {
+            for stream in &streams {
+                println!("{}", String::from_utf8_lossy(&stream.so_far()));
+            }
             // Left behind if it cannot be killed: that is what is being told.
             let _ = Command::new("kill").args(["-9", &id]).status();
             bail!("`{program} {}` did not end in {limit:?}", arguments.join(" "))
         }
+    }
+}
+
+/// What a program prints, read as it comes.
+struct Gathered {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Gathered {
+    fn from(mut stream: impl Read + Send + 'static) -> Gathered {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let own = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = stream.read(&mut chunk) {
+                own.lock().expect("no panic holds it").extend_from_slice(&chunk[..count]);
+            }
+        });
+        Gathered { bytes, reader }
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.bytes.lock().expect("no panic holds it").clone()
+    }
+
+    /// What was printed by a program that has ended. One that it left behind may hold the stream.
+    fn all(self) -> Vec<u8> {
+        let end = Instant::now() + LAST_WORDS;
+        while !self.reader.is_finished() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.so_far()
     }
 }
 

@@ -2,19 +2,16 @@
 
 use super::cpio::Archive;
 use super::modules;
-use super::packages::{Kernel, Packages};
-use crate::command::{cargo_command, output, run};
+use super::packages::{Kernel, Packages, remake};
+use crate::command::{cargo_command, output};
 use crate::root;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The target that is built for: naming it keeps the static flag off build scripts.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// Packages whose programs run in the guest. The last one is what scenarios are made of.
-const OURS: [(&str, &str); 3] =
-    [("forebay-daemon", "forebayd"), ("forebay-cli", "forebay"), ("xtask", "xtask")];
+/// Programs that are built and run in the guest; this one is what scenarios are made of.
+const OURS: [&str; 2] = ["forebayd", "forebay"];
 /// The unit tests of the crate with the system calls: some need what only the guest has.
 pub const HOST_TESTS: &str = "forebay-host-tests";
 /// Debian's tools, below the place where the packages were unpacked.
@@ -43,40 +40,41 @@ const APPLETS: [&str; 46] = [
     "seq", "setsid", "sh", "sleep", "sync", "tail", "timeout", "touch", "true", "truncate", "vi",
 ];
 
-/// Builds the programs that run in the guest: linked statically, so that the guest's libraries do
-/// not matter; with assertions of debug builds; without debug information. Returns their paths.
+/// Builds the programs that run in the guest, and returns their paths below `directory`.
+///
+/// They are those of `cargo nextest run --workspace`, with the assertions of debug builds, so that
+/// who has run the tests builds nothing here. Debug information is taken out: it is most of them.
+/// They need no more of the guest than the two libraries that every program of Rust needs.
 ///
 /// # Errors
 /// If the build fails.
-pub fn build_programs() -> Result<Vec<(&'static str, PathBuf)>> {
-    let mut build = cargo_command(&["build", "--target", TARGET]);
-    for (package, _) in OURS {
-        build.args(["-p", package]);
+pub fn build_programs(directory: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+    let build = ["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
+    let messages = output(&mut cargo_command(&build))?;
+    let built: Vec<serde_json::Value> =
+        messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let path = |name: &str, is_test: bool| -> Result<PathBuf> {
+        let is_it = |message: &&serde_json::Value| {
+            message["target"]["name"] == name && message["profile"]["test"] == is_test
+        };
+        let found = built.iter().filter(is_it).find_map(|message| message["executable"].as_str());
+        found.map(PathBuf::from).with_context(|| format!("cargo built no {name}"))
+    };
+    let mut programs = vec![
+        ("xtask", std::env::current_exe().context("find this program")?),
+        (HOST_TESTS, path("forebay_host", true)?),
+    ];
+    for name in OURS {
+        programs.push((name, path(name, false)?));
     }
-    run(with_static_flags(&mut build))?;
-    let mut tests = cargo_command(&["test", "--target", TARGET, "--no-run", "--lib"]);
-    tests.args(["-p", "forebay-host", "--message-format", "json"]);
-    let messages = output(with_static_flags(&mut tests))?;
-    let mut messages =
-        messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let tests = messages
-        .find(|message| message["profile"]["test"] == true && message["executable"].is_string())
-        .context("cargo built no tests of the host")?;
-    let tests = PathBuf::from(tests["executable"].as_str().expect("seen to be a string"));
-    let metadata = output(&mut cargo_command(&["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
-    let target = metadata["target_directory"].as_str().context("cargo names no directory")?;
-    let directory = Path::new(target).join(TARGET).join("debug");
-    let mut programs: Vec<_> = OURS.map(|(_, program)| (program, directory.join(program))).into();
-    programs.push((HOST_TESTS, tests));
+    remake(directory)?;
+    for (name, path) in &mut programs {
+        let lean = directory.join(&name);
+        let mut strip = Command::new("strip");
+        output(strip.arg("--strip-debug").arg("-o").arg(&lean).arg(&path))?;
+        *path = lean;
+    }
     Ok(programs)
-}
-
-fn with_static_flags(command: &mut Command) -> &mut Command {
-    command
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .env("CARGO_PROFILE_DEV_DEBUG", "0")
-        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
 }
 
 /// Writes the initramfs of a kernel to `path`. `modules` keeps unpacked modules.
@@ -112,7 +110,7 @@ pub fn write(
         let name = from.file_name().context("tools are files")?.to_string_lossy().into_owned();
         archive.copy(&format!("usr/bin/{name}"), &from)?;
     }
-    for (name, from) in libraries(packages)? {
+    for (name, from) in libraries(packages, programs)? {
         archive.copy(&format!("usr/lib/x86_64-linux-gnu/{name}"), &from)?;
     }
     let loader = "ld-linux-x86-64.so.2";
@@ -120,7 +118,8 @@ pub fn write(
     for (name, from) in programs {
         archive.copy(&format!("usr/bin/{name}"), from)?;
     }
-    add_modules(&mut archive, kernel, modules)?;
+    let wanted = [&modules::DISKS[..], &modules::USED].concat();
+    add_modules(&mut archive, &modules::prepare(kernel, &wanted, modules)?)?;
     archive.copy("init", &root().join("xtask/vm/init.sh"))?;
     archive.finish()
 }
@@ -143,33 +142,37 @@ pub fn write_for_root(
     }
     archive.link("bin", "usr/bin")?;
     archive.copy("usr/bin/busybox", &packages.tools.join("usr/bin/busybox"))?;
-    add_modules(&mut archive, kernel, modules)?;
+    add_modules(&mut archive, &modules::prepare(kernel, &modules::DISKS, modules)?)?;
     archive.tree("payload", payload)?;
     archive.copy("init", &root().join("xtask/vm/init-root.sh"))?;
     archive.finish()
 }
 
 /// Adds modules and the order in which they are loaded.
-fn add_modules(archive: &mut Archive, kernel: &Kernel, modules: &Path) -> Result<()> {
+fn add_modules(archive: &mut Archive, modules: &[PathBuf]) -> Result<()> {
     let mut order = String::new();
-    for module in modules::prepare(kernel, modules)? {
+    for module in modules {
         let name = module.file_name().context("modules are files")?.to_string_lossy().into_owned();
-        archive.copy(&format!("modules/{name}"), &module)?;
+        archive.copy(&format!("modules/{name}"), module)?;
         order.push_str(&name);
         order.push('\n');
     }
     archive.bytes("modules/order", order.as_bytes())
 }
 
-/// All libraries that the tools need, by name, as their own loader finds them.
-fn libraries(packages: &Packages) -> Result<BTreeMap<String, PathBuf>> {
+/// All libraries that the tools and our programs need, by name, as the tools' loader finds them.
+fn libraries(
+    packages: &Packages,
+    programs: &[(&str, PathBuf)],
+) -> Result<BTreeMap<String, PathBuf>> {
     let places = LIBRARIES.map(|place| packages.tools.join(place));
     let path = places.each_ref().map(|place| place.display().to_string()).join(":");
     let loader = packages.tools.join("usr/lib64/ld-linux-x86-64.so.2");
     let mut found = BTreeMap::new();
-    for tool in TOOLS {
+    let tools = TOOLS.iter().map(|tool| packages.tools.join(tool));
+    for tool in tools.chain(programs.iter().map(|(_, path)| path.clone())) {
         let mut list = Command::new(&loader);
-        list.args(["--library-path", &path, "--list"]).arg(packages.tools.join(tool));
+        list.args(["--library-path", &path, "--list"]).arg(&tool);
         for line in output(&mut list)?.lines() {
             let Some(name) = line.split_whitespace().next() else { continue };
             let Some(name) = Path::new(name).file_name() else { continue };
@@ -179,8 +182,9 @@ fn libraries(packages: &Packages) -> Result<BTreeMap<String, PathBuf>> {
             }
             // A library that names its own place is looked for in the same place of the package.
             let from = places.iter().map(|place| place.join(&name)).find(|path| path.exists());
-            let from =
-                from.with_context(|| format!("{tool} needs {name}, which was not fetched"))?;
+            let from = from.with_context(|| {
+                format!("{} needs {name}, which was not fetched", tool.display())
+            })?;
             found.insert(name, from);
         }
     }

@@ -8,24 +8,48 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the scenarios use. One that is built into a kernel has no file there.
-const WANTED: [&str; 8] =
-    ["virtio_blk", "ext4", "xfs", "crc32c_generic", "loop", "fuse", "nbd", "ublk_drv"];
+/// What a machine needs to find its disks. What is built into a kernel has no file there.
+pub const DISKS: [&str; 3] = ["virtio_blk", "ext4", "crc32c_generic"];
+/// What the scenarios use beside.
+pub const USED: [&str; 5] = ["xfs", "loop", "fuse", "nbd", "ublk_drv"];
+/// What says which modules there are, beside the modules.
+const LISTS: [&str; 3] = ["modules.order", "modules.builtin", "modules.builtin.modinfo"];
 
-/// Unpacks the wanted modules into `directory`, unless they are there, and returns them in the
-/// order in which they are to be loaded.
+/// Unpacks modules into `directory`, unless they are there, and returns them in the order in which
+/// they are to be loaded.
 ///
 /// # Errors
 /// If a module cannot be read or unpacked.
-pub fn prepare(kernel: &Kernel, directory: &Path) -> Result<Vec<PathBuf>> {
+pub fn prepare(kernel: &Kernel, wanted: &[&str], directory: &Path) -> Result<Vec<PathBuf>> {
     let files = find(&kernel.modules())?;
     fs::create_dir_all(directory)?;
     let mut order = Vec::new();
-    for name in WANTED {
+    for name in wanted {
         add(name, &files, directory, &mut order)?;
     }
     ensure!(!order.is_empty(), "no modules below {}", kernel.modules().display());
     Ok(order)
+}
+
+/// Copies modules, packed as they are, to the place below `target` where modprobe looks for them.
+///
+/// # Errors
+/// If a file cannot be copied.
+pub fn install(kernel: &Kernel, wanted: &[&str], directory: &Path, target: &Path) -> Result<()> {
+    let (from, files) = (kernel.modules(), find(&kernel.modules())?);
+    let to = target.join("usr/lib/modules").join(&kernel.release);
+    fs::create_dir_all(&to)?;
+    for list in LISTS.iter().filter(|list| from.join(list).exists()) {
+        fs::copy(from.join(list), to.join(list))?;
+    }
+    for module in prepare(kernel, wanted, directory)? {
+        let name = module.file_stem().context("modules are files")?.to_string_lossy().into_owned();
+        let file = files.get(&name).with_context(|| format!("no module {name}"))?;
+        let place = to.join(file.strip_prefix(&from)?);
+        fs::create_dir_all(place.parent().context("a file lies in a directory")?)?;
+        fs::copy(file, &place).with_context(|| format!("copy {}", file.display()))?;
+    }
+    Ok(())
 }
 
 fn add(

@@ -2,8 +2,9 @@
 //! against Debian's archive key, unpacked without being installed. Nothing of the system is
 //! changed, and no right of root is needed.
 
+use super::missing::{Missing, need};
 use crate::command::{output, run};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,6 +29,9 @@ const TOOLS: [&str; 9] = [
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// Packages that a kernel consists of, by the start of their names.
 const KERNEL_PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
+/// Programs of this machine that fetch and unpack, and their packages.
+const FETCHERS: [(&str, &str); 3] =
+    [("apt-get", "apt"), ("apt-cache", "apt"), ("dpkg-deb", "dpkg")];
 /// Debian's own keys, as the package debian-archive-keyring installs them.
 const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.pgp",
@@ -134,7 +138,6 @@ fn release_of(root: &Path) -> Result<String> {
 fn fetch(cache: &Path) -> Result<()> {
     ensure!(cfg!(target_arch = "x86_64"), "only x86_64 has the packages that are used here");
     let apt = Apt::set_up(cache)?;
-    run(apt.command("apt-get").args(["update", "--quiet"]))?;
     let archives = apt.state.join("cache/archives");
     let tools = ["install", "--quiet", "--yes", "--download-only", "--no-install-recommends"];
     run(apt.command("apt-get").args(tools).args(["-t", BACKPORTS]).args(TOOLS))?;
@@ -193,11 +196,12 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Prepares it in a folder of the cache.
+    /// Prepares it in a folder of the cache, and fetches the lists of packages.
     ///
     /// # Errors
-    /// Debian's keys or a mirror are missing.
+    /// apt, Debian's keys or a mirror are missing.
     pub fn set_up(cache: &Path) -> Result<Apt> {
+        need(&FETCHERS)?;
         let state = cache.join("apt");
         remake(&state)?;
         for directory in ["lists/partial", "cache/archives/partial"] {
@@ -228,6 +232,8 @@ impl Apt {
              APT::Sandbox::User \"root\";\n\
              Acquire::Languages \"none\";\n\
              Acquire::Retries \"3\";\n\
+             Acquire::http::Timeout \"20\";\n\
+             Acquire::https::Timeout \"20\";\n\
              #clear APT::Architectures;\n\
              #clear APT::Update::Pre-Invoke;\n\
              #clear APT::Update::Post-Invoke;\n\
@@ -236,7 +242,13 @@ impl Apt {
              #clear DPkg::Post-Invoke;\n"
         );
         fs::write(&config, text)?;
-        Ok(Apt { state, config })
+        let apt = Apt { state, config };
+        // By itself apt goes on with what lists it has: with none.
+        let update = ["update", "--quiet", "--error-on=any"];
+        run(apt.command("apt-get").args(update)).map_err(|error| {
+            Missing::Network(format!("the mirror of Debian cannot be reached: {error:#}"))
+        })?;
+        Ok(apt)
     }
 
     /// Its folder, for files that go with it.
@@ -291,9 +303,8 @@ fn kernel_parts(depends: &str) -> impl Iterator<Item = String> {
 
 fn keyring() -> Result<&'static str> {
     let keyring = KEYRINGS.into_iter().find(|path| Path::new(path).is_file());
-    keyring.with_context(|| {
-        format!("Debian's keys are missing: install debian-archive-keyring ({})", KEYRINGS[1])
-    })
+    let missing = || Missing::Program("Debian's archive key", "debian-archive-keyring").into();
+    keyring.ok_or_else(missing)
 }
 
 /// The mirror of Debian in the system's own sources.
@@ -306,10 +317,12 @@ fn mirror() -> Result<String> {
     let targets = output(command.arg("Created-By: Packages"))?;
     match targets.lines().map(str::trim).find(|uri| is_debian(uri)) {
         Some(uri) => Ok(uri.to_string()),
-        None => bail!(
+        None => Err(Missing::Network(
             "the system's apt sources name no mirror of Debian: set FOREBAY_VM_MIRROR to the \
              address of one"
-        ),
+                .to_string(),
+        )
+        .into()),
     }
 }
 

@@ -165,10 +165,8 @@ impl Machine<'_> {
         let lines = read_lines(&mut child);
         let farewell = if self.root.is_some() { SHUTDOWN } else { FAREWELL };
         let served = self.served;
-        let mut watch =
-            Watch { served, farewell, cut, cut_at: None, verdict: None, oops: None, flushed: None };
-        let end = Instant::now() + limit;
-        let timed_out = watch.follow(&lines, &mut file, end)?;
+        let mut watch = Watch::new(served, farewell, cut);
+        let timed_out = watch.follow(&lines, &mut file, limit)?;
         if watch.cut_is_due() {
             self.disks.iter().for_each(Disk::power_off);
         }
@@ -231,22 +229,42 @@ struct Watch<'a> {
     verdict: Option<Verdict>,
     oops: Option<String>,
     flushed: Option<u64>,
+    /// A scenario began since this was last looked at.
+    began: bool,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn new(served: Option<&'a Mutex<Served>>, farewell: Duration, cut: Option<Cut>) -> Watch<'a> {
+        Watch {
+            served,
+            farewell,
+            cut,
+            cut_at: None,
+            verdict: None,
+            oops: None,
+            flushed: None,
+            began: false,
+        }
+    }
+
     /// Follows the console to its end. Returns whether the time was up.
     fn follow(
         &mut self,
         lines: &Receiver<String>,
         log: &mut impl Write,
-        mut end: Instant,
+        limit: Duration,
     ) -> Result<bool> {
+        let mut end = Instant::now() + limit;
         loop {
             let next = self.cut_at.map_or(end, |at| at.min(end));
             match lines.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     let before = self.verdict.is_some();
                     self.take(&line, log)?;
+                    // The limit is for each scenario.
+                    if std::mem::take(&mut self.began) {
+                        end = Instant::now() + limit;
+                    }
                     if line.contains(STUCK) {
                         return Ok(false);
                     }
@@ -259,6 +277,10 @@ impl Watch<'_> {
                 Err(RecvTimeoutError::Timeout) => return Ok(true),
             }
         }
+    }
+
+    fn served(&self) -> Result<MutexGuard<'a, Served>> {
+        self.served.map(locked).context("no daemon of this machine serves the guest")
     }
 
     fn cut_is_due(&self) -> bool {
@@ -281,12 +303,10 @@ impl Watch<'_> {
         let Some((_, said)) = line.split_once(MARK) else { return Ok(()) };
         let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
         match word {
+            "start" => self.began = true,
             "pass" => self.verdict = Some(Verdict::Pass),
             "next" => self.verdict = Some(Verdict::Next),
-            "replace" => match self.served {
-                Some(served) => locked(served).replace()?,
-                None => bail!("there is nothing to replace"),
-            },
+            "replace" => self.served()?.replace()?,
             "measured" => println!("    {rest}"),
             "fail" => self.verdict = Some(Verdict::Fail(rest.to_string())),
             "flushed" => self.flush_told(rest)?,
@@ -314,21 +334,10 @@ impl Watch<'_> {
 mod tests {
     use super::*;
 
-    fn watch(cut: Option<Cut>) -> Watch<'static> {
-        Watch {
-            served: None,
-            farewell: FAREWELL,
-            cut,
-            cut_at: None,
-            verdict: None,
-            oops: None,
-            flushed: None,
-        }
-    }
-
     #[test]
     fn lines_of_the_guest_are_understood() {
-        let mut watch = watch(Some(Cut { after_flushes: 2, delay: Duration::ZERO }));
+        let cut = Cut { after_flushes: 2, delay: Duration::ZERO };
+        let mut watch = Watch::new(None, FAREWELL, Some(cut));
         let mut log = Vec::new();
         for line in ["noise", "vm> flushed 5.", "[  1.0] x vm> flushed 9.", "vm> flushed 1"] {
             assert!(!watch.cut_is_due());

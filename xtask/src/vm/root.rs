@@ -1,6 +1,7 @@
 //! A Debian system with systemd, as a disk image: made once by mmdebstrap, which is fetched and not
 //! installed, and kept in the cache folder. A guest works on a layer over it.
 
+use super::missing::{need, need_mounts};
 use super::packages::{Apt, Packages, SUITE, remake, unpack};
 use crate::command::run;
 use anyhow::{Context, Result, ensure};
@@ -42,8 +43,9 @@ pub fn find_or_make(cache: &Path, packages: &Packages, refresh: bool) -> Result<
 }
 
 fn make(cache: &Path, packages: &Packages, image: &Path) -> Result<()> {
+    need(&[("perl", "perl")])?;
+    need_mounts()?;
     let apt = Apt::set_up(cache)?;
-    run(apt.command("apt-get").args(["update", "--quiet"]))?;
     let directory = apt.state().join("makers");
     remake(&directory)?;
     run(apt.command("apt-get").args(["download", "--quiet"]).args(MAKERS).current_dir(&directory))?;

@@ -14,6 +14,8 @@ pub struct Scenario {
     pub disks: &'static [(&'static str, usize)],
     /// How often the power is cut in the middle of the load; one more boot verifies.
     pub cuts: u64,
+    /// The same in the short run.
+    pub cuts_short: u64,
     /// A module that is not loaded.
     pub without: Option<&'static str>,
     /// One more disk, which a daemon of this machine serves over vhost-user.
@@ -27,23 +29,95 @@ pub struct Scenario {
 /// A machine that ends in order and starts again.
 #[derive(Clone, Copy)]
 pub struct System {
-    /// How often it starts again.
-    pub restarts: u64,
+    /// What happens in each of its lives.
+    pub lives: &'static [&'static str],
+    /// The same in the short run.
+    pub lives_short: &'static [&'static str],
     /// The serial number of a disk that is missing in one of its lives, and that life.
-    pub absent: (&'static str, u64),
+    pub absent: (&'static str, &'static str),
+}
+
+/// What one machine does: a scenario, or several that share a boot.
+pub struct Work {
+    /// `--kernel`'s name for the kernel.
+    pub kernel: &'static str,
+    /// One after the other. Those that share a boot have neither power cuts nor a whole system.
+    pub scenarios: Vec<&'static Scenario>,
+    /// Whether it is part of the short run.
+    pub short: bool,
+}
+
+impl Work {
+    /// The names of its scenarios, for people and for the guest.
+    pub fn name(&self) -> String {
+        let names: Vec<&str> = self.scenarios.iter().map(|scenario| scenario.name).collect();
+        names.join(",")
+    }
+
+    /// Disks with a volatile cache: the longest list of its scenarios holds the others.
+    pub fn disks(&self) -> &'static [(&'static str, usize)] {
+        let lists = self.scenarios.iter().map(|scenario| scenario.disks);
+        lists.max_by_key(|list| list.len()).unwrap_or_default()
+    }
+
+    /// Seconds that a scenario may take, with its boot.
+    pub fn limit_seconds(&self) -> u64 {
+        self.scenarios.iter().map(|scenario| scenario.limit_seconds).max().unwrap_or_default()
+    }
+
+    /// How often the power is cut.
+    pub fn cuts(&self) -> u64 {
+        let cuts = |scenario: &&Scenario| match self.short {
+            true => scenario.cuts_short,
+            false => scenario.cuts,
+        };
+        self.scenarios.iter().map(cuts).sum()
+    }
+
+    /// How often its machine starts.
+    pub fn boots(&self) -> u64 {
+        self.cuts() + (self.lives().len() as u64).max(1)
+    }
+
+    /// What happens in each life of a whole system, or nothing.
+    pub fn lives(&self) -> &'static [&'static str] {
+        let system = self.scenarios.iter().find_map(|scenario| scenario.system);
+        system.map_or(&[], |system| if self.short { system.lives_short } else { system.lives })
+    }
 }
 
 /// A pool, an origin and a place for the daemon's state.
 const USUAL: &[(&str, usize)] = &[("state", 48), ("pool", 64), ("origin", 96)];
 
-/// Where the short run has a scenario on the oldest kernel; the others run on the newest.
-const SHORT_ON_OLDEST: [&str; 4] = ["systemd", "ublk-killed", "nbd-kernel", "power-cut-xfs"];
+/// The short run: each scenario once, on one of the kernels. The longest machines come first, so
+/// that others run beside them. The driver of ublk is missing until the first that wants it so has
+/// ended.
+const SHORT: &[(&str, &[&str])] = &[
+    ("6.12", &["systemd"]),
+    ("newest", &["ublk-missing", "ublk-port", "ublk-user", "ublk-replaced", "nbd", "vhost-user"]),
+    ("6.12", &["ublk-killed", "nbd-kernel"]),
+    ("newest", &["power-cut"]),
+    ("6.12", &["power-cut-xfs"]),
+    ("newest", &["power-cut-ublk"]),
+    ("newest", &["power-cut-ext4"]),
+];
 
-impl Scenario {
-    /// Whether the short run has it on this kernel: each scenario runs once.
-    pub fn is_short_on(&self, kernel: &str) -> bool {
-        SHORT_ON_OLDEST.contains(&self.name) == (kernel == "6.12")
+/// What is to be done on these kernels, in order. `is_wanted` chooses by name.
+pub fn plan(kernels: &[&str], short: bool, is_wanted: impl Fn(&str) -> bool) -> Vec<Work> {
+    let found = |names: &[&str]| -> Vec<&'static Scenario> {
+        names.iter().filter(|name| is_wanted(name)).filter_map(|name| find(name)).collect()
+    };
+    let mut all = Vec::new();
+    for kernel in ["6.12", "newest"].into_iter().filter(|kernel| kernels.contains(kernel)) {
+        for scenario in SCENARIOS.iter().filter(|_| !short) {
+            all.push(Work { kernel, scenarios: found(&[scenario.name]), short });
+        }
     }
+    for (kernel, names) in SHORT.iter().filter(|(kernel, _)| short && kernels.contains(kernel)) {
+        all.push(Work { kernel, scenarios: found(names), short });
+    }
+    all.retain(|work| !work.scenarios.is_empty());
+    all
 }
 
 /// What most scenarios have in common.
@@ -53,6 +127,7 @@ const USUALLY: Scenario = Scenario {
     limit_seconds: 180,
     disks: USUAL,
     cuts: 0,
+    cuts_short: 0,
     without: None,
     served: false,
     system: None,
@@ -66,7 +141,11 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "Debian with the unit: boot, kill, upgrade, watchdog, reboot, no cache disk",
         limit_seconds: 300,
         disks: &[("pool", 64), ("origin", 96), ("second", 64), ("plain", 64)],
-        system: Some(System { restarts: 4, absent: ("pool", 3) }),
+        system: Some(System {
+            lives: &["make", "compare", "boot", "without-the-cache", "with-it-again"],
+            lives_short: &["make", "boot", "without-the-cache"],
+            absent: ("pool", "without-the-cache"),
+        }),
         run: guest::systemd::run_scenario,
         ..USUALLY
     },
@@ -132,6 +211,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "power-cut",
         about: "writes over NBD, the power is cut three times, all that was flushed is there",
         cuts: 3,
+        cuts_short: 1,
         run: guest::power::run,
         ..USUALLY
     },
@@ -139,6 +219,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "power-cut-ublk",
         about: "the same with direct writes to a block device of ublk",
         cuts: 2,
+        cuts_short: 1,
         run: guest::power::run_ublk,
         ..USUALLY
     },
@@ -146,6 +227,7 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "power-cut-ext4",
         about: "an ext4 on ublk; after each cut it is whole and has each synced file",
         cuts: 2,
+        cuts_short: 1,
         run: guest::fsck::ext4,
         ..USUALLY
     },
@@ -154,6 +236,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "the same with xfs",
         disks: &[("state", 48), ("pool", 64), ("origin", 320)],
         cuts: 2,
+        cuts_short: 1,
         run: guest::fsck::xfs,
         ..USUALLY
     },
@@ -162,4 +245,36 @@ pub const SCENARIOS: &[Scenario] = &[
 /// The scenario with this name.
 pub fn find(name: &str) -> Option<&'static Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_run_has_each_scenario_once() {
+        let mut names: Vec<&str> =
+            SHORT.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        names.sort_unstable();
+        let mut all: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        all.sort_unstable();
+        assert_eq!(names, all);
+        let long = plan(&["6.12", "newest"], false, |_| true);
+        assert_eq!(long.len(), 2 * SCENARIOS.len());
+        let one = plan(&["newest"], true, |name| name == "nbd");
+        assert_eq!(one.iter().map(Work::name).collect::<Vec<_>>(), ["nbd"]);
+    }
+
+    #[test]
+    fn what_shares_a_boot_can() {
+        for work in plan(&["6.12", "newest"], true, |_| true) {
+            let shared = work.scenarios.len() > 1;
+            assert!(!shared || work.cuts() + work.lives().len() as u64 == 0, "{}", work.name());
+            for scenario in &work.scenarios {
+                assert!(work.disks().starts_with(scenario.disks), "{}", scenario.name);
+            }
+            let without = work.scenarios.iter().skip(1).find(|it| it.without.is_some());
+            assert!(without.is_none(), "a module cannot be taken away again");
+        }
+    }
 }

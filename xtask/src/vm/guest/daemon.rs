@@ -100,6 +100,18 @@ impl Drop for Daemon {
     }
 }
 
+/// Unmounts the disk with a daemon's state, if there is one.
+///
+/// # Errors
+/// If it cannot be unmounted.
+pub fn forget_state() -> Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    match mounts.lines().any(|line| line.split(' ').nth(1) == Some(STATE)) {
+        true => run("umount", &[STATE]).map(drop),
+        false => Ok(()),
+    }
+}
+
 /// Mounts the disk for the daemon's state, with a file system if it has none.
 fn mount_state(guest: &Guest) -> Result<()> {
     let disk = guest.disk("state")?;
@@ -129,7 +141,9 @@ pub fn make_volume(guest: &Guest, more: &[&str]) -> Result<()> {
     let path = |path: &Path| path.to_str().map(str::to_string).context("a plain name");
     let (origin, pool) = (path(&origin)?, path(&pool)?);
     let arguments = ["cache", &origin, "--with", &pool, "--name", "data", "--yes"];
-    forebay(&[&arguments, more].concat()).map(drop)
+    // What another scenario of this boot wrote is there still, behind the superblocks.
+    let force: &[&str] = if guest.shares_boot() { &["--force"] } else { &[] };
+    forebay(&[&arguments, force, more].concat()).map(drop)
 }
 
 /// Waits until the volume `data` is served.
