@@ -366,7 +366,8 @@ impl Engine {
             self.out.push(Effect::Notice(Notice::LogBroken));
             self.die();
         }
-        if !self.volatile() {
+        // A device that failed while it seemed to work still loses what it was not flushed for.
+        if !self.volatile() && !self.dead {
             self.log.durable_seq = self.log.completed_seq();
             self.set_durable(self.log.completed_dseq);
         }
