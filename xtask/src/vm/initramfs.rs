@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Packages whose programs and tests run in the guest.
+const PACKAGES: [&str; 3] = ["forebay-daemon", "forebay-cli", "forebay-host"];
 /// Programs that are built and run in the guest; this one is what scenarios are made of.
 const OURS: [&str; 2] = ["forebayd", "forebay"];
 /// The unit tests of the crate with the system calls: some need what only the guest has.
@@ -49,8 +51,12 @@ const APPLETS: [&str; 46] = [
 /// # Errors
 /// If the build fails.
 pub fn build_programs(directory: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
-    let build = ["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
-    let messages = output(&mut cargo_command(&build))?;
+    let mut build = cargo_command(&["test", "--no-run", "--message-format"]);
+    build.arg("json-render-diagnostics");
+    for package in PACKAGES {
+        build.args(["-p", package]);
+    }
+    let messages = output(&mut build)?;
     let built: Vec<serde_json::Value> =
         messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let path = |name: &str, is_test: bool| -> Result<PathBuf> {

@@ -307,6 +307,7 @@ impl<'a> Watch<'a> {
             "pass" => self.verdict = Some(Verdict::Pass),
             "next" => self.verdict = Some(Verdict::Next),
             "replace" => self.served()?.replace()?,
+            "grow" => self.served()?.grow()?,
             "measured" => println!("    {rest}"),
             "fail" => self.verdict = Some(Verdict::Fail(rest.to_string())),
             "flushed" => self.flush_told(rest)?,

@@ -9,6 +9,13 @@ use forebay_host::frontend::vhost::{VhostServer, VhostVolume};
 use forebay_host::shard::ShardHandle;
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long it may take to be seen that a machine has ended.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// What is told of a machine that does not listen.
+const DEAF: &str =
+    "the machine that is connected sees another size when it starts again, not before";
 
 /// The socket of a volume.
 pub(super) struct GuestDisk {
@@ -24,6 +31,13 @@ impl Inner {
     pub(super) fn shown_guest(&self, volume: &str) -> Option<String> {
         let guest = self.guests.get(volume)?;
         Some(format!("vhost-user:{}", guest.path.display()))
+    }
+
+    /// Why a volume is exported as it is, and what is to be known of the machine that uses it.
+    pub(super) fn shown_why(&self, volume: &str) -> Option<String> {
+        let why = self.choices.get(volume)?.why.clone();
+        let deaf = self.guests.get(volume).is_some_and(|guest| guest.server.is_deaf());
+        Some(if deaf { format!("{why}; {DEAF}") } else { why })
     }
 }
 
@@ -60,15 +74,18 @@ impl Supervisor {
     /// Ends a volume's socket, unless a machine is connected. With `force` it loses its disk.
     /// Returns how the volume was offered.
     pub(super) fn guest_down(&self, name: &str, force: bool) -> Result<Option<Offer>, ApiError> {
-        let inner = self.inner();
-        let Some(guest) = inner.guests.get(name) else { return Ok(None) };
-        if guest.server.is_connected() && !force {
+        let is_used = || self.inner().guests.get(name).map(|guest| guest.server.is_connected());
+        let end = Instant::now() + FAREWELL;
+        while !force && is_used() == Some(true) {
+            if Instant::now() < end {
+                std::thread::sleep(FAREWELL / 50);
+                continue;
+            }
             let text = format!("a virtual machine uses volume {name}");
             return Err(ApiError::refused(text)
                 .action("stop the machine, or take the disk out of it")
                 .action("or let it have errors: --force"));
         }
-        drop(inner);
         Ok(self.guest_close(name))
     }
 

@@ -323,7 +323,7 @@ impl Supervisor {
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),
             export: self.export_shown(&inner, open, &view.name),
-            export_why: inner.choices.get(&view.name).map(|choice| choice.why.clone()),
+            export_why: inner.shown_why(&view.name),
             clients: volume.clients as u64,
             job,
             attention,

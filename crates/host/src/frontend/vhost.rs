@@ -7,6 +7,7 @@
 //! and not answered is written down in memory that the other side keeps (`inflight.rs`), so that a
 //! daemon that was killed loses no request.
 
+mod channel;
 mod device;
 mod inflight;
 mod queue;

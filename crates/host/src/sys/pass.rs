@@ -41,6 +41,16 @@ pub fn send_with(socket: RawFd, bytes: &[u8], fd: Option<RawFd>) -> io::Result<(
 /// Receives exactly `bytes`, and a descriptor if one comes with them. Says how many bytes came:
 /// fewer only at the end of the stream.
 pub fn receive_with(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    receive(socket, bytes, libc::MSG_WAITALL)
+}
+
+/// As [`receive_with`], of what stays to be received: a descriptor is one more for the same file.
+/// Waits for some bytes, not for all.
+pub fn look_at(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    receive(socket, bytes, libc::MSG_PEEK)
+}
+
+fn receive(socket: RawFd, bytes: &mut [u8], flags: c_int) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = super::empty_message();
@@ -48,7 +58,7 @@ pub fn receive_with(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Optio
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
-    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_WAITALL;
+    let flags = flags | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the message and all that it points to are valid for the call.
     let count = unsafe { libc::recvmsg(socket, &raw mut message, flags) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;

@@ -1,6 +1,7 @@
 //! The vhost-user protocol of one connection: what the other side says of its memory and queues,
 //! and queues handed to the shard and taken back.
 
+use super::channel::Channel;
 use super::inflight::{self, Region};
 use super::queue::{QUEUE_SIZE_MAX, QueueSetup};
 use super::request;
@@ -79,12 +80,42 @@ pub(super) struct Device {
     mapped: Vec<Mapped>,
     rings: Vec<Ring>,
     inflight: Option<Region>,
+    channel: Option<Channel>,
+    /// A queue was handed to the shard since the other side was last told of the configuration.
+    started: bool,
 }
 
 impl Device {
     pub fn new(volume: VhostVolume) -> Device {
         let rings = (0..QUEUES_MAX).map(|_| Ring::default()).collect();
-        Device { volume, features: 0, memory: None, mapped: Vec::new(), rings, inflight: None }
+        Device {
+            volume,
+            features: 0,
+            memory: None,
+            mapped: Vec::new(),
+            rings,
+            inflight: None,
+            channel: None,
+            started: false,
+        }
+    }
+
+    /// Takes the channel by which the other side can be told something.
+    pub fn listens(&mut self, channel: Channel) {
+        self.channel = Some(channel);
+    }
+
+    /// Tells the other side to look at the configuration once a queue runs: it may know another
+    /// size of the disk, from an earlier daemon, and a machine that goes on does not ask again.
+    pub fn announce(&mut self) {
+        if !std::mem::take(&mut self.started) {
+            return;
+        }
+        if let Some(channel) = &self.channel
+            && channel.tell().is_err()
+        {
+            self.channel = None;
+        }
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut Ring> {
@@ -143,6 +174,7 @@ impl Device {
         let attached = self.volume.shard.attach_port(PortSetup::Vhost(setup), REST);
         let key = attached.map_err(|_| Error::BackendInternalError)?;
         self.rings[index].served = Some((key, next_avail));
+        self.started = true;
         Ok(())
     }
 
@@ -302,6 +334,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD)
     }
@@ -340,6 +373,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(Error::InvalidOperation("nothing of the disk's configuration can be changed"))
     }
 
+    /// The channel is known already: see `channel.rs`.
     fn set_backend_req_fd(&mut self, _backend: Backend) {}
 
     fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {

@@ -1,11 +1,13 @@
 //! The socket of one guest's disk: one connection at a time, each on the server's thread.
 
+use super::channel::Channel;
 use super::device::Device;
 use super::request::ID_BYTES;
 use crate::shard::ShardHandle;
 use forebay_engine::VolumeId;
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -39,6 +41,8 @@ struct State {
     stopping: bool,
     /// The connection being served.
     client: Option<UnixStream>,
+    /// It can be told of another size of the disk.
+    listens: bool,
 }
 
 /// A vhost-user socket. It ends with this.
@@ -67,6 +71,12 @@ impl VhostServer {
     pub fn is_connected(&self) -> bool {
         lock(&self.state).client.is_some()
     }
+
+    /// Whether a guest is connected that cannot be told of another size of the disk.
+    pub fn is_deaf(&self) -> bool {
+        let state = lock(&self.state);
+        state.client.is_some() && !state.listens
+    }
 }
 
 impl Drop for VhostServer {
@@ -79,7 +89,7 @@ impl Drop for VhostServer {
         }
         drop(state);
         // Ends the accept under way.
-        crate::sys::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.listener));
+        crate::sys::shutdown(self.listener.as_raw_fd());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -105,23 +115,30 @@ fn accept_all(listener: &UnixListener, state: &Mutex<State>, volume: &VhostVolum
         };
         known.client = client.try_clone().ok();
         drop(known);
-        serve(client, volume);
-        lock(state).client = None;
+        serve(client, state, volume);
+        let mut known = lock(state);
+        (known.client, known.listens) = (None, false);
     }
 }
 
 /// Speaks with one client until it goes, or breaks the protocol.
-fn serve(client: UnixStream, volume: &VhostVolume) {
+fn serve(client: UnixStream, state: &Mutex<State>, volume: &VhostVolume) {
     let device = Arc::new(Mutex::new(Device::new(volume.clone())));
+    let own = || device.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut handler = BackendReqHandler::from_stream(client, Arc::clone(&device));
     loop {
+        if let Some(channel) = Channel::of_next(handler.as_raw_fd()) {
+            own().listens(channel);
+            lock(state).listens = true;
+        }
         match handler.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
             // What it asked was refused, and it was told so.
             Err(Error::InvalidOperation(_) | Error::ReqHandlerError(_)) => {}
             Err(_) => break,
         }
+        // After the answer: the other side listens to one thing at a time.
+        own().announce();
     }
-    let mut device = device.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let _ = device.take_all_back();
+    let _ = own().take_all_back();
 }

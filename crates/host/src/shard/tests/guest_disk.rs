@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures,
 };
-use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::vhost_user::{
+    Frontend, FrontendReqHandler, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandlerMut,
+};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -175,11 +177,15 @@ impl Guest {
 }
 
 fn serve(rig: &Rig, volume: VolumeId) -> (VhostServer, PathBuf) {
+    serve_bytes(rig, volume, ORIGIN_BYTES)
+}
+
+fn serve_bytes(rig: &Rig, volume: VolumeId, bytes: u64) -> (VhostServer, PathBuf) {
     let path = rig.dir.path().join("disk.sock");
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     let name = "the-name-of-the-disk-is-long".to_owned();
-    let volume = VhostVolume { shard: rig.shard.clone(), volume, bytes: ORIGIN_BYTES, name };
+    let volume = VhostVolume { shard: rig.shard.clone(), volume, bytes, name };
     (VhostServer::start(listener, volume).unwrap(), path)
 }
 
@@ -247,6 +253,10 @@ fn more_than_is_taken_in_one_go_is_answered_after_one_kick() {
         let (_server, path) = serve(&rig, volume);
         let mut guest = Guest::connect(&path, memory(), FLUSH);
         guest.start(0);
+        // A queue that was just begun is looked at without a kick: that is over after an answer.
+        assert_eq!(guest.ask(8, 0, Err(20)), 0);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(guest.call.read().unwrap() > 0);
         // Names are answered at once: the ring would never be seen empty by who only fills it.
         for number in 0..80 {
             let head = guest.prepare(number, 8, 0, Err(20));
@@ -326,6 +336,61 @@ fn requests_that_a_dead_daemon_took_are_done_by_the_next() {
     assert_eq!(guest.ask(0, 8, Err(8192)), 0);
     assert_eq!(guest.data(0, 8192), vec![9; 8192]);
     drop(server);
+}
+
+/// What listens for the daemon in a machine.
+#[derive(Default)]
+struct Listener {
+    told: u32,
+}
+
+impl VhostUserFrontendReqHandlerMut for Listener {
+    fn handle_config_change(&mut self) -> HandlerResult<u64> {
+        self.told += 1;
+        Ok(0)
+    }
+}
+
+#[test]
+fn a_machine_that_goes_on_is_told_of_another_size() {
+    let rig = rig(Backend::Auto);
+    let volume = rig.add("disk");
+    let sectors = |guest: &mut Guest| {
+        let (_, config) =
+            guest.front.get_config(0, 60, VhostUserConfigFlags::empty(), &[0; 60]).unwrap();
+        u64::from_le_bytes(config[..8].try_into().unwrap())
+    };
+    for bytes in [ORIGIN_BYTES / 2, ORIGIN_BYTES] {
+        let (server, path) = serve_bytes(&rig, volume, bytes);
+        let mut guest = Guest::connect(&path, memory(), FLUSH);
+        assert!(server.is_deaf());
+        let listener = Arc::new(Mutex::new(Listener::default()));
+        let mut channel = FrontendReqHandler::new(Arc::clone(&listener)).unwrap();
+        guest.front.set_backend_request_fd(&channel.get_tx_raw_fd()).unwrap();
+        let told = || listener.lock().unwrap().told;
+        assert_eq!(told(), 0, "a machine that has not begun asks by itself");
+        guest.start(0);
+        let listening = std::thread::spawn(move || channel.handle_request().unwrap());
+        let end = Instant::now() + SECONDS;
+        while told() == 0 {
+            assert!(Instant::now() < end, "nobody told the machine");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        listening.join().unwrap();
+        assert_eq!((told(), sectors(&mut guest)), (1, bytes / 512));
+        assert!(!server.is_deaf());
+        // Who is told asks on the same connection, and requests go on.
+        assert_eq!(guest.ask(1, 0, Ok(&[3; 4096])), 0);
+    }
+    // Who does not listen, or no longer, is served all the same.
+    let (_server, path) = serve(&rig, volume);
+    let mut guest = Guest::connect(&path, memory(), FLUSH);
+    let channel = FrontendReqHandler::new(Arc::new(Mutex::new(Listener::default()))).unwrap();
+    guest.front.set_backend_request_fd(&channel.get_tx_raw_fd()).unwrap();
+    drop(channel);
+    guest.start(0);
+    assert_eq!(guest.ask(0, 0, Err(512)), 0);
+    assert_eq!(guest.data(0, 512), vec![3; 512]);
 }
 
 #[test]

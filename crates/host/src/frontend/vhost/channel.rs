@@ -1,0 +1,52 @@
+//! The channel by which the daemon speaks first: it tells the other side that the disk's
+//! configuration, which holds its size, is another one.
+//!
+//! The `vhost` crate takes the channel from the message that brings it, and has no word for this:
+//! so the message is looked at before the crate receives it.
+
+use crate::sys;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A message's head: what it is, flags and the length of what follows, 32 bits each in the order
+/// of this machine.
+const HEAD_BYTES: usize = 12;
+/// The message that brings the channel.
+const SET_BACKEND_REQ_FD: u32 = 21;
+/// "The configuration is another one", in this version of the protocol, with nothing behind.
+const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
+/// How long the other side may leave the channel full. It holds hundreds of messages.
+const SEND_LIMIT: Duration = Duration::from_secs(1);
+
+/// Where the other side listens.
+pub struct Channel(UnixStream);
+
+impl Channel {
+    /// Waits for the next message of a connection, and leaves it there. Returns the channel if the
+    /// message brings one.
+    pub fn of_next(connection: RawFd) -> Option<Channel> {
+        let mut head = [0; HEAD_BYTES];
+        // What is wrong with a connection shows when the message is received.
+        let (count, file) = sys::pass::look_at(connection, &mut head).ok()?;
+        let (what, _) = head.split_first_chunk().expect("a head is longer");
+        if count < HEAD_BYTES || u32::from_ne_bytes(*what) != SET_BACKEND_REQ_FD {
+            return None;
+        }
+        let channel = UnixStream::from(file?);
+        // One that is no socket is refused when the message is received.
+        channel.set_write_timeout(Some(SEND_LIMIT)).ok()?;
+        Some(Channel(channel))
+    }
+
+    /// Has the other side read the configuration. No answer is waited for: it first asks for the
+    /// configuration, which whoever calls this has to answer.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub fn tell(&self) -> io::Result<()> {
+        let bytes = CONFIG_CHANGE.map(u32::to_ne_bytes).concat();
+        sys::pass::send_with(self.0.as_raw_fd(), &bytes, None)
+    }
+}
