@@ -63,7 +63,8 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
     match notice {
         Notice::Opened { records, blocks, dirty } => write!(
             f,
-            "the pool is open: {records} records rolled forward, {blocks} blocks cached, {dirty} dirty"
+            "the pool is open: {records} records rolled forward, {blocks} blocks cached, {dirty} \
+             dirty"
         ),
         Notice::OpenFailed(why) => write!(f, "the pool cannot be opened: {why}"),
         Notice::DeviceFailed(device, why) => {
@@ -71,8 +72,9 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
         }
         Notice::LogBroken => write!(
             f,
-            "the cache is no longer used: a device failed with a part of the log that no other has; \
-             the volumes go on with their origins, and blocks that are dirty can be read and not written"
+            "the cache is no longer used: a device failed with a part of the log that no other \
+             has; the volumes go on with their origins, and blocks that are dirty can be read and \
+             not written"
         ),
         Notice::BadBlock { volume, block, lost: false } => write!(
             f,

@@ -46,7 +46,8 @@ pub fn run(results: &mut Results) -> Result<()> {
         let quotients = ratios(&rounds, &bare);
         let apart = (4 << 20) / count;
         let note = format!(
-            "{count} writes, one in {apart} KiB of the disk, from the first one to the end of the drain"
+            "{count} writes, one in {apart} KiB of the disk, from the first one to the end of the \
+             drain"
         );
         let what = format!("dirty burst of {count} sent home");
         results.row(Row::new(&what, rounds, "blocks/s", Target::None, &note));
