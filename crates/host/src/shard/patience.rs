@@ -16,12 +16,21 @@ const LOOKS_MIN: u32 = 32;
 const SHORT: Duration = Duration::from_micros(20);
 
 /// How patient the shard is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Patience {
+    /// Looking can be rewarded at all.
+    able: bool,
     looks: u32,
 }
 
 impl Patience {
+    /// Of a shard that sees by looking what would wake it (`sees`). Where there is one processor,
+    /// whoever is waited for needs it.
+    pub fn new(sees: bool) -> Patience {
+        let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+        Patience { able: sees && !alone, looks: 0 }
+    }
+
     /// Looks to spend before the next sleep.
     pub fn looks(&self) -> u32 {
         self.looks
@@ -29,16 +38,17 @@ impl Patience {
 
     /// Something came while it looked.
     pub fn rewarded(&mut self) {
-        self.looks = (self.looks * 2).clamp(LOOKS_MIN, LOOKS_MAX);
+        if self.able {
+            self.looks = (self.looks * 2).clamp(LOOKS_MIN, LOOKS_MAX);
+        }
     }
 
     /// It looked in vain, if at all, and slept for so long.
     pub fn slept(&mut self, time: Duration) {
-        self.looks = match time < SHORT {
-            true => (self.looks * 2).clamp(LOOKS_MIN, LOOKS_MAX),
-            false if self.looks <= LOOKS_MIN => 0,
-            false => self.looks / 2,
-        };
+        if time < SHORT {
+            return self.rewarded();
+        }
+        self.looks = if self.looks <= LOOKS_MIN { 0 } else { self.looks / 2 };
     }
 }
 
@@ -48,7 +58,7 @@ mod tests {
 
     #[test]
     fn an_idle_shard_sleeps_at_once_and_a_busy_one_looks() {
-        let mut patience = Patience::default();
+        let mut patience = Patience { able: true, looks: 0 };
         assert_eq!(patience.looks(), 0);
         patience.slept(Duration::from_millis(5));
         assert_eq!(patience.looks(), 0);
@@ -58,5 +68,9 @@ mod tests {
         assert_eq!(patience.looks(), LOOKS_MAX);
         (0..5).for_each(|_| patience.slept(Duration::from_millis(1)));
         assert_eq!(patience.looks(), 0);
+        let mut blind = Patience::new(false);
+        (0..20).for_each(|_| blind.slept(Duration::from_micros(3)));
+        blind.rewarded();
+        assert_eq!(blind.looks(), 0, "what would wake it cannot be seen");
     }
 }

@@ -107,13 +107,14 @@ impl Shard {
             notices.send(HostNotice::Text(text));
         }
         let mut effects = Vec::new();
+        let sees = driver.has_ring();
         Shard {
             engine: Engine::open(settings, 0, &mut effects),
             driver,
             executor,
             clients: Clients::new(Arc::clone(&links.server), links.number),
             ports: Ports::new(),
-            patience: Patience::default(),
+            patience: Patience::new(sees),
             links,
             notices,
             start: Instant::now(),
