@@ -146,8 +146,8 @@ impl Shape {
 
     /// The key of an entry with this tag in this bucket.
     fn key_at(&self, bucket: usize, tag: u64, second: bool) -> Key {
-        let (home, other) = (bucket, self.other(bucket, tag));
-        let home = if second { other } else { home };
+        let other = self.other(bucket, tag);
+        let home = if second { other } else { bucket };
         self.unpermute(tag * self.buckets as u64 + home as u64)
     }
 }
@@ -229,7 +229,7 @@ impl Index {
 
     fn find_in(&self, bucket: usize, tag: u64, second: bool) -> Option<(usize, usize)> {
         let entries = &self.buckets[bucket];
-        let slot = ((1 << self.shape.slot_bits) - 1) << 1;
+        let slot = self.shape.slot_mask() << 1;
         let wanted = self.shape.pack(tag, 0, second) & !slot;
         // The low words first, all at once: few get past them, and only these are put together.
         let (low, mask) = (wanted as u32, !slot as u32);

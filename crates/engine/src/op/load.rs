@@ -18,8 +18,6 @@ use std::collections::BTreeMap;
 
 /// Keys of dirty blocks that are gathered before they are sorted into the volumes' sets.
 const DIRTY_GATHERED_MAX: usize = 1 << 18;
-/// Buckets that a block of a checkpoint has room for.
-const BUCKETS_A_BLOCK_MAX: u64 = (BLOCK_SIZE / size_of::<BucketItem>()) as u64;
 
 /// A checkpoint being read.
 #[derive(Debug, Default)]
@@ -145,8 +143,8 @@ impl Engine {
             }
             Chunk::Table(item) => {
                 let Some(shape) = Shape::of(&item) else { return false };
-                let blocks = opening.source.expect("a checkpoint is being read").blocks;
-                if u64::from(item.buckets.get()) > blocks * BUCKETS_A_BLOCK_MAX {
+                let blocks = opening.source.expect("a checkpoint is being read").blocks as usize;
+                if item.buckets.get() as usize > items_per_chunk::<BucketItem>(blocks) {
                     return false;
                 }
                 load.shape = Some(shape);

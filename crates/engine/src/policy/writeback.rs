@@ -75,42 +75,35 @@ mod tests {
         assert!(gaps[15] >= 50 * gaps[3].max(1), "{gaps:?}");
     }
 
+    /// Dirty blocks enough for an idle origin, and a client that reads there all the time.
+    const CALM: Situation = Situation {
+        dirty_share: 0.3,
+        draining: false,
+        reclaim_starves: false,
+        crowded: false,
+        over_target_ns: 1 << 30,
+        origin_idle_ns: 0,
+        write_idle_ns: 0,
+        origin_reads: 1,
+    };
+
     #[test]
     fn foreground_reads_hold_writeback_back_until_it_is_urgent() {
         let tuning = Tuning::default();
-        let calm = Situation {
-            dirty_share: 0.3,
-            draining: false,
-            reclaim_starves: false,
-            crowded: false,
-            over_target_ns: 1 << 30,
-            origin_idle_ns: 0,
-            write_idle_ns: 0,
-            origin_reads: 1,
-        };
-        assert!(!due(&calm, &tuning));
-        assert!(due(&Situation { origin_idle_ns: 1 << 30, ..calm }, &tuning));
-        let burst = Situation { origin_idle_ns: 1 << 30, over_target_ns: 1 << 20, ..calm };
+        assert!(!due(&CALM, &tuning));
+        assert!(due(&Situation { origin_idle_ns: 1 << 30, ..CALM }, &tuning));
+        let burst = Situation { origin_idle_ns: 1 << 30, over_target_ns: 1 << 20, ..CALM };
         assert!(!due(&burst, &tuning));
-        assert!(due(&Situation { dirty_share: 0.65, ..calm }, &tuning));
-        assert!(due(&Situation { draining: true, ..calm }, &tuning));
-        assert!(due(&Situation { crowded: true, ..calm }, &tuning));
-        assert!(!due(&Situation { crowded: true, dirty_share: 0.09, ..calm }, &tuning));
+        assert!(due(&Situation { dirty_share: 0.65, ..CALM }, &tuning));
+        assert!(due(&Situation { draining: true, ..CALM }, &tuning));
+        assert!(due(&Situation { crowded: true, ..CALM }, &tuning));
+        assert!(!due(&Situation { crowded: true, dirty_share: 0.09, ..CALM }, &tuning));
     }
 
     #[test]
     fn slices_are_short_while_clients_use_the_origin_and_hold_many_reads_but_not_few() {
         let tuning = Tuning::default();
-        let busy = Situation {
-            dirty_share: 0.3,
-            draining: false,
-            reclaim_starves: false,
-            crowded: true,
-            over_target_ns: 0,
-            origin_idle_ns: 0,
-            write_idle_ns: 0,
-            origin_reads: HOLD_READS_MIN,
-        };
+        let busy = Situation { origin_reads: HOLD_READS_MIN, ..CALM };
         assert!(is_short(&busy, &tuning) && holds_reads(&busy, &tuning));
         let few = Situation { origin_reads: HOLD_READS_MIN - 1, ..busy };
         assert!(is_short(&few, &tuning) && !holds_reads(&few, &tuning));

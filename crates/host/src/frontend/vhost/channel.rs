@@ -1,22 +1,23 @@
 //! The channel by which the daemon speaks first: it tells the other side that the disk's
 //! configuration, which holds its size, is another one.
 //!
-//! The `vhost` crate takes the channel from the message that brings it, and has no word for this:
-//! so the message is looked at before the crate receives it.
+//! The `vhost` crate takes the channel from the message that brings it, and cannot send this: so
+//! the message is looked at before the crate receives it.
 
 use crate::sys;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use vhost::vhost_user::message::{BackendReq, FrontendReq};
 
 /// A message's head: what it is, flags and the length of what follows, 32 bits each in the order
 /// of this machine.
 const HEAD_BYTES: usize = 12;
 /// The message that brings the channel.
-const SET_BACKEND_REQ_FD: u32 = 21;
+const BRINGS_CHANNEL: u32 = FrontendReq::SET_BACKEND_REQ_FD as u32;
 /// "The configuration is another one", in this version of the protocol, with nothing behind.
-const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
+const CONFIG_CHANGE: [u32; 3] = [BackendReq::CONFIG_CHANGE_MSG as u32, 1, 0];
 /// How long the other side may leave the channel full. It holds hundreds of messages.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
@@ -31,7 +32,7 @@ impl Channel {
         // What is wrong with a connection shows when the message is received.
         let (count, file) = sys::pass::look_at(connection, &mut head).ok()?;
         let (what, _) = head.split_first_chunk().expect("a head is longer");
-        if count < HEAD_BYTES || u32::from_ne_bytes(*what) != SET_BACKEND_REQ_FD {
+        if count < HEAD_BYTES || u32::from_ne_bytes(*what) != BRINGS_CHANNEL {
             return None;
         }
         let channel = UnixStream::from(file?);

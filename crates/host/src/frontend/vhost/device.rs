@@ -107,15 +107,15 @@ impl Device {
 
     /// Tells the other side to look at the configuration once a queue runs: it may know another
     /// size of the disk, from an earlier daemon, and a machine that goes on does not ask again.
-    pub fn announce(&mut self) {
-        if !std::mem::take(&mut self.started) {
-            return;
-        }
-        if let Some(channel) = &self.channel
+    /// Whether it can be told.
+    pub fn announce(&mut self) -> bool {
+        if std::mem::take(&mut self.started)
+            && let Some(channel) = &self.channel
             && channel.tell().is_err()
         {
             self.channel = None;
         }
+        self.channel.is_some()
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut Ring> {

@@ -163,9 +163,9 @@ impl QueuePort {
         if self.broken || self.stopping {
             return false;
         }
-        let memory = Arc::clone(&self.setup.memory);
+        let QueueSetup { queue, memory, .. } = &mut self.setup;
         if !std::mem::replace(&mut self.attentive, true)
-            && self.setup.queue.disable_notification(&*memory).is_err()
+            && queue.disable_notification(&**memory).is_err()
         {
             self.give_up(link, &OUTSIDE);
             return false;
@@ -174,10 +174,11 @@ impl QueuePort {
             if self.held >= BYTES_MAX {
                 return taken > 0;
             }
-            let Some(chain) = self.setup.queue.pop_descriptor_chain(&*memory) else {
+            let QueueSetup { queue, memory, .. } = &mut self.setup;
+            let chain = queue.pop_descriptor_chain(&**memory);
+            let Some(head) = chain.map(|chain| chain.head_index()) else {
                 return taken > 0;
             };
-            let head = chain.head_index();
             if let Some(log) = &mut self.setup.log {
                 log.take(head);
             }
@@ -205,13 +206,10 @@ impl QueuePort {
         if !self.is_attentive() || self.held >= BYTES_MAX {
             return false;
         }
+        self.attentive = false;
         match self.setup.queue.enable_notification(&*self.setup.memory) {
             // Some came after the last look and before kicks were asked for.
-            Ok(true) => self.take_some(link),
-            Ok(false) => {
-                self.attentive = false;
-                false
-            }
+            Ok(more) => more && self.take_some(link),
             Err(_) => {
                 self.give_up(link, &OUTSIDE);
                 false

@@ -129,7 +129,6 @@ fn serve(client: UnixStream, state: &Mutex<State>, volume: &VhostVolume) {
     loop {
         if let Some(channel) = Channel::of_next(handler.as_raw_fd()) {
             own().listens(channel);
-            lock(state).listens = true;
         }
         match handler.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
@@ -138,7 +137,8 @@ fn serve(client: UnixStream, state: &Mutex<State>, volume: &VhostVolume) {
             Err(_) => break,
         }
         // After the answer: the other side listens to one thing at a time.
-        own().announce();
+        let listens = own().announce();
+        lock(state).listens = listens;
     }
     let _ = own().take_all_back();
 }
