@@ -454,3 +454,6 @@ impl QueuePort {
         self.setup.next_avail.store(self.setup.queue.next_avail(), Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;
