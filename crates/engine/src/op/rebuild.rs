@@ -7,14 +7,37 @@ use crate::log::Point;
 use crate::op::load::index_shape;
 use crate::segment::{SegmentId, Use};
 use crate::volume::BlockSet;
-use forebay_format::{MASK_FULL, SEGMENT_NONE, checkpoint, record};
+use forebay_format::record::{self, RecordHeader};
+use forebay_format::{MASK_FULL, SEGMENT_NONE, checkpoint};
 use std::collections::BTreeMap;
+
+/// Which lives of segments what was found speaks of: a segment may have become the second copy of
+/// another one, or stopped being it, since somebody wrote down that it was.
+struct Lives {
+    /// By segment: the generation of its twin that it was paired with.
+    paired: Vec<u32>,
+    /// By segment: the last generation in which it was opened for itself.
+    own: Vec<u32>,
+}
+
+impl Lives {
+    fn new(segments: usize) -> Lives {
+        Lives { paired: vec![0; segments], own: vec![0; segments] }
+    }
+
+    /// A record of this segment says so.
+    fn saw(&mut self, header: &RecordHeader) {
+        let own = &mut self.own[header.segment.get() as usize];
+        *own = (*own).max(header.segment_generation.get());
+    }
+}
 
 impl Engine {
     /// Segment states follow from the index, the checkpoint's table and the records found. I2.
     pub(crate) fn rebuild_segments(&mut self) {
         let opening = self.opening.take().expect("recovery is under way");
         let mut order: Vec<(u64, SegmentId)> = Vec::new();
+        let mut lives = Lives::new(self.segments.table.len());
         for id in 0..self.segments.table.len() as u32 {
             let (item, head) = (opening.segments.get(&id), opening.heads.get(&id));
             let segment = &mut self.segments.table[id as usize];
@@ -28,14 +51,20 @@ impl Engine {
                 if item.flags.get() & checkpoint::SEGMENT_FREE != 0 {
                     segment.twin = SEGMENT_NONE;
                 }
+                let twin = opening.segments.get(&segment.twin);
+                lives.paired[id as usize] = twin.map_or(0, |twin| twin.generation.get());
             }
             if let Some(head) = head {
                 let own = head.segment.get() == id;
+                if own {
+                    lives.saw(head);
+                }
                 let generation =
                     if own { head.segment_generation.get() } else { head.twin_generation.get() };
                 if generation >= segment.generation {
                     segment.generation = generation;
                     segment.twin = if own { head.twin.get() } else { SEGMENT_NONE };
+                    lives.paired[id as usize] = head.twin_generation.get();
                     segment.dirty_class = head.class == record::RecordClass::Dirty as u8;
                 }
             }
@@ -44,6 +73,7 @@ impl Engine {
         for found in &opening.records {
             // One copy of a pair may be all that is left: it speaks for both.
             let header = &found.header;
+            lives.saw(header);
             let (id, generation) = (header.segment.get(), header.segment_generation.get());
             let segment = &mut self.segments.table[id as usize];
             segment.last_seq = segment.last_seq.max(header.seq.get());
@@ -53,6 +83,7 @@ impl Engine {
                 segment.generation = generation;
                 segment.twin = header.twin.get();
                 segment.dirty_class = dirty_class;
+                lives.paired[id as usize] = header.twin_generation.get();
             }
             if let Some(twin) = self.segments.table.get_mut(header.twin.get() as usize) {
                 twin.generation = twin.generation.max(header.twin_generation.get());
@@ -63,18 +94,23 @@ impl Engine {
             self.segments.set_order(id);
         }
         self.opening = Some(opening);
-        self.assign_uses();
+        self.assign_uses(&lives);
     }
 
-    fn assign_uses(&mut self) {
+    fn assign_uses(&mut self, lives: &Lives) {
         let count = self.segments.table.len() as u32;
-        let mut twins = BTreeMap::new();
+        let mut twins: BTreeMap<SegmentId, SegmentId> = BTreeMap::new();
         for id in 0..count {
             let segment = &self.segments.table[id as usize];
             let twin = segment.twin;
             let of_use = segment.live > 0 || (segment.dirty_class && segment.last_seq > 0);
-            if twin != SEGMENT_NONE && of_use && (twin as usize) < self.segments.table.len() {
-                twins.insert(twin, id);
+            let paired = lives.paired[id as usize];
+            let still = lives.own.get(twin as usize).is_some_and(|&own| own < paired);
+            if of_use && still {
+                let primary = twins.entry(twin).or_insert(id);
+                if paired > lives.paired[*primary as usize] {
+                    *primary = id;
+                }
             } else {
                 self.segments.table[id as usize].twin = SEGMENT_NONE;
             }

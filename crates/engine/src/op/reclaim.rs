@@ -46,6 +46,11 @@ impl Reclaim {
         self.hits[usize::from(written)] += blocks;
     }
 
+    /// Blocks are on their way to a record.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving > 0
+    }
+
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> [u64; 2] {
         let scan = self.scan.map_or(0, |at| at as u64 + 1);

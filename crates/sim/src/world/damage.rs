@@ -15,7 +15,7 @@ const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
 const SEARCH_MAX: u64 = 64;
 
 /// Client data in one sector of a cache device.
-type Copied = (usize, u64, u64);
+pub(super) type Copied = (usize, u64, u64);
 
 fn client_data(bytes: &[u8]) -> Option<Copied> {
     match content::parse(bytes) {
@@ -119,12 +119,28 @@ impl World {
         let (disk, sector, _) = copy;
         // A block on its way home is dirty until a FLUSH of the origin and a record follow.
         let home = self.origin_has(disk, sector) && !self.is_dirty(disk, sector / PER_BLOCK);
+        if home {
+            self.spared.insert(copy, self.totals.crashes);
+        }
         if home || self.others_have(device, copy) {
             return;
         }
         self.coverage.mark("last copies destroyed");
         self.say(|_| format!("the last copy of disk {disk} sector {sector} is harmed"));
         self.checker.lose_block(disk, sector, self.stamp);
+    }
+
+    /// Whether this sector was dirty again after a crash, because the record that called it clean
+    /// was lost, and its copy was harmed when it seemed to be home.
+    fn came_back_harmed(&self, disk: usize, sector: u64) -> bool {
+        let harmed = |value: &Value| match *value {
+            Value::Data(version) => self
+                .spared
+                .get(&(disk, sector, version))
+                .is_some_and(|&crashes| crashes < self.totals.crashes),
+            Value::Zero => false,
+        };
+        self.checker.possible(disk, sector, self.stamp).iter().any(harmed)
     }
 
     /// Whether the origin has all that a client may read there. Its block counts as a whole.
@@ -304,6 +320,10 @@ impl World {
         let zeros = |sector| self.checker.possible(disk, sector, self.stamp).contains(&Value::Zero);
         if lost && unreadable && (first..end).any(zeros) {
             // Zeros in the log do not say whose they are: `harm` does not see them.
+            self.checker.lose_block(disk, first, self.stamp);
+        }
+        if lost && (first..end).any(|sector| self.came_back_harmed(disk, sector)) {
+            self.coverage.mark("blocks dirty again and harmed");
             self.checker.lose_block(disk, first, self.stamp);
         }
         self.life.blocks_lost += u64::from(lost);
