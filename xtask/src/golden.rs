@@ -112,6 +112,8 @@ fn superblock() -> Superblock {
     header.previous_seq = U64::new(1000);
     header.previous_dseq = U64::new(900);
     header.previous_epoch = U64::new(15);
+    header.checkpoint_index_blocks = U64::new(5);
+    header.previous_index_blocks = U64::new(4);
     let device = |uuid, base, count, mib: u64| DeviceEntry {
         uuid,
         segment_base: U32::new(base),

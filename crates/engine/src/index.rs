@@ -10,6 +10,7 @@
 //! The checksum lives here and not beside the data because a block must be verified with one I/O.
 
 use forebay_format::checkpoint::{BUCKET_WAYS as WAYS, BucketItem, TableItem};
+use std::ops::Range;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -401,7 +402,7 @@ impl Index {
         (item, std::array::from_fn(slot))
     }
 
-    /// Puts a bucket back. [`Index::sift`] must follow. Whether all of its slots are below `slots`.
+    /// Puts a bucket back, for [`Index::sift`] to count. Whether all its slots are below `slots`.
     pub fn set_bucket(&mut self, bucket: usize, item: &BucketItem, slots: u32) -> bool {
         let (crc, low) = (item.crc.map(|crc| crc.get()), item.low.map(|low| low.get()));
         let put = Bucket { crc, low, high: item.high.get() };
@@ -412,12 +413,15 @@ impl Index {
         good
     }
 
-    /// Looks at each entry in the buckets, with its bucket and its place there, and takes those out
-    /// that `keep` refuses.
-    pub fn sift(&mut self, mut keep: impl FnMut(usize, usize, Key, Located) -> bool) {
+    /// Looks at each entry in buckets that were put back, with its bucket and its place there, and
+    /// takes those out that `keep` refuses.
+    pub fn sift(
+        &mut self,
+        buckets: Range<usize>,
+        mut keep: impl FnMut(usize, usize, Key, Located) -> bool,
+    ) {
         let shape = self.shape;
-        self.len = self.stash.len();
-        for (bucket, entries) in self.buckets.iter_mut().enumerate() {
+        for (bucket, entries) in buckets.clone().zip(&mut self.buckets[buckets]) {
             for way in 0..WAYS {
                 let Some((tag, slot, second)) = shape.unpack(entries.body(way)) else { continue };
                 let located = Located { slot, crc: entries.crc[way] };

@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod command;
 pub mod copies;
 pub mod failure;
+pub mod fetch;
 pub mod flush;
 pub mod home;
 pub mod load;
@@ -242,7 +243,7 @@ pub enum Op {
         device: DeviceId,
     },
     /// Recovery reads.
-    Recover(open::RecoverRead),
+    Recover(fetch::RecoverRead),
     /// Recovery reads the good copy of a record, or writes the other one.
     Repair(repair::Repair),
     /// Recovery flushes an origin.

@@ -141,8 +141,13 @@ pub struct Header {
     pub previous_epoch: U64,
     /// The devices of the pool.
     pub devices: [DeviceEntry; POOL_DEVICES_MAX],
+    /// Blocks at the start of the checkpoint in use that hold the index. What follows is read
+    /// first.
+    pub checkpoint_index_blocks: U64,
+    /// As `checkpoint_index_blocks`, of the checkpoint before.
+    pub previous_index_blocks: U64,
     /// Zero.
-    pub reserved_tail: [u8; 3336],
+    pub reserved_tail: [u8; 3320],
 }
 
 const _: () = assert!(size_of::<Header>() == BLOCK_SIZE);
@@ -297,6 +302,12 @@ fn check_values(header: &Header) -> Result<(), FormatError> {
     }
     if header.previous_blocks.get() > area_blocks {
         return invalid("previous_blocks");
+    }
+    if header.checkpoint_index_blocks.get() > header.checkpoint_blocks.get() {
+        return invalid("checkpoint_index_blocks");
+    }
+    if header.previous_index_blocks.get() > header.previous_blocks.get() {
+        return invalid("previous_index_blocks");
     }
     Ok(())
 }

@@ -60,6 +60,8 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             previous_dseq,
             previous_epoch,
             devices,
+            checkpoint_index_blocks,
+            previous_index_blocks,
             reserved_tail,
         }),
         rows!(DeviceEntry { uuid, segment_base, segment_count, bytes }),

@@ -58,6 +58,8 @@ fn superblock_header_fields() {
     assert_eq!(header.previous_seq.get(), 1000);
     assert_eq!(header.previous_dseq.get(), 900);
     assert_eq!(header.previous_epoch.get(), 15);
+    assert_eq!(header.checkpoint_index_blocks.get(), 5);
+    assert_eq!(header.previous_index_blocks.get(), 4);
     assert_eq!(header.reserved, [0; 2]);
     assert!(header.reserved_tail.iter().all(|&byte| byte == 0));
     assert!(superblock.writable().is_ok());

@@ -3,6 +3,7 @@
 use crate::world::{ORIGIN_BYTES, World, pattern};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 fn overwrite(world: &World, offset: u64, bytes: &[u8]) {
@@ -27,12 +28,16 @@ fn stopped(mode: &str) -> (World, Vec<u8>) {
     (world, model)
 }
 
-/// Offsets of the checkpoints, the newest first.
-fn checkpoints(world: &World) -> Vec<u64> {
+/// Where the checkpoints begin and end, the newest first.
+fn checkpoints(world: &World) -> Vec<Range<u64>> {
     let found = world.forebay(&["inspect", "ssd.img", "-o", "json"]).expect(0).json();
     let mut found: Vec<Value> = found["checkpoints"].as_array().unwrap().clone();
     found.sort_by_key(|one| std::cmp::Reverse(one["generation"].as_u64()));
-    found.iter().map(|one| one["offset"].as_u64().unwrap()).collect()
+    let place = |one: &Value| {
+        let (offset, bytes) = (one["offset"].as_u64().unwrap(), one["bytes"].as_u64().unwrap());
+        offset..offset + bytes
+    };
+    found.iter().map(place).collect()
 }
 
 #[test]
@@ -55,24 +60,28 @@ fn one_superblock_copy_is_enough_and_the_log_says_which() {
 
 #[test]
 fn a_damaged_checkpoint_costs_a_longer_start_and_is_told() {
-    let (mut world, model) = stopped("writeback");
-    overwrite(&world, checkpoints(&world)[0], &[0x55; 512]);
-    world.start();
-    assert_eq!(world.volume("big")["state"], "ok");
-    assert!(world.nbd("big").read_all() == model);
-    let log = world.log();
-    assert!(log.contains("is damaged; trying the next copy"), "{log}");
+    // The index, which is read last, and what follows it, which is read first.
+    let places: [fn(Range<u64>) -> u64; 2] = [|place| place.start, |place| place.end - 4096];
+    for place in places {
+        let (mut world, model) = stopped("writeback");
+        overwrite(&world, place(checkpoints(&world).remove(0)), &[0x55; 512]);
+        world.start();
+        assert_eq!(world.volume("big")["state"], "ok");
+        assert!(world.nbd("big").read_all() == model);
+        let log = world.log();
+        assert!(log.contains("is damaged; trying the next copy"), "{log}");
+    }
 }
 
 #[test]
 fn two_damaged_checkpoints_stop_a_volume_with_dirty_data_and_no_other() {
     let (mut world, _) = stopped("writeback");
-    checkpoints(&world).into_iter().for_each(|at| overwrite(&world, at, &[0x55; 512]));
+    checkpoints(&world).iter().for_each(|at| overwrite(&world, at.start, &[0x55; 512]));
     world.start();
     let status = world.forebay(&["status"]).expect(3).says("offline");
     status.says("the checkpoint is damaged, and so is the one before").says("--drop-dirty");
     let (mut world, model) = stopped("writethrough");
-    checkpoints(&world).into_iter().for_each(|at| overwrite(&world, at, &[0x55; 512]));
+    checkpoints(&world).iter().for_each(|at| overwrite(&world, at.start, &[0x55; 512]));
     world.start();
     world.forebay(&["status"]).expect(3).says("degraded").says("from its origin alone");
     assert!(world.nbd("big").read_all() == model);

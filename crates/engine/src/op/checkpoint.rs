@@ -36,6 +36,8 @@ struct Run {
     dseq: u64,
     cursor: usize,
     position: u64,
+    /// Blocks that hold the index.
+    index_blocks: u64,
     /// The next segment to be opened when it began.
     order: u64,
     buckets: Vec<BucketItem>,
@@ -144,6 +146,7 @@ impl Engine {
             dseq: self.log.dseq,
             cursor: 0,
             position: 0,
+            index_blocks: 0,
             order: self.segments.order_next(),
             buckets: Vec::new(),
             masks: Vec::new(),
@@ -198,6 +201,7 @@ impl Engine {
         self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
         self.run().cursor = to;
         if to == self.index.bucket_count() {
+            self.run().index_blocks = self.run().position;
             self.checkpoint_placed();
             self.checkpoint_tail();
         }
@@ -393,6 +397,7 @@ impl Engine {
             area: run.area as u8,
             generation: run.generation,
             blocks: run.position,
+            index_blocks: run.index_blocks,
             seq: run.seq,
             dseq: run.dseq,
         };

@@ -1,5 +1,8 @@
 //! Load: the chunks of a checkpoint become the index again, bucket by bucket.
 //!
+//! What follows the index in the checkpoint is read first, and the log behind it: then it is known
+//! which entries count when the buckets come, and each is looked at once, while others are read.
+//!
 //! An index of the shape in which the checkpoint was written is copied. Where the shape or the
 //! volumes' keys are others now, its entries are put in one by one.
 
@@ -9,12 +12,14 @@ use crate::engine::{Engine, live_max};
 use crate::event::VolumeId;
 use crate::index::{Index, Key, Located, Shape, Slot};
 use crate::op::command::base_among;
-use crate::op::open::Source;
+use crate::op::open::{Source, Step};
 use crate::segment::SegmentId;
 use crate::settings::Tuning;
+use crate::volume::Volume;
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checkpoint};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Keys of dirty blocks that are gathered before they are sorted into the volumes' sets.
 const DIRTY_GATHERED_MAX: usize = 1 << 18;
@@ -28,14 +33,17 @@ pub(crate) struct Load {
     carry: Vec<u8>,
     /// Blocks that are decoded.
     decoded: u64,
+    /// Blocks of the checkpoint up to which it is read now.
+    pub(crate) end: u64,
     bad: bool,
     shape: Option<Shape>,
     /// Buckets that are in place.
     buckets: u32,
-    /// Dirty bits of each bucket.
+    /// The table is used as it is, and so much of it is counted: the volumes have the keys that
+    /// they had.
+    counted: Option<Box<Counted>>,
+    /// Dirty bits of each bucket, of a table that is not.
     dirty: Vec<u8>,
-    /// The table is used as it is: the volumes have the keys that they had.
-    adopted: bool,
     placed: Vec<BlockItem>,
     masks: BTreeMap<Slot, u8>,
     volumes: Vec<Keys>,
@@ -55,9 +63,14 @@ impl Load {
         self.arrived.insert(from, buf);
     }
 
-    /// Whether all of the checkpoint is decoded and good.
-    pub(crate) fn whole(&self, source: &Source) -> bool {
-        !self.bad && self.decoded == source.blocks
+    /// These blocks of the checkpoint will come.
+    pub(crate) fn begin(&mut self, blocks: &Range<u64>) {
+        (self.decoded, self.end) = (blocks.start, blocks.end);
+    }
+
+    /// Whether all that was asked for is decoded and good.
+    fn whole(&self) -> bool {
+        !self.bad && self.decoded == self.end
     }
 }
 
@@ -72,6 +85,7 @@ impl Engine {
 
     fn chunks_decode(&mut self, source: &Source) -> bool {
         let pool = self.sb.pool();
+        let load_end = self.open_mut().load.end;
         loop {
             let load = &mut self.opening.as_mut().expect("recovery is under way").load;
             let have = load.decoded + (load.carry.len() / BLOCK_SIZE) as u64;
@@ -97,7 +111,7 @@ impl Engine {
                     }
                     // The rest of the chunk may be in the next read.
                     Err(_)
-                        if have < source.blocks
+                        if have < load_end
                             && carry.len() - used < CHUNK_BLOCKS_MAX * BLOCK_SIZE =>
                     {
                         break;
@@ -114,6 +128,10 @@ impl Engine {
     fn chunk_load(&mut self, chunk: Chunk) -> bool {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let load = &mut opening.load;
+        let of_index = matches!(chunk, Chunk::Table(_) | Chunk::Buckets(..));
+        if of_index != (opening.step == Step::Index) {
+            return false;
+        }
         match chunk {
             Chunk::Segments(items) => {
                 for item in items {
@@ -141,32 +159,8 @@ impl Engine {
                     }
                 }
             }
-            Chunk::Table(item) => {
-                let Some(shape) = Shape::of(&item) else { return false };
-                let blocks = opening.source.expect("a checkpoint is being read").blocks as usize;
-                if item.buckets.get() as usize > items_per_chunk::<BucketItem>(blocks) {
-                    return false;
-                }
-                load.shape = Some(shape);
-                load.dirty.reserve(item.buckets.get() as usize);
-                if self.index.shape() != shape {
-                    self.index = Index::with_shape(shape);
-                }
-            }
-            Chunk::Buckets(first, items) => {
-                let fits = first as usize + items.len() <= self.index.bucket_count();
-                if load.shape.is_none() || first != load.buckets || !fits {
-                    return false;
-                }
-                let slots = self.segments.slots();
-                for item in items {
-                    if !self.index.set_bucket(load.buckets as usize, &item, slots) {
-                        return false;
-                    }
-                    load.dirty.push(item.dirty);
-                    load.buckets += 1;
-                }
-            }
+            Chunk::Table(item) => return self.table_begin(&item),
+            Chunk::Buckets(first, items) => return self.table_buckets(first, &items),
             Chunk::Masks(items) => {
                 load.masks.extend(items.iter().map(|item| (item.slot.get(), item.mask)));
             }
@@ -182,43 +176,86 @@ impl Engine {
         true
     }
 
-    /// All chunks are here. Whether they make sense together.
-    pub(crate) fn checkpoint_loaded(&mut self) -> bool {
-        let buckets = self.index.bucket_count();
+    /// What follows the index is here. Whether it makes sense together.
+    pub(crate) fn checkpoint_tail_loaded(&mut self) -> bool {
         let load = &mut self.open_mut().load;
-        if load.shape.is_none() || load.buckets as usize != buckets {
-            return false;
-        }
         load.volumes.sort_unstable_by_key(|keys| keys.first);
         let disjoint = |pair: &[Keys]| {
             pair[0].first.checked_add(pair[0].blocks).is_some_and(|end| end <= pair[1].first)
         };
-        if !load.volumes.windows(2).all(disjoint) {
+        load.whole() && load.volumes.windows(2).all(disjoint)
+    }
+
+    /// The index begins. Whether a table may look like this.
+    fn table_begin(&mut self, item: &TableItem) -> bool {
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        let blocks = opening.source.expect("a checkpoint is being read").index_blocks as usize;
+        let fits = item.buckets.get() as usize <= items_per_chunk::<BucketItem>(blocks);
+        let Some(shape) = Shape::of(item).filter(|_| fits) else { return false };
+        opening.load.shape = Some(shape);
+        let freed = std::mem::take(&mut opening.plan.freed);
+        let gone = self.segments_gone(&freed);
+        let volumes = self.open_mut().load.volumes.clone();
+        let adopted = shape == index_shape(self.segments.slots(), &self.tuning)
+            && self.adopt_keys(shape, &volumes);
+        let counted = adopted.then(|| Box::new(Counted::new(self, &volumes, gone)));
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        opening.plan.freed = freed;
+        opening.load.counted = counted;
+        if self.index.shape() != shape {
+            self.index = Index::with_shape(shape);
+        }
+        true
+    }
+
+    /// Some buckets of the index. Whether they may follow those before.
+    fn table_buckets(&mut self, first: u32, items: &[BucketItem]) -> bool {
+        let load = &mut self.opening.as_mut().expect("recovery is under way").load;
+        let (from, to) = (first as usize, first as usize + items.len());
+        if load.shape.is_none() || first != load.buckets || to > self.index.bucket_count() {
             return false;
         }
-        let volumes = load.volumes.clone();
-        let shape = index_shape(self.segments.slots(), &self.tuning);
-        let adopted = self.index.shape() == shape && self.adopt_keys(shape, &volumes);
-        self.open_mut().load.adopted = adopted;
+        let slots = self.segments.slots();
+        for (bucket, item) in (from..).zip(items) {
+            if !self.index.set_bucket(bucket, item, slots) {
+                return false;
+            }
+        }
+        load.buckets += items.len() as u32;
+        match load.counted.take() {
+            Some(mut counted) => {
+                self.table_count(&mut counted, first, items);
+                self.open_mut().load.counted = Some(counted);
+            }
+            None => load.dirty.extend(items.iter().map(|item| item.dirty)),
+        }
         true
+    }
+
+    /// The index is here. Whether all of it is.
+    pub(crate) fn checkpoint_index_loaded(&mut self) -> bool {
+        let buckets = self.index.bucket_count();
+        let load = &self.open_mut().load;
+        load.whole() && load.shape.is_some() && load.buckets as usize == buckets
     }
 
     /// What the checkpoint's index says of segments that were not emptied since is what replay
     /// starts from. `freed` has the greatest generation of each segment that the log calls empty.
     pub(crate) fn checkpoint_place(&mut self, freed: &BTreeMap<SegmentId, u64>) {
-        let load = std::mem::take(&mut self.open_mut().load);
+        let mut load = std::mem::take(&mut self.open_mut().load);
         if load.shape.is_none() {
             return;
         }
-        let gone = self.segments_gone(freed);
-        let mut table = std::mem::replace(&mut self.index, Index::new(1, 1));
-        if load.adopted {
-            self.table_count(&mut table, &load, &gone);
-            self.index = table;
-        } else {
-            self.index = Index::with_shape(index_shape(self.segments.slots(), &self.tuning));
-            self.table_insert(&mut table, &load, &gone);
-        }
+        let gone = match load.counted.take() {
+            Some(counted) => self.table_counted(*counted),
+            None => {
+                let shape = index_shape(self.segments.slots(), &self.tuning);
+                let mut table = std::mem::replace(&mut self.index, Index::with_shape(shape));
+                let gone = self.segments_gone(freed);
+                self.table_insert(&mut table, &load, &gone);
+                gone
+            }
+        };
         self.load_placed(&load, &gone);
     }
 
@@ -266,29 +303,25 @@ impl Engine {
         true
     }
 
-    /// Drops from a table that is used as it is what does not count, and counts the rest. This is
-    /// most of what a start costs: what is as likely as not is counted without branches.
-    fn table_count(&mut self, table: &mut Index, load: &Load, gone: &[bool]) {
-        let mut finder = Finder::new(self, load);
-        let mut cached = vec![0_u64; load.volumes.len()];
-        let mut live = vec![0_u32; self.segments.table.len()];
-        let mut dirty = vec![0; DIRTY_GATHERED_MAX];
-        let mut gathered = 0;
-        table.sift(|bucket, way, key, located| {
+    /// Drops from buckets of a table that is used as it is what does not count, and counts the
+    /// rest. This is most of what a start costs: what is as likely as not is counted without
+    /// branches.
+    fn table_count(&mut self, counted: &mut Counted, first: u32, items: &[BucketItem]) {
+        let first = first as usize;
+        let load = &self.opening.as_ref().expect("recovery is under way").load;
+        self.index.sift(first..first + items.len(), |bucket, way, key, located| {
             let slot = located.slot;
             let segment = self.segments.of(slot) as usize;
-            let Some((at, _)) = finder.find(key).filter(|_| !gone[segment]) else {
-                return false;
-            };
-            live[segment] += 1;
-            cached[at] += 1;
-            let is_dirty = load.dirty[bucket] >> way & 1;
+            let found = counted.finder.find(key);
+            let Some((at, _)) = found.filter(|_| !counted.gone[segment]) else { return false };
+            counted.live[segment] += 1;
+            counted.cached[at] += 1;
+            let is_dirty = items[bucket - first].dirty >> way & 1;
             self.dirty.or(slot as usize, is_dirty);
-            dirty[gathered] = key;
-            gathered += usize::from(is_dirty);
-            if gathered == dirty.len() {
-                spread(&mut self.volumes, &mut finder, &load.volumes, &mut dirty);
-                gathered = 0;
+            counted.dirty[counted.dirties] = key;
+            counted.dirties += usize::from(is_dirty);
+            if counted.dirties == counted.dirty.len() {
+                counted.spread(&mut self.volumes);
             }
             if !load.masks.is_empty()
                 && let Some(&mask) = load.masks.get(&slot).filter(|&&mask| mask != MASK_FULL)
@@ -297,8 +330,12 @@ impl Engine {
             }
             true
         });
-        spread(&mut self.volumes, &mut finder, &load.volumes, &mut dirty[..gathered]);
-        for (id, live) in (0..).zip(live) {
+    }
+
+    /// All of the table is counted. Returns the segments whose entries did not.
+    fn table_counted(&mut self, mut counted: Counted) -> Vec<bool> {
+        counted.spread(&mut self.volumes);
+        for (id, live) in (0..).zip(counted.live) {
             // An entry that moved while the checkpoint was written may be there twice: its slot is
             // dirty once.
             let (from, to) = (self.segments.slot(id, 0), self.segments.slot(id + 1, 0));
@@ -306,17 +343,18 @@ impl Engine {
             segment.live += live;
             segment.dirty += self.dirty.ones(from as usize, to as usize);
         }
-        for (keys, cached) in load.volumes.iter().zip(cached) {
+        for (keys, cached) in counted.keys.iter().zip(counted.cached) {
             if cached > 0 {
                 self.vol_mut(keys.volume).stats.cached_blocks += cached;
             }
         }
+        counted.gone
     }
 
     /// Puts the entries of a table of another shape in.
     fn table_insert(&mut self, table: &mut Index, load: &Load, gone: &[bool]) {
-        let mut finder = Finder::new(self, load);
-        table.sift(|bucket, way, key, located| {
+        let mut finder = Finder::new(self, &load.volumes);
+        table.sift(0..table.bucket_count(), |bucket, way, key, located| {
             if let Some((at, block)) = finder.find(key)
                 && !gone[self.segments.of(located.slot) as usize]
             {
@@ -356,6 +394,7 @@ pub(crate) fn index_shape(slots: u32, tuning: &Tuning) -> Shape {
 }
 
 /// Finds the volume of a key of a checkpoint.
+#[derive(Debug)]
 struct Finder {
     /// First key, the one behind the last, and which of the checkpoint's volumes it is; those only
     /// that still are.
@@ -365,12 +404,12 @@ struct Finder {
 }
 
 impl Finder {
-    fn new(engine: &Engine, load: &Load) -> Finder {
+    fn new(engine: &Engine, volumes: &[Keys]) -> Finder {
         let range = |(at, keys): (usize, &Keys)| {
             let blocks = engine.volume(keys.volume)?.blocks().min(keys.blocks);
             Some((keys.first, keys.first + blocks, at))
         };
-        Finder { ranges: load.volumes.iter().enumerate().filter_map(range).collect(), last: 0 }
+        Finder { ranges: volumes.iter().enumerate().filter_map(range).collect(), last: 0 }
     }
 
     fn find(&mut self, key: Key) -> Option<(usize, u64)> {
@@ -383,23 +422,49 @@ impl Finder {
     }
 }
 
-/// Moves gathered dirty blocks into the sets of their volumes.
-fn spread(
-    volumes: &mut [Option<Box<crate::volume::Volume>>],
-    finder: &mut Finder,
-    keys: &[Keys],
-    dirty: &mut [Key],
-) {
-    // Sorted keys are sorted by volume, because each volume has one range of them.
-    dirty.sort_unstable();
-    let mut rest = &*dirty;
-    while let Some(&first) = rest.first() {
-        let (at, block) = finder.find(first).expect("found when it was gathered");
-        let Keys { blocks, volume, .. } = keys[at];
-        let end = first - block + blocks;
-        let (of_volume, others) = rest.split_at(rest.partition_point(|&key| key < end));
-        let volume = volumes[usize::from(volume.0)].as_mut().expect("found above");
-        volume.dirty.insert_sorted(of_volume.iter().map(|&key| key - (first - block)));
-        rest = others;
+/// What is counted of a table that is used as it is.
+#[derive(Debug)]
+struct Counted {
+    keys: Vec<Keys>,
+    finder: Finder,
+    /// Segments whose entries do not count.
+    gone: Vec<bool>,
+    /// Entries, by volume in `keys`.
+    cached: Vec<u64>,
+    /// Entries, by segment.
+    live: Vec<u32>,
+    /// Dirty blocks that are not in the sets of their volumes yet: the first so many.
+    dirty: Vec<Key>,
+    dirties: usize,
+}
+
+impl Counted {
+    fn new(engine: &Engine, keys: &[Keys], gone: Vec<bool>) -> Counted {
+        Counted {
+            keys: keys.to_vec(),
+            finder: Finder::new(engine, keys),
+            cached: vec![0; keys.len()],
+            live: vec![0; gone.len()],
+            gone,
+            dirty: vec![0; DIRTY_GATHERED_MAX],
+            dirties: 0,
+        }
+    }
+
+    /// Moves gathered dirty blocks into the sets of their volumes.
+    fn spread(&mut self, volumes: &mut [Option<Box<Volume>>]) {
+        let dirty = &mut self.dirty[..std::mem::take(&mut self.dirties)];
+        // Sorted keys are sorted by volume, because each volume has one range of them.
+        dirty.sort_unstable();
+        let mut rest = &*dirty;
+        while let Some(&first) = rest.first() {
+            let (at, block) = self.finder.find(first).expect("found when it was gathered");
+            let Keys { blocks, volume, .. } = self.keys[at];
+            let end = first - block + blocks;
+            let (of_volume, others) = rest.split_at(rest.partition_point(|&key| key < end));
+            let volume = volumes[usize::from(volume.0)].as_mut().expect("found above");
+            volume.dirty.insert_sorted(of_volume.iter().map(|&key| key - (first - block)));
+            rest = others;
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! Opening a pool: newest checkpoint, then everything in the log behind it, then a new life of the
-//! log.
+//! log. Of the checkpoint the index comes last, when it is known what of it counts.
 //!
 //! Reads only, until it is certain that the pool can be opened. Before the first request is
 //! answered, a new epoch is in the superblock, what recovery decided is in the log, and log and
@@ -12,46 +12,31 @@ use crate::event::*;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
+use crate::op::fetch::RecoverRead;
 use crate::op::flush::FlushFor;
 use crate::op::load::Load;
 use crate::op::repair::Repair;
-use crate::op::replay::{Found, Summary};
+use crate::op::replay::{Found, Plan, Summary};
 use crate::op::superblock::Then;
 use crate::op::survey::Chain;
 use crate::segment::SegmentId;
 use crate::settings::Settings;
 use crate::volume::Volume;
-use forebay_format::BLOCK_SIZE;
 use forebay_format::checkpoint;
 use forebay_format::record::{EntryKind, REGION_ALL, RecordHeader};
 use forebay_format::superblock::CHECKPOINT_NONE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use zerocopy::little_endian::U64;
-
-/// A read of recovery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RecoverRead {
-    /// Blocks of the checkpoint, from this one on.
-    Checkpoint(u64),
-    /// The first block of a segment.
-    Head(SegmentId),
-    /// The header of a record in a segment.
-    Header(SegmentId, u32),
-    /// The payload of the record found with this number.
-    Payload(u32),
-    /// Blocks of a segment, from this one on.
-    Segment(SegmentId, u32),
-    /// One block of a segment, after a read of several has failed.
-    Block(SegmentId, u32),
-}
 
 /// A checkpoint that may be used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
-    device: DeviceId,
-    area: usize,
+    pub(crate) device: DeviceId,
+    pub(crate) area: usize,
     pub(crate) generation: u64,
     pub(crate) blocks: u64,
+    pub(crate) index_blocks: u64,
     pub(crate) seq: u64,
     pub(crate) dseq: u64,
     pub(crate) epoch: u64,
@@ -59,10 +44,13 @@ pub(crate) struct Source {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    Checkpoint,
+    /// What follows the index in the checkpoint.
+    Tail,
     Heads,
     Segments,
     Payloads,
+    /// The index of the checkpoint.
+    Index,
     Repair,
     Settle,
     Superblock,
@@ -76,7 +64,7 @@ pub(crate) struct Opening {
     sources: VecDeque<Source>,
     pub(crate) source: Option<Source>,
     pub(crate) reads: VecDeque<RecoverRead>,
-    under_way: usize,
+    pub(crate) under_way: usize,
     pub(crate) load: Load,
     pub(crate) segments: BTreeMap<SegmentId, checkpoint::SegmentItem>,
     pub(crate) marks: BTreeMap<(u16, u64), u64>,
@@ -88,6 +76,7 @@ pub(crate) struct Opening {
     /// Pieces being read block by block, and the blocks that are missing.
     pub(crate) split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
     pub(crate) records: Vec<Found>,
+    pub(crate) plan: Plan,
     pub(crate) repairs: VecDeque<Repair>,
     pub(crate) repairing: usize,
     pub(crate) seq_max: u64,
@@ -119,7 +108,7 @@ impl Engine {
         }
         let sources = self.checkpoint_sources();
         self.opening = Some(Box::new(Opening {
-            step: Step::Checkpoint,
+            step: Step::Tail,
             sources,
             source: None,
             reads: VecDeque::new(),
@@ -134,6 +123,7 @@ impl Engine {
             pieces: BTreeMap::new(),
             split: BTreeMap::new(),
             records: Vec::new(),
+            plan: Plan::default(),
             repairs: VecDeque::new(),
             repairing: 0,
             seq_max: 0,
@@ -163,6 +153,7 @@ impl Engine {
                     area,
                     generation: header.checkpoint_generation.get(),
                     blocks: header.checkpoint_blocks.get(),
+                    index_blocks: header.checkpoint_index_blocks.get(),
                     seq: header.checkpoint_seq.get(),
                     dseq: header.checkpoint_dseq.get(),
                     epoch: header.checkpoint_epoch.get(),
@@ -174,6 +165,7 @@ impl Engine {
                     area: 1 - area,
                     generation: header.previous_generation.get(),
                     blocks: header.previous_blocks.get(),
+                    index_blocks: header.previous_index_blocks.get(),
                     seq: header.previous_seq.get(),
                     dseq: header.previous_dseq.get(),
                     epoch: header.previous_epoch.get(),
@@ -203,18 +195,29 @@ impl Engine {
     /// Starts to read the next checkpoint that may be used.
     fn recover_checkpoint(&mut self) {
         self.replay_reset();
+        self.recover_tries.clear();
         let opening = self.open_mut();
         opening.segments.clear();
         opening.marks.clear();
         opening.synced.clear();
-        opening.load = Load::default();
+        opening.heads.clear();
+        opening.suspects.clear();
+        opening.records.clear();
         opening.source = opening.sources.pop_front();
         let Some(source) = opening.source else {
             return self.recover_without_checkpoint();
         };
-        let step = RECOVERY_READ_BLOCKS as u64;
-        opening.reads =
-            (0..source.blocks.div_ceil(step)).map(|n| RecoverRead::Checkpoint(n * step)).collect();
+        opening.load = Load::default();
+        opening.step = Step::Tail;
+        self.recover_chunks(source.index_blocks..source.blocks);
+    }
+
+    /// Reads these blocks of the checkpoint.
+    fn recover_chunks(&mut self, blocks: Range<u64>) {
+        let opening = self.open_mut();
+        opening.load.begin(&blocks);
+        let starts = blocks.step_by(RECOVERY_READ_BLOCKS);
+        opening.reads = starts.map(RecoverRead::Checkpoint).collect();
         self.recover_reads();
     }
 
@@ -230,120 +233,17 @@ impl Engine {
         self.recover_heads();
     }
 
-    /// Issues the reads that are due, a bounded number at once.
-    pub(crate) fn recover_reads(&mut self) {
-        while self.open_mut().under_way < RECOVERY_READS_MAX {
-            let opening = self.open_mut();
-            let Some(read) = opening.reads.pop_front() else { break };
-            opening.under_way += 1;
-            self.recover_read(read);
-        }
-        if self.open_mut().under_way == 0 {
-            self.recover_next();
-        }
-    }
-
-    fn recover_read(&mut self, read: RecoverRead) {
-        let step = RECOVERY_READ_BLOCKS as u64;
-        let (device, offset, blocks) = match read {
-            RecoverRead::Checkpoint(from) => {
-                let source = self.open_mut().source.expect("a checkpoint is being read");
-                let area = self.sb.block.layout().checkpoint_offset(source.area);
-                let blocks = step.min(source.blocks - from);
-                (source.device, area + from * BLOCK_SIZE as u64, blocks)
-            }
-            RecoverRead::Head(segment) => {
-                let (device, offset) = self.segments.locate(self.segments.slot(segment, 0));
-                (device, offset, 1)
-            }
-            RecoverRead::Header(segment, at) => {
-                let (device, offset) = self.segments.locate(self.segments.slot(segment, at));
-                (device, offset, 1)
-            }
-            RecoverRead::Payload(number) => {
-                let (slot, blocks) = self.payload_of(number);
-                let (device, offset) = self.segments.locate(slot);
-                (device, offset, blocks)
-            }
-            RecoverRead::Segment(segment, from) => {
-                let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
-                (device, offset, step.min(u64::from(self.segments.blocks - from)))
-            }
-            RecoverRead::Block(segment, at) => {
-                let (device, offset) = self.segments.locate(self.segments.slot(segment, at));
-                (device, offset, 1)
-            }
-        };
-        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
-        let op = self.op(Op::Recover(read));
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
-    }
-
-    pub(crate) fn recover_read_done(
-        &mut self,
-        read: RecoverRead,
-        result: Result<(), IoError>,
-        buf: Buf,
-    ) {
-        if self.opening.is_none() {
-            return self.pool.give(buf);
-        }
-        self.open_mut().under_way -= 1;
-        if result.is_err() && self.recover_retry(read) {
-            self.pool.give(buf);
-            return self.recover_reads();
-        }
-        match read {
-            RecoverRead::Checkpoint(from) => {
-                let buf = if result.is_ok() { buf } else { Buf::empty() };
-                self.open_mut().load.arrive(from, buf);
-                if !self.checkpoint_decode() {
-                    self.open_mut().reads.clear();
-                }
-            }
-            RecoverRead::Head(segment) => self.head_seen(segment, result, buf),
-            RecoverRead::Header(segment, at) => self.header_seen(segment, at, result, buf),
-            RecoverRead::Payload(number) => self.payload_seen(number, result, buf),
-            RecoverRead::Segment(segment, from) => {
-                if result.is_ok() {
-                    self.segment_piece(segment, from, buf);
-                } else {
-                    self.segment_split(segment, from, buf);
-                }
-            }
-            RecoverRead::Block(segment, at) => self.segment_block(segment, at, result, buf),
-        }
-        self.recover_reads();
-    }
-
-    /// A read that failed is tried again a few times.
-    fn recover_retry(&mut self, read: RecoverRead) -> bool {
-        let key = match read {
-            RecoverRead::Checkpoint(from) => (0, from),
-            RecoverRead::Head(segment) => (1, u64::from(segment)),
-            RecoverRead::Segment(segment, from) => (2, u64::from(segment) << 32 | u64::from(from)),
-            RecoverRead::Header(segment, at) => (4, u64::from(segment) << 32 | u64::from(at)),
-            RecoverRead::Payload(number) => (5, u64::from(number)),
-            RecoverRead::Block(segment, at) => (3, u64::from(segment) << 32 | u64::from(at)),
-        };
-        let tries = self.recover_tries.entry(key).or_insert(0);
-        *tries += 1;
-        if *tries >= CACHE_WRITE_TRIES {
-            return false;
-        }
-        self.open_mut().reads.push_back(read);
-        true
-    }
-
     /// All reads of a step are here.
-    fn recover_next(&mut self) {
-        match self.open_mut().step {
-            Step::Checkpoint => {
-                let opening = self.open_mut();
-                let Some(source) = opening.source else { return self.recover_heads() };
-                if opening.load.whole(&source) && self.checkpoint_loaded() {
-                    return self.recover_heads();
-                }
+    pub(crate) fn recover_next(&mut self) {
+        let step = self.open_mut().step;
+        match step {
+            Step::Tail if self.checkpoint_tail_loaded() => self.recover_heads(),
+            Step::Heads => self.recover_segments(),
+            Step::Segments => self.recover_payloads(),
+            Step::Payloads => self.recover_index(),
+            Step::Index if self.checkpoint_index_loaded() => self.recover_replay(),
+            Step::Tail | Step::Index => {
+                let source = self.open_mut().source.expect("a checkpoint is being read");
                 let what =
                     format!("checkpoint {} on device {}", source.generation, source.device.0);
                 self.out.push(Effect::Notice(Notice::Repaired(format!(
@@ -351,10 +251,19 @@ impl Engine {
                 ))));
                 self.recover_checkpoint();
             }
-            Step::Heads => self.recover_segments(),
-            Step::Segments => self.recover_payloads(),
-            Step::Payloads => self.recover_replay(),
             Step::Repair | Step::Settle | Step::Superblock | Step::Flush => {}
+        }
+    }
+
+    /// All of the log is read: it is decided what counts, and the index follows.
+    fn recover_index(&mut self) {
+        if let Err(why) = self.replay_plan() {
+            return self.open_failed(why);
+        }
+        self.open_mut().step = Step::Index;
+        match self.open_mut().source {
+            Some(source) => self.recover_chunks(0..source.index_blocks),
+            None => self.recover_replay(),
         }
     }
 

@@ -423,9 +423,10 @@ impl Engine {
 
     /// Whether the record gathered for dirty data is to be sent now. In the last segment of the log
     /// entries without data gather until a record is full or somebody waits for them: what makes
-    /// room needs room. For the same reason blocks that reclaim moves gather: each in a record of its
-    /// own would take as much room as it gave. With many writes outstanding a small record waits for
-    /// more of them, a very short time: a device that counts I/Os is used for more than one write each.
+    /// room needs room. For the same reason blocks that reclaim moves gather: each in a record of
+    /// its own would take as much room as it gave. With many writes outstanding a small record
+    /// waits for more of them, a very short time: a device that counts I/Os is used for more than
+    /// one write each.
     fn worth_a_block(&self) -> bool {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
         let wanted = self.cache_flush.wanted.last().is_some_and(|&dseq| dseq > self.log.dseq);

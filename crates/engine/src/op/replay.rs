@@ -42,6 +42,14 @@ impl Found {
     }
 }
 
+/// What the log says, as far as the state depends on all of it.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    trust: Trust,
+    /// The greatest generation of each segment that the log calls empty.
+    pub(crate) freed: BTreeMap<u32, u64>,
+}
+
 /// What recovery decided and the log must be told.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
@@ -60,9 +68,8 @@ pub(crate) struct Summary {
 }
 
 impl Engine {
-    /// Computes the state from checkpoint and records. Fails where going on could return wrong
-    /// data.
-    pub(crate) fn replay(&mut self) -> Result<(), String> {
+    /// Decides which records count. Fails where going on could return wrong data.
+    pub(crate) fn replay_plan(&mut self) -> Result<(), String> {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let records = merge_copies(std::mem::take(&mut opening.records));
         let from = opening.source.map_or((0, 0), |source| (source.seq, source.dseq));
@@ -77,23 +84,32 @@ impl Engine {
             .collect();
         let mut all: Vec<&Found> = valid.iter().chain(clean.iter()).copied().collect();
         all.sort_by_key(|found| found.seq());
-        let trust = Trust::new(&self.opening.as_ref().expect("recovery").synced, &valid);
-        let freed = freed_segments(&valid);
-        self.checkpoint_place(&freed);
-        for found in &all {
-            self.replay_warm(found);
-            for (n, entry) in entries_with_slot(found, self.segments.blocks) {
-                self.replay_entry(found, entry.0, entry.1, n, &trust, &freed)?;
-            }
-        }
-        let count = all.len() as u64;
         let opening = self.opening.as_mut().expect("recovery is under way");
+        let trust = Trust::new(&opening.synced, &valid);
+        opening.plan = Plan { trust, freed: freed_segments(&valid) };
         opening.summary.dseq_end = end;
         opening.summary.epoch_before = sb_epoch;
         opening.summary.epoch_told = epoch_told(&valid, opening.source.map_or(0, |s| s.epoch));
-        opening.summary.records = count;
+        opening.summary.records = all.len() as u64;
         opening.records = all.into_iter().cloned().collect();
-        self.settle_volumes(&trust);
+        Ok(())
+    }
+
+    /// Computes the state from checkpoint and records. Fails where going on could return wrong
+    /// data.
+    pub(crate) fn replay(&mut self) -> Result<(), String> {
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        let records = std::mem::take(&mut opening.records);
+        let plan = std::mem::take(&mut opening.plan);
+        self.checkpoint_place(&plan.freed);
+        for found in &records {
+            self.replay_warm(found);
+            for (n, entry) in entries_with_slot(found, self.segments.blocks) {
+                self.replay_entry(found, entry.0, entry.1, n, &plan)?;
+            }
+        }
+        self.opening.as_mut().expect("recovery is under way").records = records;
+        self.settle_volumes(&plan.trust);
         Ok(())
     }
 
@@ -164,8 +180,7 @@ impl Engine {
         entry: &Entry,
         slot: u32,
         n: usize,
-        trust: &Trust,
-        freed: &BTreeMap<u32, u64>,
+        plan: &Plan,
     ) -> Result<(), String> {
         let id = VolumeId(entry.volume.get());
         let block = entry.block.get();
@@ -181,11 +196,11 @@ impl Engine {
         }
         let key = base + block;
         match entry.kind() {
-            EntryKind::Dirty => self.replay_block(found, entry, key, slot, true, freed),
+            EntryKind::Dirty => self.replay_block(found, entry, key, slot, true, plan),
             EntryKind::Clean => {
                 let good = !found.bad.contains(&n);
-                if good && (trust.counts(id, found.seq()) || self.is(Mutant::FillsTrusted)) {
-                    self.replay_block(found, entry, key, slot, false, freed);
+                if good && (plan.trust.counts(id, found.seq()) || self.is(Mutant::FillsTrusted)) {
+                    self.replay_block(found, entry, key, slot, false, plan);
                 }
             }
             EntryKind::Tombstone => {
@@ -226,12 +241,12 @@ impl Engine {
         key: u64,
         slot: u32,
         dirty: bool,
-        freed: &BTreeMap<u32, u64>,
+        plan: &Plan,
     ) {
         let id = VolumeId(entry.volume.get());
         let segment = found.header.segment.get();
         let generation = u64::from(found.header.segment_generation.get());
-        if freed.get(&segment).is_some_and(|&last| generation <= last) {
+        if plan.freed.get(&segment).is_some_and(|&last| generation <= last) {
             // It was there, replaced what was before, and is gone.
             return self.replay_remove(id, key);
         }
@@ -301,7 +316,8 @@ impl Engine {
 }
 
 /// Which clean entries count.
-pub(crate) struct Trust {
+#[derive(Debug, Default)]
+struct Trust {
     synced: BTreeMap<u16, u64>,
     /// For each volume: entries between these numbers never happened.
     cuts: BTreeMap<u16, Vec<(u64, u64)>>,

@@ -214,12 +214,14 @@ impl Engine {
             header.previous_seq = header.checkpoint_seq;
             header.previous_dseq = header.checkpoint_dseq;
             header.previous_epoch = header.checkpoint_epoch;
+            header.previous_index_blocks = header.checkpoint_index_blocks;
         }
         header.checkpoint_area = new.area;
         header.checkpoint_generation = U64::new(new.generation);
         header.checkpoint_blocks = U64::new(new.blocks);
         header.checkpoint_seq = U64::new(new.seq);
         header.checkpoint_dseq = U64::new(new.dseq);
+        header.checkpoint_index_blocks = U64::new(new.index_blocks);
         let epoch = header.epoch;
         header.checkpoint_epoch = epoch;
     }
@@ -231,6 +233,7 @@ pub(crate) struct NewCheckpoint {
     pub(crate) area: u8,
     pub(crate) generation: u64,
     pub(crate) blocks: u64,
+    pub(crate) index_blocks: u64,
     pub(crate) seq: u64,
     pub(crate) dseq: u64,
 }

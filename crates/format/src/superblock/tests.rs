@@ -118,6 +118,8 @@ fn impossible_values_are_named() {
     change("checkpoint_area_bytes", |sb| sb.header.checkpoint_area_bytes = U64::new(4095));
     change("checkpoint_blocks", |sb| sb.header.checkpoint_blocks = U64::new(u64::MAX));
     change("previous_blocks", |sb| sb.header.previous_blocks = U64::new(1 << 52));
+    change("checkpoint_index_blocks", |sb| sb.header.checkpoint_index_blocks = U64::new(1));
+    change("previous_index_blocks", |sb| sb.header.previous_index_blocks = U64::new(1));
     change("segments_offset", |sb| sb.header.segments_offset = U64::new(0));
     change("segments_offset", |sb| sb.header.checkpoint_area_bytes = U64::new(1 << 63));
     change("segment_base", |sb| sb.header.devices[0].segment_base = U32::new(1));
