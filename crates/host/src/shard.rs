@@ -15,6 +15,7 @@ pub use server::{NbdServer, ServerLimits};
 use crate::driver::{Backend, Driver};
 use crate::executor::{Executor, read_distrust};
 use crate::frontend::nbd::Tls;
+use crate::frontend::ublk::UblkDevice;
 use crate::notice::NoticeSink;
 use crate::origin::Origin;
 use crate::pool::PoolOnDisk;
@@ -32,6 +33,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// After this time a device that rests is told once more to give back what waits.
+const REST_AGAIN: Duration = Duration::from_millis(50);
 
 /// What a shard is started with.
 pub struct ShardSettings {
@@ -265,7 +269,33 @@ impl ShardHandle {
     /// No answer in time: it goes on ending. There is no port with this key.
     pub fn detach_port(&self, port: u32, timeout: Duration) -> Result<(), ShardError> {
         let reply = self.ask(|reply| Message::Detach(port, reply))?;
-        receive(&reply, timeout)?.map_err(|e| ShardError::System("end the block device", e))
+        ended(receive(&reply, timeout)?)
+    }
+
+    /// Ends the port of a ublk device that rests ([`UblkDevice::quiesce`]).
+    ///
+    /// A device that is told to rest gives back what waits for requests. What the port answers
+    /// after that waits again, and nobody gives it back before the device is told once more.
+    ///
+    /// # Errors
+    /// As [`ShardHandle::detach_port`].
+    pub fn rest_port(
+        &self,
+        device: &UblkDevice,
+        port: u32,
+        timeout: Duration,
+    ) -> Result<(), ShardError> {
+        let reply = self.ask(|reply| Message::Detach(port, reply))?;
+        let end = Instant::now() + timeout;
+        loop {
+            match receive(&reply, REST_AGAIN) {
+                Err(ShardError::Timeout(_)) if Instant::now() < end => {
+                    // Where it refuses, the port does not end, and that is told.
+                    let _ = device.quiesce();
+                }
+                done => return ended(done?),
+            }
+        }
     }
 
     /// Finishes what runs, writes a checkpoint, closes all connections and ends the thread.
@@ -291,6 +321,10 @@ impl ShardHandle {
         self.0.mailbox.send(message(reply))?;
         Ok(answer)
     }
+}
+
+fn ended(port: io::Result<()>) -> Result<(), ShardError> {
+    port.map_err(|e| ShardError::System("end the block device", e))
 }
 
 fn receive<T>(answer: &Receiver<T>, timeout: Duration) -> Result<T, ShardError> {

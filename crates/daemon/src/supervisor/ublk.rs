@@ -16,9 +16,8 @@ const CONTROL: &str = "/dev/ublk-control";
 const MODULE: &str = "ublk_drv";
 /// How long loading the module may take.
 const MODPROBE_LIMIT: Duration = Duration::from_secs(10);
-/// How long the kernel may take to give back what waits for requests of a device that rests. Linux
-/// 7.3 sometimes keeps a slot that was answered at that moment; nothing is lost by leaving it: it
-/// ends with the process, and who uses the device waits as long as this takes.
+/// How long the kernel may take to give back what waits for requests of a device that rests.
+/// Nothing is lost by leaving the rest of it: it ends with the process.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 const SECTOR_BYTES: u64 = 512;
 
@@ -167,7 +166,7 @@ impl Supervisor {
             ublk.port = Some((shard, key));
             return self.ublk_forget(name, ublk);
         }
-        if let Err(error) = shard.detach_port(key, REST_TIMEOUT) {
+        if let Err(error) = shard.rest_port(&ublk.device, key, REST_TIMEOUT) {
             tracing::warn!(volume = name, "{error}");
         }
         self.inner().ublk.insert(name.to_string(), ublk);
@@ -233,7 +232,7 @@ impl Supervisor {
             // Kernels that cannot let it rest notice that the process ends.
             if ublk.device.quiesce().is_ok()
                 && let Some((shard, key)) = ublk.port
-                && let Err(error) = shard.detach_port(key, REST_TIMEOUT)
+                && let Err(error) = shard.rest_port(&ublk.device, key, REST_TIMEOUT)
             {
                 tracing::warn!(volume = name.as_str(), "{error}");
             }

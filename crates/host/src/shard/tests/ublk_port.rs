@@ -161,13 +161,9 @@ fn hand_over(graceful: bool, plain_copy: bool) {
         }
     });
     thread::sleep(Duration::from_millis(50));
-    if graceful
-        && served.device.quiesce().is_ok()
-        && let Err(error) = rig.shard.detach_port(served.port, SECONDS)
-    {
-        // Seen on Linux 7.3: not all slots of a resting device came back. The daemon goes on then,
-        // as here: the kernel sees that its server ends, and nothing may be lost.
-        eprintln!("the device rests, and its port has not: {error}");
+    if graceful && served.device.quiesce().is_ok() {
+        // Requests are under way: their slots come back when the device is told to rest once more.
+        rig.shard.rest_port(&served.device, served.port, SECONDS).unwrap();
     }
     rig.shard.stop(SECONDS).unwrap();
     let origins = vec![(volume, Origin::open(uri).unwrap())];
