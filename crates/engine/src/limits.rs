@@ -59,8 +59,12 @@ pub const MOVES_IN_FLIGHT_MAX: usize = 32;
 pub const CHECKPOINT_WRITES_MAX: usize = 4;
 /// Blocks that one read from the devices asks for during recovery.
 pub const RECOVERY_READ_BLOCKS: usize = 256;
-/// Reads under way during recovery.
-pub const RECOVERY_READS_MAX: usize = 32;
+/// Reads under way during recovery: most are of one block, and wait for the device.
+pub const RECOVERY_READS_MAX: usize = 128;
+/// Blocks that they ask for.
+pub const RECOVERY_BLOCKS_MAX: u64 = 32 * RECOVERY_READ_BLOCKS as u64;
+/// Records that get their second copy back at once.
+pub const REPAIRS_MAX: usize = 32;
 /// Dirty blocks need not go home soon while at least one segment in so many is free.
 pub const CROWDED_SHARE: usize = 2;
 /// Dirty blocks that join a writeback slice at once.

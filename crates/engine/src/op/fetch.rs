@@ -28,10 +28,11 @@ pub enum RecoverRead {
 impl Engine {
     /// Issues the reads that are due, a bounded number at once.
     pub(crate) fn recover_reads(&mut self) {
-        while self.open_mut().under_way < RECOVERY_READS_MAX {
+        loop {
             let opening = self.open_mut();
-            let Some(read) = opening.reads.pop_front() else { break };
-            opening.under_way += 1;
+            let busy = opening.under_way >= RECOVERY_READS_MAX
+                || opening.blocks_under_way >= RECOVERY_BLOCKS_MAX;
+            let Some(read) = opening.reads.pop_front_if(|_| !busy) else { break };
             self.recover_read(read);
         }
         if self.open_mut().under_way == 0 {
@@ -70,6 +71,9 @@ impl Engine {
                 (device, offset, 1)
             }
         };
+        let opening = self.open_mut();
+        opening.under_way += 1;
+        opening.blocks_under_way += blocks;
         let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
         let op = self.op(Op::Recover(read));
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
@@ -84,7 +88,9 @@ impl Engine {
         if self.opening.is_none() {
             return self.pool.give(buf);
         }
-        self.open_mut().under_way -= 1;
+        let opening = self.open_mut();
+        opening.under_way -= 1;
+        opening.blocks_under_way -= (buf.len() / BLOCK_SIZE) as u64;
         if result.is_err() && self.recover_retry(read) {
             self.pool.give(buf);
             return self.recover_reads();

@@ -180,10 +180,10 @@ impl Engine {
     pub(crate) fn checkpoint_tail_loaded(&mut self) -> bool {
         let load = &mut self.open_mut().load;
         load.volumes.sort_unstable_by_key(|keys| keys.first);
-        let disjoint = |pair: &[Keys]| {
-            pair[0].first.checked_add(pair[0].blocks).is_some_and(|end| end <= pair[1].first)
-        };
-        load.whole() && load.volumes.windows(2).all(disjoint)
+        let ends = load.volumes.iter().map(|keys| keys.first.checked_add(keys.blocks));
+        let next = load.volumes.iter().skip(1).map(|keys| keys.first).chain([Key::MAX]);
+        let disjoint = ends.zip(next).all(|(end, next)| end.is_some_and(|end| end <= next));
+        load.whole() && disjoint
     }
 
     /// The index begins. Whether a table may look like this.
@@ -191,7 +191,8 @@ impl Engine {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let blocks = opening.source.expect("a checkpoint is being read").index_blocks as usize;
         let fits = item.buckets.get() as usize <= items_per_chunk::<BucketItem>(blocks);
-        let Some(shape) = Shape::of(item).filter(|_| fits) else { return false };
+        let first = opening.load.shape.is_none();
+        let Some(shape) = Shape::of(item).filter(|_| fits && first) else { return false };
         opening.load.shape = Some(shape);
         let freed = std::mem::take(&mut opening.plan.freed);
         let gone = self.segments_gone(&freed);
@@ -284,7 +285,7 @@ impl Engine {
         let mut bases = BTreeMap::new();
         for keys in keys {
             let Some(volume) = self.volume(keys.volume) else { continue };
-            if volume.blocks() != keys.blocks {
+            if volume.blocks() != keys.blocks || keys.first + keys.blocks > keys_max {
                 return false;
             }
             taken.push((keys.first, keys.first + keys.blocks));

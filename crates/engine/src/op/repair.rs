@@ -7,7 +7,7 @@
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::RECOVERY_READS_MAX;
+use crate::limits::REPAIRS_MAX;
 use crate::op::Op;
 use crate::op::replay::Found;
 use crate::op::survey::bad_payload;
@@ -55,7 +55,7 @@ impl Engine {
     }
 
     fn repair_more(&mut self) {
-        while self.open_mut().repairing < RECOVERY_READS_MAX {
+        while self.open_mut().repairing < REPAIRS_MAX {
             let Some(repair) = self.open_mut().repairs.pop_front() else { break };
             self.open_mut().repairing += 1;
             let slot = self.segments.slot(repair.from, repair.offset);
