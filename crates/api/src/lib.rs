@@ -10,6 +10,7 @@
 pub mod client;
 pub mod config;
 pub mod error;
+pub mod fstab;
 pub mod metrics;
 pub mod mode;
 pub mod ram;

@@ -5,6 +5,7 @@
 //! fails, it fails alone: systemd's own rule, that a local file system which cannot be mounted
 //! stops the machine with an emergency shell, is taken off it.
 
+use forebay_api::fstab::{self, Line};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +14,6 @@ use std::path::{Path, PathBuf};
 
 /// The name by which systemd runs this program.
 const NAME: &str = "forebay-generator";
-/// Where the table of file systems is, unless the variable names another file, as for systemd's
-/// own generator.
-const FSTAB: &str = "/etc/fstab";
-const FSTAB_VARIABLE: &str = "SYSTEMD_FSTAB";
 /// Paths of volumes start with one of these.
 const VOLUMES: [&str; 2] = ["/dev/forebay/", "/dev/disk/by-id/forebay-"];
 /// A link to this takes a unit or a dependency away.
@@ -60,7 +57,7 @@ pub fn run_if_asked() -> Option<bool> {
     if Path::new("/etc/initrd-release").exists() {
         return Some(true);
     }
-    let fstab = std::env::var_os(FSTAB_VARIABLE).map_or(PathBuf::from(FSTAB), PathBuf::from);
+    let fstab = fstab::path();
     let text = match fs::read(&fstab) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(true),
@@ -71,7 +68,7 @@ pub fn run_if_asked() -> Option<bool> {
     };
     let targets = Targets { normal, early };
     let mut good = true;
-    for mount in text.lines().filter_map(parse) {
+    for mount in fstab::lines(&text).filter_map(mount) {
         if let Err(error) = targets.write(&mount) {
             eprintln!("{NAME}: the mount at {}: {error}", mount.place.display());
             good = false;
@@ -81,31 +78,19 @@ pub fn run_if_asked() -> Option<bool> {
 }
 
 /// The mount that a line of the table describes, if it is one of a volume.
-fn parse(line: &str) -> Option<Mount> {
-    let mut fields = line.split_whitespace();
-    let what = unquote(fields.next()?);
-    let (place, kind) = (unquote(fields.next()?), fields.next()?);
-    let options: Vec<&str> = fields.next().unwrap_or_default().split(',').collect();
+fn mount(line: Line) -> Option<Mount> {
+    let Line { what, place, kind, options, .. } = line;
     let is_volume = VOLUMES.iter().any(|start| what.strip_prefix(start).is_some_and(is_name));
     if !is_volume || kind == "swap" || !place.starts_with('/') {
         return None;
     }
-    let has = |option: &str| options.contains(&option);
+    let has = |option: &str| options.iter().any(|own| own == option);
     let optional = has("noauto") || has("nofail") || has("x-systemd.automount");
     Some(Mount { what, place: PathBuf::from(place), optional, remote: has("_netdev") })
 }
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains('/')
-}
-
-/// A field of the table without the octal escapes for blanks.
-fn unquote(field: &str) -> String {
-    let mut text = field.to_string();
-    for (quoted, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        text = text.replace(quoted, plain);
-    }
-    text
 }
 
 /// The name of the unit for a path, as `systemd-escape --path` makes it.
@@ -168,6 +153,10 @@ fn link(link: &Path, target: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(line: &str) -> Option<Mount> {
+        fstab::lines(line).find_map(mount)
+    }
 
     #[test]
     fn volumes_are_told_from_other_lines() {

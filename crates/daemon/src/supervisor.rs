@@ -7,6 +7,7 @@
 mod boot;
 mod bypass;
 mod device;
+mod fstab;
 mod guest;
 mod holding;
 mod job;

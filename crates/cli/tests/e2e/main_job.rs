@@ -61,6 +61,23 @@ fn a_file_full_of_data_is_cached_used_in_each_mode_and_given_back_whole() {
 }
 
 #[test]
+fn a_line_of_fstab_that_mounts_the_origin_past_its_cache_is_named() {
+    let world = World::started();
+    std::os::unix::fs::symlink(world.path("big.img"), world.path("by another name")).unwrap();
+    let place = world.text("by another name").replace(' ', "\\040");
+    let table = format!("# A comment\n/dev/null /a ext4\n{place} /srv/big\text4 loop 0 2\n");
+    fs::write(world.path("fstab"), table).unwrap();
+    let cache = ["cache", "big.img", "--with", "ssd.img"];
+    for more in [&["--dry-run"][..], &[]] {
+        let said = world.forebay(&[&cache[..], more].concat()).expect(0);
+        said.says("beware       line 3 of").says("at /srv/big").says("/dev/forebay/big");
+    }
+    world.empty_file("other.img", 1 << 20);
+    let said = world.forebay(&["volume", "create", "other", "--origin", "other.img"]).expect(0);
+    assert!(!said.out.contains("beware"), "{}", said.out);
+}
+
+#[test]
 fn what_was_acknowledged_is_there_after_kill_9_and_a_restart() {
     let mut world = World::started();
     let mut model = pattern(1, ORIGIN_BYTES);

@@ -114,6 +114,7 @@ impl World {
     pub fn daemon_command(&self) -> Command {
         let mut command = Command::new(forebayd());
         command.arg("--private").arg("--state-dir").arg(self.state_dir());
+        command.env("SYSTEMD_FSTAB", self.path("fstab"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }

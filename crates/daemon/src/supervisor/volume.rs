@@ -1,5 +1,6 @@
 //! Making volumes and bringing them back.
 
+use super::fstab;
 use super::listen::{Offer, Space};
 use super::plan::{Wanted, same_file};
 use super::pool::Made;
@@ -97,6 +98,7 @@ impl Supervisor {
         if request.dry_run {
             let origin = &request.origin;
             planned.messages.push(format!("would put it in front of {origin} as volume {name}"));
+            planned.messages.extend(fstab::warnings(origin, &name));
             return Ok(planned);
         }
         let made = match user {
@@ -138,8 +140,17 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, text);
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
             done.messages.push(format!("use it at    {device}"));
-            done.messages.push(format!("try it       sudo mkfs.ext4 {device}  (erases it)"));
-            done.messages.push(format!("             sudo mount {device} /mnt"));
+            match identify(Path::new(&volume.origin)) {
+                Ok(Content::Known(what)) => {
+                    done.messages.push(format!("it holds     {what}"));
+                    done.messages.push(format!("try it       sudo mount {device} /mnt"));
+                }
+                _ => {
+                    let erases = format!("try it       sudo mkfs.ext4 {device}  (erases it)");
+                    done.messages.push(erases);
+                    done.messages.push(format!("             sudo mount {device} /mnt"));
+                }
+            }
         } else if let Some(path) =
             volume.export.as_ref().and_then(|export| export.strip_prefix("vhost-user:"))
         {
@@ -165,6 +176,7 @@ impl Supervisor {
             ));
         }
         done.messages.push("watch it     forebay status; forebay iostat 1".to_string());
+        done.messages.extend(fstab::warnings(&volume.origin, name));
         done.volume = Some(volume);
         Ok(done)
     }
@@ -201,7 +213,9 @@ impl Supervisor {
             let mode = request.mode.unwrap_or_default();
             let (origin, size) = (&request.origin, human(bytes));
             let text = format!("would make volume {name}: {size} of {origin}, pool {pool}, {mode}");
-            return Ok(Done::new(Outcome::Planned, text));
+            let mut planned = Done::new(Outcome::Planned, text);
+            planned.messages = fstab::warnings(origin, name);
+            return Ok(planned);
         }
         self.volume_add(request, &pool)?;
         self.how_to_use(name)
