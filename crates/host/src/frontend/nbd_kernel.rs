@@ -30,12 +30,49 @@ const BACKEND: u16 = 10;
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_FD: u16 = 1;
 
-/// Connections of a device. With one alone the kernel would not send a request again whose answer
-/// was lost with its connection.
-const CONNECTIONS: usize = 2;
-/// Seconds that a request may take before its connection counts as broken, and it is sent again on
-/// another: how long an answer that died with its server is waited for.
-const REQUEST_SECONDS: u64 = 10;
+/// How the kernel finds requests whose answers died with their connection.
+enum Resend {
+    /// From Linux 5.10 on: a timer that looks at each request at this distance, in milliseconds.
+    /// One whose connection was replaced is sent again, any other may take as long as it likes. Of
+    /// a device with several connections it would break those of slow requests.
+    Looks { every_ms: u32 },
+    /// A connection whose answer takes so many seconds counts as broken, and what was sent there is
+    /// sent again on another.
+    Breaks { seconds: u64 },
+}
+
+impl Resend {
+    fn of_this_kernel() -> Resend {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Resend::of(&release)
+    }
+
+    fn of(release: &str) -> Resend {
+        let mut numbers = release.split('.').map_while(|part| part.parse::<u32>().ok());
+        match (numbers.next(), numbers.next()) {
+            (Some(major), Some(minor)) if (major, minor) >= (5, 10) => {
+                Resend::Looks { every_ms: 1000 }
+            }
+            _ => Resend::Breaks { seconds: 10 },
+        }
+    }
+
+    fn connections(&self) -> usize {
+        match self {
+            Resend::Looks { .. } => 1,
+            Resend::Breaks { .. } => 2,
+        }
+    }
+
+    /// The driver's time limit for requests, in seconds; 0 for none.
+    fn limit_seconds(&self) -> u64 {
+        match self {
+            Resend::Looks { .. } => 0,
+            Resend::Breaks { seconds } => *seconds,
+        }
+    }
+}
+
 /// Seconds that requests wait when no connection is left.
 const DEAD_SECONDS: u64 = 24 * 3600;
 /// Bytes of a block, where the size allows it.
@@ -124,9 +161,10 @@ impl KernelNbd {
     /// # Errors
     /// No driver, no right, no export, or no free device.
     pub fn attach(server: &Path, export: &str, backend: &str) -> io::Result<KernelNbd> {
+        let resend = Resend::of_this_kernel();
         let mut streams = Vec::new();
         let (mut bytes, mut flags) = (0, 0);
-        for _ in 0..CONNECTIONS {
+        for _ in 0..resend.connections() {
             let made = negotiate(server, export)?;
             (bytes, flags) = (made.bytes, made.flags);
             streams.push(made.stream);
@@ -139,7 +177,7 @@ impl KernelNbd {
         let attributes = Attributes::default()
             .add(SIZE_BYTES, &number(bytes))
             .add(BLOCK_BYTES, &number(block))
-            .add(TIMEOUT, &number(REQUEST_SECONDS))
+            .add(TIMEOUT, &number(resend.limit_seconds()))
             .add(SERVER_FLAGS, &number(flags.into()))
             .add(DEAD_CONNECTION_TIMEOUT, &number(DEAD_SECONDS))
             .add(BACKEND, &[backend.as_bytes(), &[0]].concat())
@@ -148,7 +186,20 @@ impl KernelNbd {
         let index = find(&answer, INDEX).and_then(|index| <[u8; 4]>::try_from(index).ok());
         let index = index.ok_or_else(|| io::Error::other("the kernel names no device"))?;
         let index = u32::from_ne_bytes(index);
-        Ok(KernelNbd { index, backend: backend.to_owned(), connections: streams })
+        let made = KernelNbd { index, backend: backend.to_owned(), connections: streams };
+        if let Resend::Looks { every_ms } = resend
+            && let Err(error) = made.look_every(every_ms)
+        {
+            made.detach()?;
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    fn look_every(&self, every_ms: u32) -> io::Result<()> {
+        let path = format!("/sys/block/nbd{}/queue/io_timeout", self.index);
+        std::fs::write(&path, every_ms.to_string())
+            .map_err(|e| io::Error::new(e.kind(), format!("write {path}: {e}")))
     }
 
     /// The device with this number, if the kernel serves it from a server with this name.
@@ -165,7 +216,8 @@ impl KernelNbd {
     /// Our server does not offer the export, or the kernel has let go of the device.
     pub fn mend(&mut self, server: &Path, export: &str) -> io::Result<usize> {
         self.connections.retain(is_connected);
-        let missing = CONNECTIONS - self.connections.len();
+        let wanted = Resend::of_this_kernel().connections();
+        let missing = wanted.saturating_sub(self.connections.len());
         for _ in 0..missing {
             let stream = negotiate(server, export)?.stream;
             let attributes = self.named().nest(SOCKETS, &sockets(std::slice::from_ref(&stream)));
@@ -230,6 +282,22 @@ mod tests {
         assert!(is_connected(&own));
         drop(other);
         assert!(!is_connected(&own));
+    }
+
+    #[test]
+    fn kernels_that_find_lost_requests_by_themselves_are_told_from_others() {
+        for (release, connections) in [
+            ("6.12.107+deb13-cloud-amd64", 1),
+            ("5.10.0", 1),
+            ("7.3.4", 1),
+            ("5.9.16", 2),
+            ("4.18.0-513.el8.x86_64", 2),
+            ("", 2),
+        ] {
+            assert_eq!(Resend::of(release).connections(), connections, "{release}");
+        }
+        assert_eq!(Resend::of("6.1.0").limit_seconds(), 0);
+        assert_eq!(Resend::of("4.18.0").limit_seconds(), 10);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::daemon::{Daemon, forebay, make_volume, wait_for_volume};
 use super::{Guest, run, run_for, wait_until};
 use crate::vm::initramfs::HOST_TESTS;
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -180,6 +181,7 @@ pub(super) fn start_writer() -> Result<Child> {
     command.args(["--name=writer", "--ioengine=psync", "--bs=4k", "--size=2M", "--fsync=16"]);
     command.args(["--rw=randwrite", "--verify=crc32c", "--verify_state_save=0"]);
     command.args(["--thinktime=2000", &format!("--directory={MOUNT}"), "--numjobs=2"]);
+    command.arg("--output-format=json");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().context("start fio")
 }
@@ -192,5 +194,18 @@ pub(super) fn end_writer(mut writer: Child) -> Result<()> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         bail!("fio: {}: {} | {}", output.status, text(&output.stdout), text(&output.stderr));
     }
+    println!("fio: the longest request took {:.1} s", longest_seconds(&output.stdout)?);
     Ok(())
+}
+
+/// The longest request of a run of fio, in seconds.
+fn longest_seconds(output: &[u8]) -> Result<f64> {
+    let start = output.iter().position(|byte| *byte == b'{').context("fio printed no JSON")?;
+    let report: Value = serde_json::from_slice(&output[start..])?;
+    let jobs = report["jobs"].as_array().context("fio names no jobs")?;
+    let longest = |job: &Value| {
+        let parts = [&job["write"]["lat_ns"], &job["read"]["lat_ns"], &job["sync"]["lat_ns"]];
+        parts.into_iter().filter_map(|part| part["max"].as_f64()).fold(0.0, f64::max)
+    };
+    Ok(jobs.iter().map(longest).fold(0.0, f64::max) / 1e9)
 }
