@@ -126,8 +126,8 @@ pub struct World {
     layout: Layout,
     origins: Vec<Origin>,
     checker: Checker,
-    /// Copies that were harmed when the origin had what they hold, and the crashes until then.
-    spared: BTreeMap<damage::Copied, u64>,
+    /// Copies that were harmed, but for those that another device had, and the crashes until then.
+    harmed: BTreeMap<damage::Copied, u64>,
     clients: Vec<Client>,
     requests: BTreeMap<RequestId, Waiting>,
     commands: BTreeMap<CommandId, Asked>,
@@ -175,7 +175,7 @@ impl World {
             layout,
             origins,
             checker: Checker::new(&sectors),
-            spared: BTreeMap::new(),
+            harmed: BTreeMap::new(),
             clients,
             requests: BTreeMap::new(),
             commands: BTreeMap::new(),

@@ -76,6 +76,8 @@ pub(crate) struct Opening {
     pub(crate) pieces: BTreeMap<SegmentId, BTreeMap<u32, Buf>>,
     /// Pieces being read block by block, and the blocks that are missing.
     pub(crate) split: BTreeMap<(SegmentId, u32), (Buf, u32)>,
+    /// Blocks of segments that cannot be read.
+    pub(crate) unreadable: BTreeSet<(SegmentId, u32)>,
     pub(crate) records: Vec<Found>,
     pub(crate) plan: Plan,
     pub(crate) repairs: VecDeque<Repair>,
@@ -124,6 +126,7 @@ impl Engine {
             chains: BTreeMap::new(),
             pieces: BTreeMap::new(),
             split: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             records: Vec::new(),
             plan: Plan::default(),
             repairs: VecDeque::new(),
@@ -205,6 +208,7 @@ impl Engine {
         opening.heads.clear();
         opening.suspects.clear();
         opening.records.clear();
+        opening.unreadable.clear();
         opening.source = opening.sources.pop_front();
         let Some(source) = opening.source else {
             return self.recover_without_checkpoint();

@@ -91,5 +91,5 @@ impl Engine {
 /// Whether the bytes are a record, header and payload.
 fn is_whole(bytes: &[u8]) -> bool {
     let Ok((_, entries)) = record::decode(&bytes[..BLOCK_SIZE]) else { return false };
-    bad_payload(&entries, bytes[BLOCK_SIZE..].chunks_exact(BLOCK_SIZE)).is_empty()
+    bad_payload(&entries, bytes[BLOCK_SIZE..].chunks_exact(BLOCK_SIZE).map(Some)).is_empty()
 }

@@ -200,7 +200,7 @@ impl Engine {
         found.verified = true;
         let there = if result.is_ok() { buf.bytes() } else { &[] };
         if !torn_accepted {
-            found.bad = bad_payload(&found.entries, there.chunks_exact(BLOCK_SIZE));
+            found.bad = bad_payload(&found.entries, there.chunks_exact(BLOCK_SIZE).map(Some));
         }
         if !found.bad.is_empty() {
             found.whole = [false; 2];
@@ -230,7 +230,8 @@ impl Engine {
         opening.reads.extend(reads);
     }
 
-    /// One block of a piece is here; one that cannot be read stays zero, which no checksum matches.
+    /// One block of a piece is here. One that cannot be read is remembered: its record may have held
+    /// zeros there, as it stays in the piece.
     pub(crate) fn segment_block(
         &mut self,
         segment: SegmentId,
@@ -247,6 +248,9 @@ impl Engine {
         }
         entry.1 -= 1;
         let whole = entry.1 == 0;
+        if result.is_err() {
+            self.open_mut().unreadable.insert((segment, at));
+        }
         self.pool.give(buf);
         if whole {
             let (piece, _) = self.open_mut().split.remove(&(segment, from)).expect("just there");
@@ -258,8 +262,10 @@ impl Engine {
     /// damaged header in front of good ones.
     fn segment_parse(&mut self, segment: SegmentId, pieces: &BTreeMap<u32, Buf>) {
         let step = RECOVERY_READ_BLOCKS as u32;
+        let unreadable = std::mem::take(&mut self.open_mut().unreadable);
         let block = |at: u32| -> Option<&[u8]> {
-            let piece = pieces.get(&(at / step * step))?;
+            let piece =
+                pieces.get(&(at / step * step)).filter(|_| !unreadable.contains(&(segment, at)))?;
             let from = (at % step) as usize * BLOCK_SIZE;
             piece.bytes().get(from..from + BLOCK_SIZE)
         };
@@ -275,13 +281,14 @@ impl Engine {
             let next = at + 1 + u32::from(header.payload_blocks.get());
             let bad = match self.is(Mutant::TornAccepted) {
                 true => Vec::new(),
-                false => bad_payload(&entries, (at + 1..next).map_while(block)),
+                false => bad_payload(&entries, (at + 1..next).map(block)),
             };
             at = next;
             let own = header.segment.get() == segment;
             let whole = [own && bad.is_empty(), !own && bad.is_empty()];
             self.open_mut().records.push(Found { header, entries, bad, verified: true, whole });
         }
+        self.open_mut().unreadable = unreadable;
     }
 
     fn entry_makes_sense(&self, entry: &Entry) -> bool {
@@ -295,14 +302,16 @@ impl Engine {
 }
 
 /// Entries whose payload block is not what their checksum says, or is not there. `blocks` are those
-/// of the record, in order.
+/// of the record, in order; `None` cannot be read.
 pub(crate) fn bad_payload<'a>(
     entries: &[Entry],
-    mut blocks: impl Iterator<Item = &'a [u8]>,
+    mut blocks: impl Iterator<Item = Option<&'a [u8]>>,
 ) -> Vec<usize> {
     let with_payload = entries.iter().enumerate().filter(|(_, entry)| entry.kind().has_payload());
     with_payload
-        .filter(|(_, entry)| blocks.next().is_none_or(|block| checksum(block) != entry.crc.get()))
+        .filter(|(_, entry)| {
+            blocks.next().flatten().is_none_or(|block| checksum(block) != entry.crc.get())
+        })
         .map(|(n, _)| n)
         .collect()
 }

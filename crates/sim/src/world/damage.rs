@@ -119,10 +119,11 @@ impl World {
         let (disk, sector, _) = copy;
         // A block on its way home is dirty until a FLUSH of the origin and a record follow.
         let home = self.origin_has(disk, sector) && !self.is_dirty(disk, sector / PER_BLOCK);
-        if home {
-            self.spared.insert(copy, self.totals.crashes);
+        if !home && self.others_have(device, copy) {
+            return;
         }
-        if home || self.others_have(device, copy) {
+        self.harmed.insert(copy, self.totals.crashes);
+        if home {
             return;
         }
         self.coverage.mark("last copies destroyed");
@@ -130,12 +131,12 @@ impl World {
         self.checker.lose_block(disk, sector, self.stamp);
     }
 
-    /// Whether this sector was dirty again after a crash, because the record that called it clean
-    /// was lost, and its copy was harmed when it seemed to be home.
+    /// Whether this sector is after a crash what it was when its copy was harmed: the record that
+    /// called it clean was lost, or the one that replaced it.
     fn came_back_harmed(&self, disk: usize, sector: u64) -> bool {
         let harmed = |value: &Value| match *value {
             Value::Data(version) => self
-                .spared
+                .harmed
                 .get(&(disk, sector, version))
                 .is_some_and(|&crashes| crashes < self.totals.crashes),
             Value::Zero => false,
@@ -323,7 +324,7 @@ impl World {
             self.checker.lose_block(disk, first, self.stamp);
         }
         if lost && (first..end).any(|sector| self.came_back_harmed(disk, sector)) {
-            self.coverage.mark("blocks dirty again and harmed");
+            self.coverage.mark("blocks as they were when harmed");
             self.checker.lose_block(disk, first, self.stamp);
         }
         self.life.blocks_lost += u64::from(lost);
