@@ -264,8 +264,8 @@ impl Engine {
         let step = RECOVERY_READ_BLOCKS as u32;
         let unreadable = std::mem::take(&mut self.open_mut().unreadable);
         let block = |at: u32| -> Option<&[u8]> {
-            let piece =
-                pieces.get(&(at / step * step)).filter(|_| !unreadable.contains(&(segment, at)))?;
+            let readable = !unreadable.contains(&(segment, at));
+            let piece = pieces.get(&(at / step * step)).filter(|_| readable)?;
             let from = (at % step) as usize * BLOCK_SIZE;
             piece.bytes().get(from..from + BLOCK_SIZE)
         };
