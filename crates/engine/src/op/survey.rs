@@ -230,8 +230,8 @@ impl Engine {
         opening.reads.extend(reads);
     }
 
-    /// One block of a piece is here. One that cannot be read is remembered: its record may have held
-    /// zeros there, as it stays in the piece.
+    /// One block of a piece is here. One that cannot be read is remembered: its record may have
+    /// held zeros there, as it stays in the piece.
     pub(crate) fn segment_block(
         &mut self,
         segment: SegmentId,
