@@ -72,8 +72,10 @@ fn superblock(bytes: &[u8]) -> Result<Superblock, FormatError> {
     assert!(layout.checkpoint_offset(1) + layout.checkpoint_area_bytes <= layout.segments_offset);
     let blocks =
         [superblock.header.checkpoint_blocks.get(), superblock.header.previous_blocks.get()];
-    for blocks in blocks {
-        assert!(blocks * BLOCK_SIZE as u64 <= layout.checkpoint_area_bytes);
+    let header = &superblock.header;
+    let index = [header.checkpoint_index_blocks.get(), header.previous_index_blocks.get()];
+    for (blocks, index) in blocks.into_iter().zip(index) {
+        assert!(index <= blocks && blocks * BLOCK_SIZE as u64 <= layout.checkpoint_area_bytes);
     }
     let count = usize::from(superblock.header.device_count.get());
     let segments: u32 =

@@ -105,14 +105,13 @@ impl Supervisor {
             Some(_) => Made::WasOpen,
             None => self.pool_make(&wanted)?,
         };
-        let created = self.volume_create(&volume).inspect_err(|_| {
+        let mut done = self.volume_create(&volume).inspect_err(|_| {
             if let Made::Created = made {
                 self.pool_undo(&pool_name);
             }
         })?;
-        let mut done = self.how_to_use(&name)?;
-        if let (Made::WasOpen, Outcome::Unchanged) = (made, created.outcome) {
-            done.outcome = Outcome::Unchanged;
+        if !matches!(made, Made::WasOpen) {
+            done.outcome = Outcome::Changed;
         }
         done.pool = Some(self.pool(&pool_name)?);
         Ok(done)
@@ -140,17 +139,11 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, text);
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
             done.messages.push(format!("use it at    {device}"));
-            match identify(Path::new(&volume.origin)) {
-                Ok(Content::Known(what)) => {
-                    done.messages.push(format!("it holds     {what}"));
-                    done.messages.push(format!("try it       sudo mount {device} /mnt"));
-                }
-                _ => {
-                    let erases = format!("try it       sudo mkfs.ext4 {device}  (erases it)");
-                    done.messages.push(erases);
-                    done.messages.push(format!("             sudo mount {device} /mnt"));
-                }
-            }
+            done.messages.push(match identify(Path::new(&volume.origin)) {
+                Ok(Content::Known(what)) => format!("it holds     {what}"),
+                _ => format!("try it       sudo mkfs.ext4 {device}  (erases it)"),
+            });
+            done.messages.push(format!("             sudo mount {device} /mnt"));
         } else if let Some(path) =
             volume.export.as_ref().and_then(|export| export.strip_prefix("vhost-user:"))
         {
@@ -176,7 +169,6 @@ impl Supervisor {
             ));
         }
         done.messages.push("watch it     forebay status; forebay iostat 1".to_string());
-        done.messages.extend(fstab::warnings(&volume.origin, name));
         done.volume = Some(volume);
         Ok(done)
     }
@@ -214,11 +206,15 @@ impl Supervisor {
             let (origin, size) = (&request.origin, human(bytes));
             let text = format!("would make volume {name}: {size} of {origin}, pool {pool}, {mode}");
             let mut planned = Done::new(Outcome::Planned, text);
-            planned.messages = fstab::warnings(origin, name);
+            planned.messages.extend(fstab::warnings(origin, name));
             return Ok(planned);
         }
+        // Before udev's links lead to the volume instead of its origin.
+        let warnings = fstab::warnings(&request.origin, name);
         self.volume_add(request, &pool)?;
-        self.how_to_use(name)
+        let mut done = self.how_to_use(name)?;
+        done.messages.extend(warnings);
+        Ok(done)
     }
 
     /// Whether exactly this volume is there. Another one of its name or on its origin is an error.

@@ -53,7 +53,7 @@ impl Engine {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, 0));
                 (device, offset, 1)
             }
-            RecoverRead::Header(segment, at) => {
+            RecoverRead::Header(segment, at) | RecoverRead::Block(segment, at) => {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, at));
                 (device, offset, 1)
             }
@@ -65,10 +65,6 @@ impl Engine {
             RecoverRead::Segment(segment, from) => {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
                 (device, offset, step.min(u64::from(self.segments.blocks - from)))
-            }
-            RecoverRead::Block(segment, at) => {
-                let (device, offset) = self.segments.locate(self.segments.slot(segment, at));
-                (device, offset, 1)
             }
         };
         let opening = self.open_mut();

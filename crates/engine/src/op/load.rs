@@ -194,15 +194,11 @@ impl Engine {
         let first = opening.load.shape.is_none();
         let Some(shape) = Shape::of(item).filter(|_| fits && first) else { return false };
         opening.load.shape = Some(shape);
-        let freed = std::mem::take(&mut opening.plan.freed);
-        let gone = self.segments_gone(&freed);
-        let volumes = self.open_mut().load.volumes.clone();
+        let volumes = opening.load.volumes.clone();
         let adopted = shape == index_shape(self.segments.slots(), &self.tuning)
             && self.adopt_keys(shape, &volumes);
-        let counted = adopted.then(|| Box::new(Counted::new(self, &volumes, gone)));
-        let opening = self.opening.as_mut().expect("recovery is under way");
-        opening.plan.freed = freed;
-        opening.load.counted = counted;
+        let counted = adopted.then(|| Box::new(Counted::new(self, volumes)));
+        self.open_mut().load.counted = counted;
         if self.index.shape() != shape {
             self.index = Index::with_shape(shape);
         }
@@ -240,29 +236,26 @@ impl Engine {
         load.whole() && load.shape.is_some() && load.buckets as usize == buckets
     }
 
-    /// What the checkpoint's index says of segments that were not emptied since is what replay
-    /// starts from. `freed` has the greatest generation of each segment that the log calls empty.
-    pub(crate) fn checkpoint_place(&mut self, freed: &BTreeMap<SegmentId, u64>) {
+    /// What the checkpoint's index says of segments that are not `gone` is what replay starts from.
+    pub(crate) fn checkpoint_place(&mut self, gone: &[bool]) {
         let mut load = std::mem::take(&mut self.open_mut().load);
         if load.shape.is_none() {
             return;
         }
-        let gone = match load.counted.take() {
+        match load.counted.take() {
             Some(counted) => self.table_counted(*counted),
             None => {
                 let shape = index_shape(self.segments.slots(), &self.tuning);
                 let mut table = std::mem::replace(&mut self.index, Index::with_shape(shape));
-                let gone = self.segments_gone(freed);
-                self.table_insert(&mut table, &load, &gone);
-                gone
+                self.table_insert(&mut table, &load, gone);
             }
-        };
-        self.load_placed(&load, &gone);
+        }
+        self.load_placed(&load, gone);
     }
 
     /// Segments whose entries in the checkpoint do not count: those are of a life before, or the
     /// segment was emptied since.
-    fn segments_gone(&self, freed: &BTreeMap<SegmentId, u64>) -> Vec<bool> {
+    pub(crate) fn segments_gone(&self, freed: &BTreeMap<SegmentId, u64>) -> Vec<bool> {
         let opening = self.opening.as_ref().expect("recovery is under way");
         let mut gone = vec![false; self.segments.table.len()];
         for (&segment, item) in &opening.segments {
@@ -309,12 +302,13 @@ impl Engine {
     /// branches.
     fn table_count(&mut self, counted: &mut Counted, first: u32, items: &[BucketItem]) {
         let first = first as usize;
-        let load = &self.opening.as_ref().expect("recovery is under way").load;
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        let (load, gone) = (&opening.load, &opening.plan.gone);
         self.index.sift(first..first + items.len(), |bucket, way, key, located| {
             let slot = located.slot;
             let segment = self.segments.of(slot) as usize;
             let found = counted.finder.find(key);
-            let Some((at, _)) = found.filter(|_| !counted.gone[segment]) else { return false };
+            let Some((at, _)) = found.filter(|_| !gone[segment]) else { return false };
             counted.live[segment] += 1;
             counted.cached[at] += 1;
             let is_dirty = items[bucket - first].dirty >> way & 1;
@@ -333,8 +327,8 @@ impl Engine {
         });
     }
 
-    /// All of the table is counted. Returns the segments whose entries did not.
-    fn table_counted(&mut self, mut counted: Counted) -> Vec<bool> {
+    /// All of the table is counted.
+    fn table_counted(&mut self, mut counted: Counted) {
         counted.spread(&mut self.volumes);
         for (id, live) in (0..).zip(counted.live) {
             // An entry that moved while the checkpoint was written may be there twice: its slot is
@@ -349,7 +343,6 @@ impl Engine {
                 self.vol_mut(keys.volume).stats.cached_blocks += cached;
             }
         }
-        counted.gone
     }
 
     /// Puts the entries of a table of another shape in.
@@ -428,8 +421,6 @@ impl Finder {
 struct Counted {
     keys: Vec<Keys>,
     finder: Finder,
-    /// Segments whose entries do not count.
-    gone: Vec<bool>,
     /// Entries, by volume in `keys`.
     cached: Vec<u64>,
     /// Entries, by segment.
@@ -440,13 +431,12 @@ struct Counted {
 }
 
 impl Counted {
-    fn new(engine: &Engine, keys: &[Keys], gone: Vec<bool>) -> Counted {
+    fn new(engine: &Engine, keys: Vec<Keys>) -> Counted {
         Counted {
-            keys: keys.to_vec(),
-            finder: Finder::new(engine, keys),
+            finder: Finder::new(engine, &keys),
             cached: vec![0; keys.len()],
-            live: vec![0; gone.len()],
-            gone,
+            live: vec![0; engine.segments.table.len()],
+            keys,
             dirty: vec![0; DIRTY_GATHERED_MAX],
             dirties: 0,
         }

@@ -47,7 +47,9 @@ impl Found {
 pub(crate) struct Plan {
     trust: Trust,
     /// The greatest generation of each segment that the log calls empty.
-    pub(crate) freed: BTreeMap<u32, u64>,
+    freed: BTreeMap<u32, u64>,
+    /// Segments whose entries in the checkpoint do not count.
+    pub(crate) gone: Vec<bool>,
 }
 
 /// What recovery decided and the log must be told.
@@ -86,12 +88,14 @@ impl Engine {
         all.sort_by_key(|found| found.seq());
         let opening = self.opening.as_mut().expect("recovery is under way");
         let trust = Trust::new(&opening.synced, &valid);
-        opening.plan = Plan { trust, freed: freed_segments(&valid) };
+        let freed = freed_segments(&valid);
         opening.summary.dseq_end = end;
         opening.summary.epoch_before = sb_epoch;
         opening.summary.epoch_told = epoch_told(&valid, opening.source.map_or(0, |s| s.epoch));
         opening.summary.records = all.len() as u64;
         opening.records = all.into_iter().cloned().collect();
+        let gone = self.segments_gone(&freed);
+        self.open_mut().plan = Plan { trust, freed, gone };
         Ok(())
     }
 
@@ -101,7 +105,7 @@ impl Engine {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let records = std::mem::take(&mut opening.records);
         let plan = std::mem::take(&mut opening.plan);
-        self.checkpoint_place(&plan.freed);
+        self.checkpoint_place(&plan.gone);
         for found in &records {
             self.replay_warm(found);
             for (n, entry) in entries_with_slot(found, self.segments.blocks) {

@@ -169,7 +169,7 @@ impl KernelNbd {
             (bytes, flags) = (made.bytes, made.flags);
             streams.push(made.stream);
         }
-        if flags & CAN_MULTI_CONNECT == 0 {
+        if streams.len() > 1 && flags & CAN_MULTI_CONNECT == 0 {
             return Err(io::Error::other("our NBD server offers only one connection"));
         }
         let block = if bytes.is_multiple_of(BLOCK) { BLOCK } else { SECTOR };
@@ -190,7 +190,8 @@ impl KernelNbd {
         if let Resend::Looks { every_ms } = resend
             && let Err(error) = made.look_every(every_ms)
         {
-            made.detach()?;
+            // What was wrong first is what is told.
+            let _ = made.detach();
             return Err(error);
         }
         Ok(made)
