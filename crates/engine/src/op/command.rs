@@ -311,7 +311,8 @@ impl Engine {
             return;
         }
         if !self.reqs.is_empty() || self.log.busy() || self.writeback.busy() || !self.sb.idle() {
-            if self.reqs.is_empty() {
+            // What reclaim moves gathers: a record for each block would fill as much as it empties.
+            if self.reqs.is_empty() && !self.reclaim.is_moving() {
                 for point in crate::log::POINTS {
                     self.send(point);
                 }

@@ -14,6 +14,7 @@ use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
 use crate::overlap::Access;
 use crate::policy::writeback::write_gap_ns;
+use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -255,19 +256,22 @@ impl Engine {
         }
     }
 
-    /// The first stalled write has waited long, and an origin fails to take dirty blocks home, so
-    /// no room may come. Writes to that origin fail; others go around the cache. Whether it waits
-    /// no more.
+    /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or
+    /// they cannot be read, so no room may come. Writes to an origin that fails fail; others go
+    /// around the cache if they can. Whether it waits no more.
     fn stalled_gives_way(&mut self, name: u64) -> bool {
         let req = self.reqs.get(name).expect("stalled requests stay");
         if self.now < req.since + STALL_NS_MAX || !self.origins_fail() {
             return false;
         }
-        if !self.vol(req.volume).quarantine.is_empty() {
+        let volume = self.vol(req.volume);
+        let bound = req.written > 0 || req.pending > 0 || self.touches_dirty(req);
+        let fails = volume.quarantine.len() > volume.unreadable.len();
+        if fails || (bound && !volume.quarantine.is_empty()) {
             self.req(name).fail(IoError::Io);
             return true;
         }
-        if req.written > 0 || req.pending > 0 || self.touches_dirty(req) {
+        if bound {
             return false;
         }
         self.stalled.pop_front();
@@ -290,9 +294,11 @@ impl Engine {
         self.volumes.iter().flatten().any(|volume| !volume.quarantine.is_empty())
     }
 
-    /// Share of the slots that dirty blocks take, 0 to 1.
+    /// Share of the slots that dirty blocks take, 0 to 1. Those that cannot be read do not count:
+    /// nobody may wait for them to go home.
     pub(crate) fn dirty_share(&self) -> f64 {
-        let dirty: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
+        let counted = |v: &Volume| v.dirty.len().saturating_sub(v.unreadable.len() as u64);
+        let dirty: u64 = self.volumes.iter().flatten().map(|v| counted(v)).sum();
         let copies = self.segments.devices.iter().filter(|d| d.healthy).count().clamp(1, 2) as u64;
         (dirty * copies) as f64 / self.segments.slots().max(1) as f64
     }

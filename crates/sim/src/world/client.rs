@@ -251,11 +251,12 @@ impl World {
         self.life.errors.iter().any(|error| error.target == Target::Origin(volume))
     }
 
-    /// Whether a write waited long for room that an origin did not make: it takes no dirty blocks
-    /// home.
+    /// Whether a write waited long for room that did not come: the origin takes no dirty blocks
+    /// home, or they cannot be read.
     fn given_up(&mut self, asked: &Waiting) -> bool {
         let long = self.now - asked.since >= STALL_NS_MAX;
-        let given_up = asked.writes() && long && self.origin_has_failed(asked.disk);
+        let kept = self.origin_has_failed(asked.disk) || self.checker.has_lost(asked.disk);
+        let given_up = asked.writes() && long && kept;
         if given_up {
             self.coverage.mark("writes given up behind a failing origin");
         }
