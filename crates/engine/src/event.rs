@@ -124,6 +124,9 @@ pub enum Command {
     Drain(VolumeId),
     /// Ends a drain, removal or mode switch that still runs; the volume stays as it was.
     Cancel(VolumeId),
+    /// Makes a volume larger, up to so many bytes; its origin has them. Answered when that is
+    /// durable in the superblock: until then no request goes beyond the old end.
+    Resize(VolumeId, u64),
     /// Drops the dirty blocks of a volume that lie on a device that is lost, or all of them when
     /// the volume is not served because its origin was changed. What the origin holds counts.
     ForceDropDirty(VolumeId),

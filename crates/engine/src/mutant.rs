@@ -87,6 +87,8 @@ mutants! {
     NoSegmentFree,
     /// A clean block that was replaced before its record was sent comes back with the record.
     NoVoid,
+    /// A volume that grows is used beyond its old end before the superblock knows its size.
+    GrownBeforeDurable,
     /// Both superblock copies are overwritten at each update.
     SuperblockInPlace,
 }

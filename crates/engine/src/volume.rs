@@ -143,6 +143,8 @@ pub struct Volume {
     pub fingerprint: [u8; 32],
     /// Size in bytes.
     pub bytes: u64,
+    /// The size that is being written to the superblock.
+    pub growing: Option<u64>,
     /// Key of its first block.
     pub base: Key,
     /// The mode in force.
@@ -218,6 +220,7 @@ impl Volume {
             uuid: spec.uuid,
             fingerprint: spec.fingerprint,
             bytes: spec.bytes,
+            growing: None,
             base,
             mode: spec.mode,
             offline: None,
@@ -277,7 +280,7 @@ impl Volume {
         entry.id = U16::new(self.id.0);
         entry.used = 1;
         entry.mode = self.mode as u8;
-        entry.bytes = U64::new(self.bytes);
+        entry.bytes = U64::new(self.growing.unwrap_or(self.bytes));
         entry.uuid = self.uuid;
         entry.name = text_field(&self.name);
         entry.fingerprint = self.fingerprint;
@@ -288,6 +291,12 @@ impl Volume {
     /// Blocks, the last of which may be cut short.
     pub fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_SIZE as u64)
+    }
+
+    /// The keys that are its own: from the first, up to this one.
+    pub fn keys(&self) -> (Key, Key) {
+        let bytes = self.growing.unwrap_or(self.bytes);
+        (self.base, self.base + bytes.div_ceil(BLOCK_SIZE as u64))
     }
 
     /// Whether all clean entries up to `seq` survive a crash, or there can be none new.

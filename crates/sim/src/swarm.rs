@@ -59,6 +59,8 @@ pub struct Admin {
     pub cancel: u64,
     /// Removal of a volume, and adding it again later.
     pub remove: u64,
+    /// Growth of a volume that shows only a part of its origin.
+    pub resize: u64,
     /// Share of the removed volumes whose origin somebody writes to before it is added again.
     pub foreign_writes: f64,
 }
@@ -151,8 +153,10 @@ pub struct Params {
     pub think_ns: u64,
     /// One pause in so many is long enough for idle work.
     pub long_pause_one_in: u64,
-    /// Sectors of each volume.
+    /// Sectors of each origin.
     pub volumes: Vec<u64>,
+    /// Sectors that each volume has at first.
+    pub shown: Vec<u64>,
     /// Mode of each volume at first.
     pub modes: Vec<Mode>,
     /// Cache devices.
@@ -215,6 +219,7 @@ impl Params {
             tuning: draw_tuning(rng),
             mix: draw_mix(rng, swarm),
             places: draw_places(rng, least),
+            shown: volumes.clone(),
             volumes,
             admin: draw_admin(rng, swarm),
             faults: if swarm { draw_faults(rng) } else { Faults::default() },
@@ -239,6 +244,17 @@ impl Params {
         self.tuning.admit_second_miss = false;
         self.segments = self.segments.min(14);
         self.requests *= 2;
+    }
+
+    /// Volumes that show a part of their origins, and grow.
+    pub fn grow(&mut self, rng: &mut Rng) {
+        for shown in &mut self.shown {
+            *shown = 8 * rng.range(1, *shown / 8);
+        }
+        self.admin.resize = rng.range(1, 10);
+        if self.admin.pause_ns == 0 {
+            self.admin.pause_ns = rng.log_range(MILLISECOND, 1_000 * MILLISECOND);
+        }
     }
 
     /// Bends a world towards one thing.
@@ -367,6 +383,7 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         drain: weight(rng, swarm, 5),
         cancel: weight(rng, swarm, 3),
         remove: weight(rng, swarm, 4),
+        resize: 0,
         foreign_writes: rng.pick(&[0.0, 0.5, 1.0]),
     }
 }

@@ -75,6 +75,12 @@ struct Origin {
     disk: Disk,
     volume: Option<VolumeId>,
     present: bool,
+    /// Sectors that the volume has.
+    sectors: u64,
+    /// Sectors that it has at least after a crash.
+    durable_sectors: u64,
+    /// Sectors that it was to have, since it was acknowledged last that it has them.
+    asked_sectors: Vec<u64>,
     /// New requests are not sent (a removal is asked for).
     resting: bool,
 }
@@ -151,10 +157,15 @@ impl World {
     /// The world of a seed, before its first life.
     pub fn new(seed: u64, options: Options) -> World {
         let mut rng = Rng::new(seed);
-        let mut index_rng = Rng::new(crate::rng::mix(seed));
+        let mut index_rng = Rng::new(mix(seed));
         let mut params = Params::draw(&mut rng, !options.plain);
         if index_rng.one_in(6) {
             params.scan_slowly(&mut index_rng);
+        }
+        // Apart too.
+        let mut growth_rng = Rng::new(mix(!seed));
+        if growth_rng.one_in(6) {
+            params.grow(&mut growth_rng);
         }
         let (caches, layout) = open::make_caches(&params);
         let origins: Vec<Origin> = open::make_origins(&params);

@@ -7,6 +7,7 @@ use crate::limits::{FLUSH_TRIES, SHUTDOWN_FLUSHES_MAX, WRITEBACK_RUN_BLOCKS};
 use crate::mode::Mode;
 use crate::op::superblock::Then;
 use crate::volume::{Task, Volume};
+use forebay_format::BLOCK_SIZE;
 use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
 use zerocopy::little_endian::U16;
@@ -30,6 +31,7 @@ impl Engine {
             Command::Drain(volume) => self.task(id, volume, Task::Drain(id)),
             Command::Cancel(volume) => self.cancel(id, volume),
             Command::ForceDropDirty(volume) => self.force_drop(id, volume),
+            Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
             Command::Shutdown => {
                 self.state = State::Stopping;
                 self.shutdown = Some(id);
@@ -49,9 +51,12 @@ impl Engine {
 
     /// The first stretch of the key space that has room for `blocks`.
     pub(crate) fn base_for(&self, blocks: u64) -> Option<u64> {
-        let taken = self.volumes.iter().flatten().map(|v| (v.base, v.base + v.blocks()));
-        let keys_max = self.index.keys_max().min(self.ram.keys_max());
-        base_among(&mut taken.collect::<Vec<_>>(), blocks, keys_max)
+        let taken = self.volumes.iter().flatten().map(|v| v.keys());
+        base_among(&mut taken.collect::<Vec<_>>(), blocks, self.keys_max())
+    }
+
+    fn keys_max(&self) -> u64 {
+        self.index.keys_max().min(self.ram.keys_max())
     }
 
     fn volume_add(&mut self, id: CommandId, spec: VolumeSpec) {
@@ -94,6 +99,54 @@ impl Engine {
     pub(crate) fn volume_added(&mut self, volume: VolumeId, id: CommandId) {
         self.vol_mut(volume).adding = false;
         self.answer(id, CommandReply::Added(volume));
+    }
+
+    /// A volume grows in place: the keys behind its last one have to be free.
+    fn resize(&mut self, id: CommandId, volume: VolumeId, bytes: u64) {
+        let Some(v) = self.volume(volume) else {
+            return self.refuse(id, "there is no such volume");
+        };
+        let grown = v.base + bytes.div_ceil(BLOCK_SIZE as u64);
+        let free = self.volumes.iter().flatten().all(|other| {
+            let (first, end) = other.keys();
+            other.id == volume || end <= v.base || grown <= first
+        });
+        let why = match v.bytes {
+            _ if self.dead => "the cache device failed; replace it first",
+            _ if v.adding || v.removing || v.growing.is_some() => {
+                "the volume is being added, removed or made larger"
+            }
+            now if now == bytes => return self.answer(id, CommandReply::Unchanged),
+            now if now > bytes => {
+                "a volume cannot be made smaller: remove it, and add it again with its new size"
+            }
+            // Its last block is cached without what the origin has behind the end.
+            now if !now.is_multiple_of(BLOCK_SIZE as u64) => {
+                "the volume does not end on a multiple of 4096 bytes: remove it, and add it again \
+                 with its new size"
+            }
+            _ if !bytes.is_multiple_of(512) => "the size is not a multiple of 512 bytes",
+            _ if !free || grown > self.keys_max() => {
+                "the pool's index has no room behind the volume: remove it, and add it again with \
+                 its new size"
+            }
+            _ => {
+                self.vol_mut(volume).growing = Some(bytes);
+                self.superblock_write(Then::Resized(volume, id));
+                if self.is(Mutant::GrownBeforeDurable) {
+                    self.volume_resized(volume, id);
+                }
+                return;
+            }
+        };
+        self.refuse(id, why);
+    }
+
+    pub(crate) fn volume_resized(&mut self, volume: VolumeId, id: CommandId) {
+        let volume = self.vol_mut(volume);
+        let Some(bytes) = volume.growing.take() else { return };
+        volume.bytes = bytes;
+        self.answer(id, CommandReply::Changed);
     }
 
     fn set_mode(&mut self, id: CommandId, volume: VolumeId, mode: Mode) {
@@ -374,16 +427,44 @@ impl Engine {
     }
 }
 
+/// Blocks that are left behind each volume for it to grow, at least: a tebibyte.
+const GROWTH_BLOCKS_MIN: u64 = 1 << 28;
+
 /// The first stretch of the keys below `keys_max` that has room for `blocks`, where others are
-/// taken.
+/// taken; if there is one, with room for all of them to grow.
 pub(crate) fn base_among(taken: &mut [(u64, u64)], blocks: u64, keys_max: u64) -> Option<u64> {
     taken.sort_unstable();
-    let mut base = 0;
-    for &(from, to) in taken.iter() {
-        if base + blocks <= from {
-            break;
+    let ample = |blocks: u64| (4 * blocks).max(GROWTH_BLOCKS_MIN);
+    let fit = |wanted: u64, room: &dyn Fn(u64) -> u64| {
+        let mut base = 0;
+        for &(from, to) in taken.iter() {
+            if base + wanted <= from {
+                break;
+            }
+            base = base.max(from + room(to - from));
         }
-        base = to;
+        (base + wanted <= keys_max).then_some(base)
+    };
+    fit(ample(blocks), &ample).or_else(|| fit(blocks, &|blocks| blocks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_have_room_to_grow_as_long_as_there_is_some() {
+        const TIB: u64 = GROWTH_BLOCKS_MIN;
+        let base = |taken: &[(u64, u64)], blocks, keys_max| {
+            base_among(&mut taken.to_vec(), blocks, keys_max)
+        };
+        assert_eq!(base(&[], 100, 256 * TIB), Some(0));
+        assert_eq!(base(&[(0, 100)], 100, 256 * TIB), Some(TIB));
+        assert_eq!(base(&[(TIB, TIB + 100)], 100, 256 * TIB), Some(0));
+        assert_eq!(base(&[(0, 2 * TIB)], TIB, 256 * TIB), Some(8 * TIB));
+        // Where that is too much, as near as can be.
+        assert_eq!(base(&[(0, 100)], 50, 1000), Some(100));
+        assert_eq!(base(&[(10, 100), (150, 200)], 50, 1000), Some(100));
+        assert_eq!(base(&[(0, 100)], 901, 1000), None);
     }
-    (base + blocks <= keys_max).then_some(base)
 }

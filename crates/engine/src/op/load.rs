@@ -271,17 +271,19 @@ impl Engine {
     }
 
     /// Gives the volumes the keys that they had, and others to volumes that are new since. Whether
-    /// that was possible.
+    /// that was possible: one may have grown, where those keys were not, beyond what is free here.
     fn adopt_keys(&mut self, shape: Shape, keys: &[Keys]) -> bool {
         let keys_max = shape.keys_max().min(self.ram.keys_max());
         let mut taken = Vec::new();
         let mut bases = BTreeMap::new();
         for keys in keys {
             let Some(volume) = self.volume(keys.volume) else { continue };
-            if volume.blocks() != keys.blocks || keys.first + keys.blocks > keys_max {
+            let end = keys.first + volume.blocks().max(keys.blocks);
+            let free = taken.last().is_none_or(|&(_, before)| before <= keys.first);
+            if !free || end > keys_max {
                 return false;
             }
-            taken.push((keys.first, keys.first + keys.blocks));
+            taken.push((keys.first, end));
             bases.insert(keys.volume, keys.first);
         }
         let new = self.volumes.iter().flatten().filter(|v| !bases.contains_key(&v.id));

@@ -24,6 +24,8 @@ pub(crate) enum Then {
     Removed(VolumeId, CommandId),
     /// The mode is the new one.
     Switched(VolumeId, CommandId),
+    /// The volume has its new size.
+    Resized(VolumeId, CommandId),
     /// The pool is closed.
     Closed,
     /// A device is away: so many more updates, to tell it from one that only missed the last
@@ -165,6 +167,7 @@ impl Engine {
                 Then::Switched(_, id) => {
                     self.out.push(Effect::CommandDone { id, reply: CommandReply::Changed });
                 }
+                Then::Resized(volume, command) => self.volume_resized(volume, command),
                 Then::Closed => self.closed(),
                 Then::Away(0) => {}
                 Then::Away(more) => self.superblock_write(Then::Away(more - 1)),
@@ -194,6 +197,10 @@ impl Engine {
                     self.superblock_failed_answer(id);
                 }
                 Then::Switched(_, id) => self.superblock_failed_answer(id),
+                Then::Resized(volume, id) => {
+                    self.vol_mut(volume).growing = None;
+                    self.superblock_failed_answer(id);
+                }
                 Then::Closed => self.closed(),
                 Then::Checkpointed | Then::Away(_) => {}
             }

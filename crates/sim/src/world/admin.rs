@@ -42,7 +42,7 @@ impl World {
             }
             return Ok(Flow::Go);
         }
-        let weights = [admin.set_mode, admin.drain, admin.remove, admin.cancel];
+        let weights = [admin.set_mode, admin.drain, admin.remove, admin.cancel, admin.resize];
         if weights.iter().sum::<u64>() == 0 {
             return Ok(Flow::Go);
         }
@@ -54,7 +54,19 @@ impl World {
                 self.origins[disk].resting = true;
                 Command::RemoveVolume(volume)
             }
-            _ => Command::Cancel(volume),
+            3 => Command::Cancel(volume),
+            _ => {
+                let (now, most) = (self.origins[disk].sectors, self.params.volumes[disk]);
+                if now == most {
+                    return Ok(Flow::Go);
+                }
+                let sectors = match self.rng.one_in(3) {
+                    true => most,
+                    false => 8 * self.rng.range(now / 8, most / 8),
+                };
+                self.origins[disk].asked_sectors.push(sectors);
+                Command::Resize(volume, sectors * SECTOR_SIZE as u64)
+            }
         };
         self.ask(disk, command)
     }
@@ -66,7 +78,7 @@ impl World {
         let spec = VolumeSpec {
             name: format!("v{disk}"),
             origin: format!("sim:{disk}"),
-            bytes: self.params.volumes[disk] * SECTOR_SIZE as u64,
+            bytes: self.origins[disk].sectors * SECTOR_SIZE as u64,
             uuid: [disk as u8 + 1; 16],
             fingerprint: [disk as u8 + 1; 32],
             mode: self.rng.pick(&MODES),
@@ -149,6 +161,13 @@ impl World {
                 if !mode.plan().write_dirty && self.life.devices_failed == 0 {
                     self.check_origin(asked.disk, &format!("is in mode {mode:?}"))?;
                 }
+            }
+            Command::Resize(_, bytes) => {
+                let origin = &mut self.origins[asked.disk];
+                origin.sectors = bytes / SECTOR_SIZE as u64;
+                origin.durable_sectors = origin.sectors;
+                origin.asked_sectors.clear();
+                self.coverage.add("volumes grown", u64::from(reply == CommandReply::Changed));
             }
             Command::Drain(_) => self.coverage.mark("volumes drained"),
             Command::Cancel(_) => self.coverage.mark("commands cancelled"),

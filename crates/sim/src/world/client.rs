@@ -100,13 +100,13 @@ impl World {
         let (disk, mut first) = match stream {
             Some((disk, sector)) if self.rng.chance(places.sequential) => (disk, sector),
             _ => {
-                let size = self.origins[disk].disk.sectors();
+                let size = self.origins[disk].sectors;
                 let hot = places.hot_sectors.min(size);
                 let room = if self.rng.chance(places.hot) { hot } else { size };
                 (disk, self.rng.below(room))
             }
         };
-        let size = self.origins[disk].disk.sectors();
+        let size = self.origins[disk].sectors;
         if aligned {
             first = first / PER_BLOCK * PER_BLOCK;
         }

@@ -59,7 +59,8 @@ impl World {
             }
             let mut sectors = self.checker.touched(disk).to_vec();
             sectors.sort_unstable();
-            let size = self.origins[disk].disk.sectors();
+            let size = self.origins[disk].sectors;
+            sectors.retain(|&sector| sector < size);
             let mut at = 0;
             for sector in sectors {
                 if sector < at {

@@ -46,8 +46,11 @@ impl World {
         };
         let calm = self.calm;
         let Some(place) = self.place(target) else { return Err(wrong("there is no such disk")) };
-        let disk = self.disk(place);
-        let end = disk.sectors() * SECTOR_SIZE as u64;
+        let sectors = match place {
+            Place::Cache(index) => self.caches[index].sectors(),
+            Place::Origin(index) => self.origins[index].sectors,
+        };
+        let end = sectors * SECTOR_SIZE as u64;
         let aligned = |value: u64| value.is_multiple_of(SECTOR_SIZE as u64);
         if !aligned(offset) || !aligned(len) || len == 0 || offset + len > end {
             return Err(wrong("not whole sectors of the disk"));

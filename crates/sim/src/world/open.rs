@@ -43,6 +43,9 @@ pub fn make_origins(params: &Params) -> Vec<Origin> {
         disk: Disk::new(sectors, Blank::Origin(index), params.origin_volatile),
         volume: None,
         present: true,
+        sectors: params.shown[index],
+        durable_sectors: params.shown[index],
+        asked_sectors: Vec::new(),
         resting: false,
     };
     params.volumes.iter().enumerate().map(origin).collect()
@@ -62,7 +65,7 @@ impl World {
                     used: 1,
                     mode: self.params.modes[index] as u8,
                     reserved: [0; 4],
-                    bytes: U64::new(self.params.volumes[index] * SECTOR_SIZE as u64),
+                    bytes: U64::new(self.params.shown[index] * SECTOR_SIZE as u64),
                     uuid: [index as u8 + 1; 16],
                     name: text_field(&format!("v{index}")),
                     fingerprint: [index as u8 + 1; 32],
@@ -107,6 +110,7 @@ impl World {
         let mut origins = Vec::new();
         for volume in &superblock.volumes {
             let index = usize::from(volume.uuid[0]) - 1;
+            self.check_size(index, volume.bytes.get() / SECTOR_SIZE as u64)?;
             let origin = &mut self.origins[index];
             let missing = self.rng.chance(self.params.faults.origin_missing) && !self.calm;
             origin.volume = Some(VolumeId(volume.id.get()));
@@ -197,10 +201,26 @@ impl World {
         Ok(())
     }
 
+    /// A volume has the size that was acknowledged, or the one that it was about to have.
+    fn check_size(&mut self, disk: usize, sectors: u64) -> Result<(), Violation> {
+        let origin = &mut self.origins[disk];
+        let was = origin.durable_sectors;
+        let due = sectors > was && origin.asked_sectors.contains(&sectors);
+        origin.sectors = sectors;
+        if was == sectors || due || self.params.faults.any_cache_fault() {
+            return Ok(());
+        }
+        let text = format!("the volume of disk {disk} had {was} sectors and has {sectors}");
+        Err(Violation::new("R", text))
+    }
+
     /// Notices that the engine begins to serve, or will not.
     pub(super) fn look_at_state(&mut self) {
         if self.engine().state() == State::Serving {
             self.life.serving = true;
+            for origin in &mut self.origins {
+                origin.durable_sectors = origin.sectors;
+            }
             let faults = std::mem::take(&mut self.life.read_faults);
             self.caches[0].faults.extend(faults);
             self.caches[0].reads_fail_first = 0;
