@@ -34,6 +34,8 @@ pub enum Request {
     VolumeShow(Named),
     /// The volume in this mode. Starts a job when it has to drain first.
     VolumeMode(VolumeMode),
+    /// The volume as large as its origin, or as is said.
+    VolumeResize(VolumeResize),
     /// No dirty block. Starts a job.
     VolumeDrain(Change),
     /// The volume drained and out of service, remembered for `attach`. Starts a job.
@@ -211,6 +213,21 @@ pub struct VolumeMode {
     pub name: String,
     /// The mode.
     pub mode: Mode,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A volume of a size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeResize {
+    /// Its name.
+    pub name: String,
+    /// The size, as `Size` reads it; a share is one of the origin. All of the origin where it is
+    /// not given.
+    #[serde(default)]
+    pub size: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

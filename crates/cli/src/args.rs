@@ -178,6 +178,8 @@ pub enum VolumeCommand {
         #[command(flatten)]
         flags: JobFlags,
     },
+    /// Make the volume as large as its origin has become, while it is in use
+    Resize(ResizeArgs),
     /// Send all dirty data to the origin; the volume goes on in its mode
     Drain(JobArgs),
     /// Drain, then take out of service: the origin holds everything. `attach` brings it back
@@ -258,6 +260,19 @@ pub struct AttachArgs {
     pub keep_dirty: bool,
     #[command(flatten)]
     pub flags: ChangeFlags,
+}
+
+/// Arguments of `volume resize`.
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    /// The volume
+    pub name: String,
+    /// How large, such as 200G [default: all of the origin]
+    #[arg(long)]
+    pub size: Option<String>,
+    /// Only say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Arguments of `iostat`.

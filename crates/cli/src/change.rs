@@ -2,14 +2,14 @@
 
 use crate::args::{
     AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, RemoveArgs,
-    VolumeCommand, VolumeCreateArgs,
+    ResizeArgs, VolumeCommand, VolumeCreateArgs,
 };
 use crate::show::{job_line, plan_lines, unexpected};
 use crate::{output, path, printed, start, watch};
 use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
     CacheRequest, Change, ChangedOrigin, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
-    name_from_origin,
+    VolumeResize, name_from_origin,
 };
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
 use std::io::{IsTerminal, Write};
@@ -158,6 +158,16 @@ pub fn volume_create(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError>
     finish(cli.output, ask(&cli.client()?, &request)?)
 }
 
+/// `volume resize`.
+pub fn volume_resize(cli: &Cli, args: &ResizeArgs) -> Result<u8, ApiError> {
+    let request = Request::VolumeResize(VolumeResize {
+        name: args.name.clone(),
+        size: args.size.clone(),
+        dry_run: args.dry_run,
+    });
+    finish(cli.output, ask(&cli.client()?, &request)?)
+}
+
 /// `volume attach`.
 pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
     let changed = match (args.drop_dirty, args.keep_dirty) {
@@ -206,6 +216,7 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
         }
         VolumeCommand::Create(_)
         | VolumeCommand::Attach(_)
+        | VolumeCommand::Resize(_)
         | VolumeCommand::List
         | VolumeCommand::Show { .. } => {
             return Err(ApiError::usage("this verb runs no job"));

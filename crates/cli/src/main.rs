@@ -99,6 +99,7 @@ fn run(cli: &Cli) -> Result<u8, ApiError> {
             show::volume(format, ask(Request::VolumeShow(named(name)))?)
         }
         Command::Volume(VolumeCommand::Attach(args)) => change::volume_attach(cli, args),
+        Command::Volume(VolumeCommand::Resize(args)) => change::volume_resize(cli, args),
         Command::Volume(command) => change::volume_job(cli, command),
         Command::Status => show::status(format, ask(Request::Status)?),
         Command::Iostat(args) => iostat::run(&cli.client()?, format, args),

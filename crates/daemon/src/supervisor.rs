@@ -18,6 +18,7 @@ mod open;
 mod origin;
 mod plan;
 mod pool;
+mod resize;
 mod ublk;
 mod view;
 mod volume;
@@ -278,6 +279,7 @@ impl Supervisor {
             Request::VolumeCreate(wanted) => self.volume_create(wanted),
             Request::VolumeAttach(wanted) => self.volume_attach(wanted),
             Request::VolumeMode(wanted) => self.volume_mode(wanted),
+            Request::VolumeResize(wanted) => self.volume_resize(wanted),
             Request::VolumeDrain(wanted) => self.volume_drain(wanted),
             Request::VolumeDetach(wanted) => self.volume_detach(wanted),
             Request::VolumeRemove(wanted) => self.volume_remove(wanted),

@@ -89,7 +89,7 @@ impl Default for Tuning {
             records_in_flight_max: 2,
             dirty_high: 0.60,
             dirty_max: 0.75,
-            dirty_target: 0.10,
+            dirty_target: 0.05,
             sync_interval_ns: 5_000_000_000,
             writeback_slice_blocks: 16_384,
             writeback_depth: 32,

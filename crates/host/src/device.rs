@@ -189,6 +189,14 @@ impl Device {
         self.info.volatile_cache || !self.info.direct || self.buffered.is_some()
     }
 
+    /// Size in bytes as it is now: it may have grown since it was opened.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn bytes_now(&self) -> io::Result<u64> {
+        (&self.file).seek(SeekFrom::End(0))
+    }
+
     /// The descriptor for an I/O of `len` bytes at `offset`.
     pub fn file_for(&self, offset: u64, len: u64) -> &File {
         let align = u64::from(self.info.logical_block_bytes);

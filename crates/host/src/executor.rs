@@ -83,6 +83,14 @@ impl Executor {
         self.origins.get(&volume).map_or_else(Holes::default, Origin::holes)
     }
 
+    /// The file or block device under a volume, if it is one.
+    pub fn origin_device(&self, volume: VolumeId) -> Option<Arc<Device>> {
+        match self.origins.get(&volume)? {
+            Origin::File(device) => Some(Arc::clone(device)),
+            _ => None,
+        }
+    }
+
     /// Registers the origin of a volume.
     pub fn add_origin(&mut self, volume: VolumeId, origin: Origin) {
         let before = self.origins.insert(volume, origin);

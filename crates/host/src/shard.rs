@@ -232,6 +232,19 @@ impl ShardHandle {
         receive(&self.ask(Message::Snapshot)?, Duration::from_secs(30))
     }
 
+    /// The size that the origin of a volume has now, in bytes, if that can change: a file or block
+    /// device.
+    ///
+    /// # Errors
+    /// The shard has stopped, or the system does not tell.
+    pub fn origin_bytes(&self, volume: VolumeId) -> Result<Option<u64>, ShardError> {
+        let asked = self.ask(|reply| Message::OriginDevice(volume, reply))?;
+        let device = receive(&asked, Duration::from_secs(30))?;
+        let bytes = device.map(|device| device.bytes_now()).transpose();
+        let bytes = bytes.map_err(|e| ShardError::System("ask the origin's size", e))?;
+        Ok(bytes.map(|bytes| bytes / 512 * 512))
+    }
+
     /// Whether the thread still does its work: it answers in time, or has ended in order.
     pub fn is_alive(&self, timeout: Duration) -> bool {
         let answer = self.ask(Message::Snapshot).and_then(|answer| receive(&answer, timeout));

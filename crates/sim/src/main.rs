@@ -25,7 +25,8 @@ usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|-
   --swarm        worlds in which each seed switches faults and sizes on and off (default)
   --trace        print every event
   --keep-going   do not stop at the first failure
-  --known FILE   seeds (first word of a line) whose failure is known and open: counted, not fatal";
+  --known FILE   seeds (first word of a line) whose failure is known and open: counted, not fatal
+  --mutant NAME  with this planted bug, in a build with the feature `mutants`";
 
 /// Failures that are printed.
 const FAILURES_MAX: usize = 50;
@@ -73,6 +74,12 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
             "--swarm" => parsed.options.plain = false,
             "--trace" => parsed.options.trace = true,
             "--keep-going" => parsed.keep_going = true,
+            #[cfg(feature = "mutants")]
+            "--mutant" => {
+                let (name, all) = (value()?, forebay_engine::Mutant::ALL);
+                let found = all.iter().find(|mutant| format!("{mutant:?}") == name);
+                parsed.options.mutant = Some(*found.ok_or(format!("{name} is no planted bug"))?);
+            }
             "--known" => parsed.known = known_seeds(&value()?)?,
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown argument {other}; --help lists them")),

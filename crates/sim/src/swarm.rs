@@ -257,6 +257,22 @@ impl Params {
         }
     }
 
+    /// Zeroes that a power cut takes back from the origin after clients have read them there: a sync
+    /// point of the next life must not vouch for what the life before cached.
+    pub fn zero_in_vain(&mut self, rng: &mut Rng) {
+        self.follow(Theme::Zeroes, rng);
+        self.modes.fill(Mode::WriteBack);
+        self.mix = Mix { read: 60, write: 10, discard: 40, ..NO_MIX };
+        self.ends.cut_modes = vec![rng.pick(&[CutMode::NewestFirst, CutMode::DropAll])];
+        (self.ends.cut, self.ends.kill, self.ends.looks) = (1, 1, 0.0);
+        self.ends.events_max = rng.log_range(200, 4000);
+        self.tuning.admit_second_miss = false;
+        self.tuning.sync_interval_ns = rng.log_range(5, 50) * MILLISECOND;
+        self.tuning.checkpoint_share = 4.0;
+        self.origin_latency.spike_one_in = 0;
+        (self.lives, self.places.hot) = (6, 0.9);
+    }
+
     /// Bends a world towards one thing.
     fn follow(&mut self, theme: Theme, rng: &mut Rng) {
         self.places.aligned = 1.0;

@@ -166,6 +166,8 @@ impl World {
         let mut growth_rng = Rng::new(mix(!seed));
         if growth_rng.one_in(6) {
             params.grow(&mut growth_rng);
+        } else if !options.plain && growth_rng.one_in(20) {
+            params.zero_in_vain(&mut growth_rng);
         }
         let (caches, layout) = open::make_caches(&params);
         let origins: Vec<Origin> = open::make_origins(&params);

@@ -78,6 +78,43 @@ fn a_line_of_fstab_that_mounts_the_origin_past_its_cache_is_named() {
 }
 
 #[test]
+fn a_volume_grows_with_its_origin_while_it_is_in_use() {
+    let mut world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"]).expect(0);
+    let mut client = world.nbd("big");
+    world.forebay(&["volume", "resize", "big"]).expect(0).says("has 24.0M already");
+    let refused = world.forebay(&["volume", "resize", "big", "--size", "32M"]).expect(4);
+    refused.complains("has 24.0M, not 32.0M").complains("make the origin larger first");
+    let file = fs::File::options().write(true).open(world.path("big.img")).unwrap();
+    file.set_len(40 << 20).unwrap();
+    let planned = world.forebay(&["volume", "resize", "big", "--dry-run"]).expect(0);
+    planned.says("would grow volume big from 24.0M to 40.0M");
+    assert_eq!(world.volume("big")["bytes"], 24 << 20);
+    let grown = world.forebay(&["volume", "resize", "big", "--size", "32M"]).expect(0);
+    grown.says("from 24.0M to 32.0M").says("when they connect again");
+    let done = world.forebay(&["volume", "resize", "big", "-o", "json"]).expect(0).json();
+    assert_eq!(
+        (&done["outcome"], &done["volume"]["bytes"]),
+        (&"changed".into(), &(40 << 20).into())
+    );
+    let smaller = world.forebay(&["volume", "resize", "big", "--size", "50%"]).expect(4);
+    smaller.complains("cannot be made smaller").complains("forebay volume remove big");
+    world.forebay(&["volume", "resize", "big", "--size", "much"]).expect(2);
+    // The client that was there all the time, and one that comes now.
+    let data = pattern(7, 65_536);
+    client.write((40 << 20) - 65_536, &data).unwrap();
+    client.flush().unwrap();
+    world.kill();
+    world.start();
+    let mut client = world.nbd("big");
+    assert_eq!(client.bytes, 40 << 20);
+    assert!(client.read((40 << 20) - 65_536, 65_536).unwrap() == data);
+    drop(client);
+    world.forebay(&["volume", "remove", "big"]).expect(0);
+    assert!(fs::read(world.path("big.img")).unwrap()[(40 << 20) - 65_536..] == data);
+}
+
+#[test]
 fn what_was_acknowledged_is_there_after_kill_9_and_a_restart() {
     let mut world = World::started();
     let mut model = pattern(1, ORIGIN_BYTES);

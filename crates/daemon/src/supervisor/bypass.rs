@@ -11,6 +11,7 @@ use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
 use forebay_api::{ApiError, ErrorKind, Mode};
 use forebay_engine::{Command, CommandReply, VolumeSpec};
 use forebay_host::device::{Access, Device};
+use forebay_host::frontend::VolumeBytes;
 use forebay_host::note_distrust;
 use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
 use std::path::PathBuf;
@@ -212,8 +213,9 @@ impl Supervisor {
             CommandReply::Added(id) => id,
             other => return Err(ApiError::failed(format!("the stand-in answered {other:?}"))),
         };
+        let bytes = VolumeBytes::new(bytes);
         let offer = Offer { volume: volume_id, bytes, space, mode: Mode::PassThrough };
-        self.export_volume(&volume.pool, &volume.name, offer)
+        self.export_volume(&volume.pool, &volume.name, &offer)
     }
 
     /// Tries again to serve a pool as it should be: its devices were missing. Clients of a pool in

@@ -136,11 +136,11 @@ impl Supervisor {
         &self,
         shard: &ShardHandle,
         name: &str,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<(), ApiError> {
         let known = self.inner().devices.remove(name);
         let taken = known.and_then(|device| match self.device_take_over(shard, &device, offer) {
-            Ok(port) => Some(Device { port: Some(port), offer: Some(offer), ..device }),
+            Ok(port) => Some(Device { port: Some(port), offer: Some(offer.clone()), ..device }),
             Err(error) => {
                 tracing::error!(volume = name, "its block device is lost: {}", error.message);
                 self.device_forget(name, device);
@@ -173,7 +173,7 @@ impl Supervisor {
         &self,
         shard: &ShardHandle,
         device: &Device,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<(ShardHandle, u32), ApiError> {
         let fuse = device.fuse.try_clone().map_err(|e| system("keep the FUSE device", &e))?;
         let port = attach(shard, fuse, device.agreed, offer, true)?;
@@ -184,7 +184,7 @@ impl Supervisor {
             let why = there.err().map_or("it is another one now".to_string(), |e| e.to_string());
             return Err(ApiError::failed(format!("{}: {why}", path.display())));
         }
-        if device.loop_device.bytes().is_ok_and(|bytes| bytes != offer.bytes)
+        if device.loop_device.bytes().is_ok_and(|bytes| bytes != offer.bytes.get())
             && let Err(error) = device.loop_device.resize()
         {
             tracing::warn!("{}: {error}", device.loop_device.path().display());
@@ -196,14 +196,14 @@ impl Supervisor {
         &self,
         shard: &ShardHandle,
         name: &str,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<Device, ApiError> {
         can_loop()?;
         let connection = fuse::connect().map_err(|e| system("make a file on FUSE", &e))?;
         let agreed = connection.agreed;
         let own = connection.device.try_clone().map_err(|e| system("keep the FUSE device", &e))?;
         let port = attach(shard, own, agreed, offer, false)?;
-        let large = offer.bytes.is_multiple_of(BLOCK_BYTES);
+        let large = offer.bytes.get().is_multiple_of(BLOCK_BYTES);
         let block_bytes = if large { BLOCK_BYTES } else { SECTOR_BYTES };
         let made = connection
             .open_file()
@@ -218,7 +218,7 @@ impl Supervisor {
             tracing::warn!(volume = name, "discards are offered and will be refused: {error}");
         }
         let fuse = connection.device;
-        Ok(Device { loop_device, agreed, fuse, port: Some(port), offer: Some(offer) })
+        Ok(Device { loop_device, agreed, fuse, port: Some(port), offer: Some(offer.clone()) })
     }
 
     /// Whether a volume's device was taken away behind our back, as `losetup -d` does.
@@ -231,11 +231,11 @@ impl Supervisor {
     /// Makes a device anew in place of one that was taken away.
     pub(super) fn device_renew(&self, pool: &str, name: &str) -> Result<(), ApiError> {
         let device = self.inner().devices.remove(name);
-        let offer = device.as_ref().and_then(|device| device.offer);
+        let offer = device.as_ref().and_then(|device| device.offer.clone());
         if let Some(device) = device {
             self.device_forget(name, device);
         }
-        offer.map_or(Ok(()), |offer| self.export_volume(pool, name, offer))
+        offer.map_or(Ok(()), |offer| self.export_volume(pool, name, &offer))
     }
 
     /// Has nobody serve a volume's device for a while: the kernel keeps its requests.
@@ -296,7 +296,7 @@ impl Supervisor {
             }
             Err(error) => Some(system("end the loop device", &error)),
         };
-        let offer = device.offer;
+        let offer = device.offer.clone();
         match refused {
             Some(error) => {
                 self.inner().devices.insert(name.to_string(), device);
@@ -349,13 +349,13 @@ fn attach(
     shard: &ShardHandle,
     device: OwnedFd,
     agreed: Agreed,
-    offer: Offer,
+    offer: &Offer,
     taken_over: bool,
 ) -> Result<(ShardHandle, u32), ApiError> {
     let setup = FuseSetup {
         device,
         volume: offer.volume,
-        bytes: offer.bytes,
+        bytes: offer.bytes.clone(),
         agreed,
         punch: offer.space.punches,
         taken_over,

@@ -26,6 +26,19 @@ pub(super) struct GuestDisk {
     shard: u32,
 }
 
+impl GuestDisk {
+    /// The volume has grown. Returns what is to be known of it.
+    pub(super) fn grow(&self, bytes: u64) -> String {
+        self.offer.bytes.grow(bytes);
+        self.server.announce();
+        match (self.server.is_connected(), self.server.is_deaf()) {
+            (_, true) => DEAF.to_string(),
+            (true, false) => "the machine that is connected was told".to_string(),
+            (false, _) => "a machine sees it when it connects".to_string(),
+        }
+    }
+}
+
 impl Inner {
     /// The socket of a volume, if it has one.
     pub(super) fn shown_guest(&self, volume: &str) -> Option<String> {
@@ -47,7 +60,7 @@ impl Supervisor {
         &self,
         shard: &ShardHandle,
         name: &str,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<(), ApiError> {
         let failed = |error: String| {
             ApiError::failed(format!("the vhost-user socket of volume {name}: {error}"))
@@ -60,12 +73,12 @@ impl Supervisor {
         let volume = VhostVolume {
             shard: shard.clone(),
             volume: offer.volume,
-            bytes: offer.bytes / 512 * 512,
+            bytes: offer.bytes.clone(),
             name: name.to_string(),
         };
         let server = VhostServer::start(listener, volume).map_err(|e| failed(e.to_string()))?;
         tracing::info!(volume = name, "vhost-user socket {}", path.display());
-        let guest = GuestDisk { server, path, offer, shard: shard.number() };
+        let guest = GuestDisk { server, path, offer: offer.clone(), shard: shard.number() };
         let before = self.inner().guests.insert(name.to_string(), guest);
         assert!(before.is_none(), "a volume is exported once");
         Ok(())

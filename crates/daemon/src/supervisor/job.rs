@@ -390,7 +390,7 @@ impl Supervisor {
         if let Some(export) = &offered.nbd {
             self.export_again(&job.pool, export);
         }
-        if let Some(offer) = offered.device
+        if let Some(offer) = &offered.device
             && let Err(error) = self.export_volume(&job.pool, &job.volume, offer)
         {
             tracing::error!(volume = job.volume.as_str(), "{}", error.message);

@@ -6,6 +6,7 @@ use crate::place::bind;
 use forebay_api::request::Export as ExportKind;
 use forebay_api::{ApiError, Mode};
 use forebay_engine::VolumeId;
+use forebay_host::frontend::VolumeBytes;
 use forebay_host::frontend::nbd::{Export, Tls};
 use forebay_host::origin::Origin;
 use forebay_host::shard::{ListenerSocket, ShardHandle};
@@ -26,10 +27,10 @@ pub(super) struct Listening {
 }
 
 /// A volume as it is offered to clients.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Offer {
     pub volume: VolumeId,
-    pub bytes: u64,
+    pub bytes: VolumeBytes,
     pub space: Space,
     pub mode: Mode,
 }
@@ -57,7 +58,7 @@ impl Supervisor {
     }
 
     /// Offers a volume to clients, unless it shall not be.
-    pub(super) fn export(&self, open: &mut Opened, name: &str, offer: Offer) {
+    pub(super) fn export(&self, open: &mut Opened, name: &str, offer: &Offer) {
         let kind = self.inner().store.get().volume(name).map(|known| known.export);
         let choice = self.choose(kind.unwrap_or_default());
         let up = match choice.way {
@@ -79,13 +80,13 @@ impl Supervisor {
         }
     }
 
-    fn export_nbd(&self, open: &mut Opened, name: &str, offer: Offer) {
+    fn export_nbd(&self, open: &mut Opened, name: &str, offer: &Offer) {
         let export = self.server.exports.insert(Export {
             name: name.to_string(),
             description: format!("Forebay volume {name}, {}", offer.mode),
             pool: open.handle.number(),
             volume: offer.volume,
-            bytes: offer.bytes / 512 * 512,
+            bytes: offer.bytes.clone(),
             read_only: false,
             sparse: offer.space.sparse,
             fast_zero: AtomicBool::new(offer.mode.may_be_dirty()),
@@ -98,7 +99,7 @@ impl Supervisor {
         &self,
         pool: &str,
         name: &str,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<(), ApiError> {
         let mut open = self.open_pool(pool)?;
         self.export(&mut open, name, offer);
@@ -137,7 +138,7 @@ impl Supervisor {
             description: export.description.clone(),
             pool: export.pool,
             volume: export.volume,
-            bytes: export.bytes,
+            bytes: export.bytes.clone(),
             read_only: export.read_only,
             sparse: export.sparse,
             fast_zero: AtomicBool::new(export.fast_zero.load(Ordering::Relaxed)),

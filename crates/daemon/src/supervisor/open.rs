@@ -13,6 +13,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::field_text;
 use forebay_host::Backend;
 use forebay_host::device::{Access, DeviceError};
+use forebay_host::frontend::VolumeBytes;
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolError, PoolOnDisk, read_pool};
 use forebay_host::shard::{ShardError, ShardHandle, ShardSettings};
@@ -263,7 +264,8 @@ impl Supervisor {
             if !opened.problems.contains_key(&name) {
                 let (bytes, mode) = (entry.bytes.get(), mode.unwrap_or_default());
                 let space = spaces.get(&volume).copied().unwrap_or_default();
-                self.export(&mut opened, &name, Offer { volume, bytes, space, mode });
+                let bytes = VolumeBytes::new(bytes);
+                self.export(&mut opened, &name, &Offer { volume, bytes, space, mode });
             }
         }
         Ok((opened, origins.returned))

@@ -19,7 +19,6 @@ const MODPROBE_LIMIT: Duration = Duration::from_secs(10);
 /// How long the kernel may take to give back what waits for requests of a device that rests.
 /// Nothing is lost by leaving the rest of it: it ends with the process.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
-const SECTOR_BYTES: u64 = 512;
 
 /// A device. The kernel keeps its requests while nobody serves it.
 pub(super) struct Ublk {
@@ -89,7 +88,7 @@ impl Supervisor {
         &self,
         shard: &ShardHandle,
         name: &str,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<(), ApiError> {
         let known = self.inner().ublk.remove(name);
         let taken = known.and_then(|ublk| match take_over(shard, &ublk.device, offer) {
@@ -107,7 +106,9 @@ impl Supervisor {
         };
         self.device_link(name, &device.path());
         let port = Some((shard.clone(), key));
-        self.inner().ublk.insert(name.to_string(), Ublk { device, port, offer: Some(offer) });
+        self.inner()
+            .ublk
+            .insert(name.to_string(), Ublk { device, port, offer: Some(offer.clone()) });
         tracing::info!(volume = name, "block device {} {what}", device.path().display());
         Ok(())
     }
@@ -116,13 +117,13 @@ impl Supervisor {
         &self,
         shard: &ShardHandle,
         name: &str,
-        offer: Offer,
+        offer: &Offer,
     ) -> Result<(UblkDevice, u32), ApiError> {
         can_ublk()?;
         let uuid = super::random_uuid()?;
         let (mark, _) = uuid.split_first_chunk::<8>().expect("sixteen bytes");
         let wanted = Wanted {
-            bytes: offer.bytes / SECTOR_BYTES * SECTOR_BYTES,
+            bytes: offer.bytes.get(),
             mark: u64::from_ne_bytes(*mark),
             discard: offer.space.punches,
             number: None,
@@ -198,7 +199,7 @@ impl Supervisor {
                 .action(format!("unmount it: umount {}", path.display()))
                 .action("or let those who use it have errors: --force")));
         }
-        let offer = ublk.offer;
+        let offer = ublk.offer.clone();
         self.ublk_forget(name, ublk);
         Some(Ok(offer))
     }
@@ -241,10 +242,10 @@ impl Supervisor {
 }
 
 /// Serves a device that had another server.
-fn take_over(shard: &ShardHandle, device: &UblkDevice, offer: Offer) -> std::io::Result<u32> {
+fn take_over(shard: &ShardHandle, device: &UblkDevice, offer: &Offer) -> std::io::Result<u32> {
     device.take_over()?;
     let key = serve(shard, device, offer, UblkDevice::taken_over)?;
-    let bytes = offer.bytes / SECTOR_BYTES * SECTOR_BYTES;
+    let bytes = offer.bytes.get();
     if device.bytes().is_ok_and(|now| now != bytes)
         && let Err(error) = device.resize(bytes)
     {
@@ -257,7 +258,7 @@ fn take_over(shard: &ShardHandle, device: &UblkDevice, offer: Offer) -> std::io:
 fn serve(
     shard: &ShardHandle,
     device: &UblkDevice,
-    offer: Offer,
+    offer: &Offer,
     begin: fn(&UblkDevice) -> std::io::Result<()>,
 ) -> std::io::Result<u32> {
     let setup = device.open(offer.volume)?;

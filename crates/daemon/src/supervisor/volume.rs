@@ -16,6 +16,7 @@ use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
 use forebay_engine::{Command, CommandReply, VolumeSpec};
 use forebay_host::device::{Content, identify};
+use forebay_host::frontend::VolumeBytes;
 use forebay_host::origin::Origin;
 use std::path::Path;
 use std::sync::Arc;
@@ -305,7 +306,8 @@ impl Supervisor {
                 });
             }
         };
-        self.export_volume(pool, &request.name, Offer { volume, bytes, space, mode })?;
+        let bytes = VolumeBytes::new(bytes);
+        self.export_volume(pool, &request.name, &Offer { volume, bytes, space, mode })?;
         self.nbd_mend();
         tracing::info!(pool, volume = request.name.as_str(), mode = mode.name(), "volume added");
         Ok(())

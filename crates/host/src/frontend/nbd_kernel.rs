@@ -228,6 +228,15 @@ impl KernelNbd {
         Ok(missing)
     }
 
+    /// Changes the size, in bytes.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn resize(&self, bytes: u64) -> io::Result<()> {
+        let attributes = self.named().add(SIZE_BYTES, &bytes.to_ne_bytes());
+        ask("resize an NBD device", RECONFIGURE, attributes).map(drop)
+    }
+
     fn named(&self) -> Attributes {
         Attributes::default()
             .add(INDEX, &self.index.to_ne_bytes())

@@ -247,6 +247,9 @@ impl Shard {
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }
+            Message::OriginDevice(volume, reply) => {
+                let _ = reply.send(self.executor.origin_device(volume));
+            }
             Message::Listen(socket, tls, reply) => {
                 let _ = reply.send(self.clients.listen(&mut self.driver, socket.into(), tls));
             }

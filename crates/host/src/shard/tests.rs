@@ -1,5 +1,6 @@
 use super::*;
 use crate::device::{Access, Device, create_file};
+use crate::frontend::VolumeBytes;
 use crate::frontend::nbd::Export;
 use crate::pool::{FormatOptions, format_pool, read_pool};
 use forebay_engine::{Buf, IoError, Mode, RequestKind};
@@ -93,7 +94,7 @@ impl Rig {
             description: String::new(),
             pool: self.shard.number(),
             volume,
-            bytes,
+            bytes: VolumeBytes::new(bytes),
             read_only: false,
             sparse: false,
             fast_zero: AtomicBool::new(false),
@@ -483,5 +484,6 @@ fn a_request_for_a_volume_without_origin_is_gone() {
 }
 
 mod fuse_port;
+mod growth;
 mod guest_disk;
 mod ublk_port;

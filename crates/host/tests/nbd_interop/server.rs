@@ -1,6 +1,7 @@
 //! A server for tests: sessions on a real unix socket, plain threads, and a disk in memory.
 
 use forebay_engine::{BlockStatus, Buf, BufPool, IoError, Request, RequestKind, VolumeId};
+use forebay_host::frontend::VolumeBytes;
 use forebay_host::frontend::nbd::{
     Budget, Export, ExportTable, Limits, Session, SessionEvent, Ticket, Tls,
 };
@@ -151,7 +152,7 @@ pub fn export(name: &str, bytes: u64, read_only: bool) -> Export {
         description: format!("a test disk, {name}"),
         pool: 0,
         volume: VolumeId(1),
-        bytes,
+        bytes: VolumeBytes::new(bytes),
         read_only,
         sparse: false,
         fast_zero: AtomicBool::new(true),

@@ -3,6 +3,7 @@
 //! another copy.
 
 use super::wire::{self, Agreed, Call, Fault};
+use crate::frontend::VolumeBytes;
 use crate::frontend::port::{PortAnswer, PortLink, errno};
 use crate::slab::Slab;
 use crate::sys;
@@ -37,8 +38,8 @@ pub struct FuseSetup {
     pub device: OwnedFd,
     /// The volume.
     pub volume: VolumeId,
-    /// Its size in bytes, a multiple of 512.
-    pub bytes: u64,
+    /// Its size.
+    pub bytes: VolumeBytes,
     /// What was agreed on with the kernel.
     pub agreed: Agreed,
     /// The origin can give space back at little cost, so that a hole may be punched. Otherwise the
@@ -69,7 +70,7 @@ struct Slot {
 pub(crate) struct FusePort {
     device: OwnedFd,
     pub volume: VolumeId,
-    bytes: u64,
+    bytes: VolumeBytes,
     bytes_max: usize,
     punch: bool,
     taken_over: bool,
@@ -192,14 +193,14 @@ impl FusePort {
                 link.submit(tag, request);
             }
             Call::Fallocate { mode, offset, len } => self.zero(link, unique, mode, offset, len),
-            Call::Getattr => self.answer(unique, 0, wire::attr_out(self.bytes).as_bytes()),
+            Call::Getattr => self.answer(unique, 0, wire::attr_out(self.bytes.get()).as_bytes()),
             Call::Setattr { access, size } => {
-                let refused = access || size.is_some_and(|size| size != self.bytes);
+                let refused = access || size.is_some_and(|size| size != self.bytes.get());
                 let error = if refused { libc::EPERM } else { 0 };
-                self.answer(unique, error, wire::attr_out(self.bytes).as_bytes());
+                self.answer(unique, error, wire::attr_out(self.bytes.get()).as_bytes());
             }
             Call::Open => self.answer(unique, 0, wire::open_out().as_bytes()),
-            Call::Statfs => self.answer(unique, 0, wire::statfs_out(self.bytes).as_bytes()),
+            Call::Statfs => self.answer(unique, 0, wire::statfs_out(self.bytes.get()).as_bytes()),
             Call::Nothing => self.answer(unique, 0, &[]),
             Call::Silent => {}
             // A second INIT never comes.
@@ -216,7 +217,7 @@ impl FusePort {
     }
 
     fn read(&mut self, link: &mut PortLink, unique: u64, offset: u64, len: u32) {
-        let len = u64::from(len).min(self.bytes.saturating_sub(offset));
+        let len = u64::from(len).min(self.bytes.get().saturating_sub(offset));
         if !aligned(offset, len) || len > self.bytes_max as u64 {
             return self.answer(unique, libc::EINVAL, &[]);
         }
@@ -259,7 +260,7 @@ impl FusePort {
             ZERO => false,
             _ => return self.answer(unique, libc::EOPNOTSUPP, &[]),
         };
-        let end = offset.checked_add(len).filter(|&end| len > 0 && end <= self.bytes);
+        let end = offset.checked_add(len).filter(|&end| len > 0 && end <= self.bytes.get());
         let Some(end) = end.filter(|_| aligned(offset, len)) else {
             return self.answer(unique, libc::EINVAL, &[]);
         };

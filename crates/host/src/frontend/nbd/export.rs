@@ -1,5 +1,6 @@
 //! What the server offers: volumes by name.
 
+use crate::frontend::VolumeBytes;
 use forebay_engine::VolumeId;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -16,8 +17,8 @@ pub struct Export {
     pub pool: u32,
     /// The volume in that pool.
     pub volume: VolumeId,
-    /// Size in bytes, a multiple of 512. Clients learn a new size when they connect again.
-    pub bytes: u64,
+    /// Its size. Clients learn a new one when they connect again.
+    pub bytes: VolumeBytes,
     /// Writes are refused.
     pub read_only: bool,
     /// The origin tells where it has no space.
@@ -42,7 +43,6 @@ impl ExportTable {
 
     /// Adds an export, or replaces the one with its name. Connected clients keep what they had.
     pub fn insert(&self, export: Export) -> Arc<Export> {
-        assert!(export.bytes.is_multiple_of(512));
         let export = Arc::new(export);
         self.lock().insert(export.name.clone(), Arc::clone(&export));
         export

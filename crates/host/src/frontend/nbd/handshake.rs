@@ -156,7 +156,7 @@ impl Core {
             self.negotiated.contexts = Contexts::default();
         }
         let flags = self.transmission_flags(&export);
-        self.out.head(Head::new().u64(export.bytes).u16(flags).bytes());
+        self.out.head(Head::new().u64(export.bytes.get()).u16(flags).bytes());
         if !self.negotiated.no_zeroes {
             self.out.head(&[0; 124]);
         }
@@ -221,7 +221,7 @@ impl Core {
         if option == option::GO && self.negotiated.contexts_of != name {
             self.negotiated.contexts = Contexts::default();
         }
-        let head = Head::new().u16(info::EXPORT).u64(export.bytes);
+        let head = Head::new().u16(info::EXPORT).u64(export.bytes.get());
         let head = head.u16(self.transmission_flags(&export));
         self.option_reply(option, rep::INFO, &head, &[]);
         if wants_name {

@@ -138,7 +138,8 @@ impl Core {
             Command::Read | Command::Write if too_long => return Some(TOO_LONG),
             _ => {}
         }
-        let within = header.offset.checked_add(header.len).is_some_and(|end| end <= export.bytes);
+        let within =
+            header.offset.checked_add(header.len).is_some_and(|end| end <= export.bytes.get());
         if !within {
             let writes = matches!(header.command, Command::Write | Command::WriteZeroes);
             return Some(if writes { WRITE_PAST_END } else { PAST_END });

@@ -4,6 +4,7 @@ mod handshake;
 mod requests;
 
 use super::{Budget, Export, ExportTable, Limits, Session, SessionEvent, Ticket, Tls};
+use crate::frontend::VolumeBytes;
 use forebay_engine::{Buf, BufPool, IoError, Request, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +17,7 @@ fn export(name: &str, bytes: u64) -> Export {
         description: format!("about {name}"),
         pool: 0,
         volume: VolumeId(7),
-        bytes,
+        bytes: VolumeBytes::new(bytes),
         read_only: false,
         sparse: false,
         fast_zero: AtomicBool::new(true),

@@ -109,8 +109,15 @@ impl Device {
     /// size of the disk, from an earlier daemon, and a machine that goes on does not ask again.
     /// Whether it can be told.
     pub fn announce(&mut self) -> bool {
-        if std::mem::take(&mut self.started)
-            && let Some(channel) = &self.channel
+        match std::mem::take(&mut self.started) {
+            true => self.tell(),
+            false => self.channel.is_some(),
+        }
+    }
+
+    /// Tells the other side to look at the configuration. Whether it can be told.
+    pub fn tell(&mut self) -> bool {
+        if let Some(channel) = &self.channel
             && channel.tell().is_err()
         {
             self.channel = None;
@@ -358,7 +365,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         size: u32,
         _flags: VhostUserConfigFlags,
     ) -> Result<Vec<u8>> {
-        let config = request::config(self.volume.bytes, QUEUES_MAX);
+        let config = request::config(self.volume.bytes.get(), QUEUES_MAX);
         let at = |n: usize| config.get(n).copied().unwrap_or(0);
         let (offset, size) = (offset as usize, size as usize);
         Ok((offset..offset.saturating_add(size)).map(at).collect())

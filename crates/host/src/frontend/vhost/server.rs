@@ -3,6 +3,7 @@
 use super::channel::Channel;
 use super::device::Device;
 use super::request::ID_BYTES;
+use crate::frontend::VolumeBytes;
 use crate::shard::ShardHandle;
 use forebay_engine::VolumeId;
 use std::io;
@@ -20,8 +21,8 @@ pub struct VhostVolume {
     pub shard: ShardHandle,
     /// Its number there.
     pub volume: VolumeId,
-    /// Bytes, a multiple of 512.
-    pub bytes: u64,
+    /// Its size.
+    pub bytes: VolumeBytes,
     /// What the guest sees as the disk's serial number; its first 20 bytes.
     pub name: String,
 }
@@ -39,8 +40,9 @@ impl VhostVolume {
 #[derive(Default)]
 struct State {
     stopping: bool,
-    /// The connection being served.
+    /// The connection being served, and its disk.
     client: Option<UnixStream>,
+    device: Option<Arc<Mutex<Device>>>,
     /// It can be told of another size of the disk.
     listens: bool,
 }
@@ -77,6 +79,15 @@ impl VhostServer {
         let state = lock(&self.state);
         state.client.is_some() && !state.listens
     }
+
+    /// The volume has another size: tells the guest, if it can be told.
+    pub fn announce(&self) {
+        let device = lock(&self.state).device.clone();
+        if let Some(device) = device {
+            let listens = own(&device).tell();
+            lock(&self.state).listens = listens;
+        }
+    }
 }
 
 impl Drop for VhostServer {
@@ -100,6 +111,10 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+fn own(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
+    device.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 fn accept_all(listener: &UnixListener, state: &Mutex<State>, volume: &VhostVolume) {
     loop {
         let accepted = listener.accept();
@@ -117,18 +132,18 @@ fn accept_all(listener: &UnixListener, state: &Mutex<State>, volume: &VhostVolum
         drop(known);
         serve(client, state, volume);
         let mut known = lock(state);
-        (known.client, known.listens) = (None, false);
+        (known.client, known.device, known.listens) = (None, None, false);
     }
 }
 
 /// Speaks with one client until it goes, or breaks the protocol.
 fn serve(client: UnixStream, state: &Mutex<State>, volume: &VhostVolume) {
     let device = Arc::new(Mutex::new(Device::new(volume.clone())));
-    let own = || device.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    lock(state).device = Some(Arc::clone(&device));
     let mut handler = BackendReqHandler::from_stream(client, Arc::clone(&device));
     loop {
         if let Some(channel) = Channel::of_next(handler.as_raw_fd()) {
-            own().listens(channel);
+            own(&device).listens(channel);
         }
         match handler.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
@@ -137,8 +152,8 @@ fn serve(client: UnixStream, state: &Mutex<State>, volume: &VhostVolume) {
             Err(_) => break,
         }
         // After the answer: the other side listens to one thing at a time.
-        let listens = own().announce();
+        let listens = own(&device).announce();
         lock(state).listens = listens;
     }
-    let _ = own().take_all_back();
+    let _ = own(&device).take_all_back();
 }

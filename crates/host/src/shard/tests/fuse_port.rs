@@ -68,7 +68,14 @@ fn attach(rig: &Rig, volume: VolumeId, taken_over: bool) -> (Kernel, u32) {
     let (kernel, device) = pair();
     let agreed = Agreed { minor: 45, flags: 0, bytes_max: 128 << 10 };
     let bytes = ORIGIN_BYTES;
-    let setup = FuseSetup { device, volume, bytes, agreed, punch: true, taken_over };
+    let setup = FuseSetup {
+        device,
+        volume,
+        bytes: VolumeBytes::new(bytes),
+        agreed,
+        punch: true,
+        taken_over,
+    };
     let key = rig.shard.attach_port(PortSetup::Fuse(setup), SECONDS).unwrap();
     (kernel, key)
 }

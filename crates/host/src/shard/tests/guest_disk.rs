@@ -185,7 +185,8 @@ fn serve_bytes(rig: &Rig, volume: VolumeId, bytes: u64) -> (VhostServer, PathBuf
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     let name = "the-name-of-the-disk-is-long".to_owned();
-    let volume = VhostVolume { shard: rig.shard.clone(), volume, bytes, name };
+    let volume =
+        VhostVolume { shard: rig.shard.clone(), volume, bytes: VolumeBytes::new(bytes), name };
     (VhostServer::start(listener, volume).unwrap(), path)
 }
 

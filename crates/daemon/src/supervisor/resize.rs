@@ -1,0 +1,120 @@
+//! Volumes that grow with their origins, while they are in use: first the engine, durably, then
+//! every front end that shows their size.
+
+use super::{COMMAND_TIMEOUT, Inner, Supervisor, shard_error};
+use forebay_api::reply::Done;
+use forebay_api::request::VolumeResize;
+use forebay_api::size::{Size, human};
+use forebay_api::{ApiError, Outcome};
+use forebay_engine::{Command, CommandReply};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What sizes of volumes are multiples of, in bytes.
+const SECTOR_BYTES: u64 = 512;
+
+impl Supervisor {
+    pub(super) fn volume_resize(self: &Arc<Self>, wanted: &VolumeResize) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let found = self.find_volume(name)?;
+        self.refuse_in_bypass(&found, "grow")?;
+        let (view, handle) = (&found.snapshot.view, &found.open.handle);
+        let failed = |error| shard_error(&found.pool, &error);
+        let origin = handle.origin_bytes(view.id).map_err(failed)?.ok_or_else(|| {
+            let text = format!("the origin of volume {name} has the size that it was opened with");
+            ApiError::refused(text).action("restart forebayd, which opens it anew, and try again")
+        })?;
+        let bytes = match &wanted.size {
+            Some(size) => size.parse::<Size>().map_err(ApiError::usage)?.of(origin),
+            None => origin,
+        } / SECTOR_BYTES
+            * SECTOR_BYTES;
+        let (was, will) = (human(view.bytes), human(bytes));
+        if bytes > origin {
+            let text = format!("the origin of volume {name} has {}, not {will}", human(origin));
+            return Err(ApiError::refused(text).action(format!(
+                "make the origin larger first, then: forebay volume resize {name}"
+            )));
+        }
+        if bytes < view.bytes {
+            let text = format!("volume {name} has {was} and cannot be made smaller");
+            return Err(ApiError::refused(text).action(format!(
+                "remove it, make the origin smaller, and add it again: forebay volume remove {name}"
+            )));
+        }
+        if wanted.dry_run {
+            let text = match bytes == view.bytes {
+                true => format!("volume {name} has {was} already"),
+                false => format!("would grow volume {name} from {was} to {will}"),
+            };
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        let command = Command::Resize(view.id, bytes);
+        let outcome = match handle.command(command, COMMAND_TIMEOUT).map_err(failed)? {
+            CommandReply::Failed(why) => return Err(ApiError::refused(why)),
+            CommandReply::Changed => Outcome::Changed,
+            _ => Outcome::Unchanged,
+        };
+        self.remember(|all| {
+            if let Some(volume) = all.volume_mut(name) {
+                volume.bytes = bytes;
+            }
+        })?;
+        if outcome == Outcome::Changed {
+            tracing::info!(pool = found.pool, volume = name.as_str(), bytes, "volume grown");
+        }
+        // Of one that has its size already too: a front end may have failed to show it.
+        let (problems, hints) = self.inner().show_size(&found.pool, name, bytes);
+        let mut done = match outcome {
+            Outcome::Changed => {
+                Done::new(outcome, format!("volume {name} has grown from {was} to {will}"))
+            }
+            _ => Done::new(outcome, format!("volume {name} has {was} already")),
+        };
+        done.messages.extend(problems);
+        if outcome == Outcome::Changed {
+            done.messages.extend(hints);
+        }
+        done.volume = Some(self.volume(name)?);
+        Ok(done)
+    }
+}
+
+impl Inner {
+    /// Has every front end of a volume show its new size. Returns what went wrong, and what is to
+    /// be done next.
+    fn show_size(&self, pool: &str, name: &str, bytes: u64) -> (Vec<String>, Vec<String>) {
+        let (mut problems, mut hints) = (Vec::new(), Vec::new());
+        let mut note = |path: PathBuf, shown: std::io::Result<()>| {
+            let path = path.display();
+            match shown {
+                Ok(()) => hints.push(format!("grow what is on it, for example: resize2fs {path}")),
+                Err(error) => problems.push(format!("{path} still shows the old size: {error}")),
+            }
+        };
+        if let Some(device) = self.devices.get(name)
+            && let Some(offer) = &device.offer
+        {
+            offer.bytes.grow(bytes);
+            note(device.loop_device.path(), device.loop_device.resize());
+        }
+        if let Some(ublk) = self.ublk.get(name)
+            && let Some(offer) = &ublk.offer
+        {
+            offer.bytes.grow(bytes);
+            note(ublk.device.path(), ublk.device.resize(bytes));
+        }
+        let open = self.pools.get(pool).and_then(|pool| pool.open.as_ref().ok());
+        if let Some(export) = open.and_then(|open| open.exports.get(name)) {
+            export.bytes.grow(bytes);
+            match self.nbd.get(name) {
+                Some(device) => note(device.path(), device.resize(bytes)),
+                None => hints.push("clients see it when they connect again".to_string()),
+            }
+        }
+        if let Some(guest) = self.guests.get(name) {
+            hints.push(guest.grow(bytes));
+        }
+        (problems, hints)
+    }
+}
