@@ -4,6 +4,7 @@
 mod crash;
 mod database;
 mod file_system;
+mod growth;
 mod life;
 mod machine;
 mod reconnect;
@@ -21,7 +22,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 8] = [
+const TESTS: [Test; 9] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -60,6 +61,12 @@ const TESTS: [Test; 8] = [
     },
     Test { name: "reconnect", programs: &["qemu-io"], kernel: None, run: reconnect::run },
     Test { name: "life", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: life::run },
+    Test {
+        name: "growth",
+        programs: &["fio", "mkfs.btrfs", "btrfs"],
+        kernel: Some("btrfs"),
+        run: growth::run,
+    },
 ];
 
 /// Runs the named tests, or all.

@@ -1,0 +1,47 @@
+//! A mounted file system grows with the origin under it: the file, the volume, the device, and then
+//! btrfs, while fio writes. (To grow a mounted ext4 takes a right that root of a container may not
+//! have.)
+
+use super::machine::{Machine, tool};
+use crate::command::output;
+use anyhow::{Result, ensure};
+use std::fs;
+
+const BEFORE: u64 = 160 << 20;
+const AFTER: u64 = 512 << 20;
+
+/// Runs through it.
+///
+/// # Errors
+/// The first step that fails.
+pub fn run() -> Result<()> {
+    let mut machine = Machine::start("growth", BEFORE)?;
+    let device = machine.device();
+    tool(&["mkfs.btrfs", "-q", "-f", &device])?;
+    machine.mount()?;
+    let mut fio = machine.fio(&["--rw=randwrite", "--size=32M", "--do_verify=1"]);
+    let writer = fio.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
+    let writer = writer.stderr(std::process::Stdio::piped()).spawn()?;
+    let origin = fs::File::options().write(true).open(machine.directory.path().join("origin"))?;
+    origin.set_len(AFTER)?;
+    let said = machine.daemon.forebay(&["volume", "resize", "disk"])?;
+    ensure!(said.contains("has grown from 160M to 512M"), "{said}");
+    ensure!(said.contains("resize2fs"), "what to do next: {said}");
+    let sectors = fs::read_to_string(format!("/sys/block/{}/size", &device[5..]))?;
+    ensure!(sectors.trim() == (AFTER / 512).to_string(), "the device has {sectors} sectors");
+    tool(&["btrfs", "filesystem", "resize", "max", &machine.mount_point()])?;
+    let fio = writer.wait_with_output()?;
+    ensure!(fio.status.success(), "fio: {}", String::from_utf8_lossy(&fio.stderr));
+    // More than there was before.
+    let large = format!("{}/large", machine.mount_point());
+    fs::write(&large, vec![0x5a; (BEFORE + BEFORE / 2) as usize])?;
+    tool(&["sync", "-f", &large])?;
+    machine.daemon.kill_and_start()?;
+    machine.wait_until_served()?;
+    tool(&["sh", "-c", "echo 3 > /proc/sys/vm/drop_caches"])?;
+    ensure!(fs::read(&large)?.iter().all(|byte| *byte == 0x5a), "what was written is there");
+    output(&mut machine.fio(&["--rw=randwrite", "--size=32M", "--verify_only=1"]))?;
+    machine.unmount()?;
+    tool(&["btrfs", "check", "--readonly", &device])?;
+    machine.finish()
+}
