@@ -257,8 +257,8 @@ impl Params {
         }
     }
 
-    /// Zeroes that a power cut takes back from the origin after clients have read them there: a sync
-    /// point of the next life must not vouch for what the life before cached.
+    /// Zeroes that a power cut takes back from the origin after clients have read them there: a
+    /// sync point of the next life must not vouch for what the life before cached.
     pub fn zero_in_vain(&mut self, rng: &mut Rng) {
         self.follow(Theme::Zeroes, rng);
         self.modes.fill(Mode::WriteBack);

@@ -92,6 +92,9 @@ impl Engine {
         new.origin_used = self.now;
         new.written_at = self.now;
         new.adding = true;
+        // What others wrote there, or an earlier life whose write was under way, may not be
+        // durable: who reads it and then flushes counts on it.
+        new.flush.written = 1;
         self.volumes[at] = Some(Box::new(new));
         self.superblock_write(Then::Added(volume, id));
     }

@@ -177,16 +177,15 @@ impl Guest {
 }
 
 fn serve(rig: &Rig, volume: VolumeId) -> (VhostServer, PathBuf) {
-    serve_bytes(rig, volume, ORIGIN_BYTES)
+    serve_bytes(rig, volume, &VolumeBytes::new(ORIGIN_BYTES))
 }
 
-fn serve_bytes(rig: &Rig, volume: VolumeId, bytes: u64) -> (VhostServer, PathBuf) {
+fn serve_bytes(rig: &Rig, volume: VolumeId, bytes: &VolumeBytes) -> (VhostServer, PathBuf) {
     let path = rig.dir.path().join("disk.sock");
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     let name = "the-name-of-the-disk-is-long".to_owned();
-    let volume =
-        VhostVolume { shard: rig.shard.clone(), volume, bytes: VolumeBytes::new(bytes), name };
+    let volume = VhostVolume { shard: rig.shard.clone(), volume, bytes: bytes.clone(), name };
     (VhostServer::start(listener, volume).unwrap(), path)
 }
 
@@ -361,8 +360,10 @@ fn a_machine_that_goes_on_is_told_of_another_size() {
             guest.front.get_config(0, 60, VhostUserConfigFlags::empty(), &[0; 60]).unwrap();
         u64::from_le_bytes(config[..8].try_into().unwrap())
     };
+    let size = VolumeBytes::new(ORIGIN_BYTES / 2);
     for bytes in [ORIGIN_BYTES / 2, ORIGIN_BYTES] {
-        let (server, path) = serve_bytes(&rig, volume, bytes);
+        size.grow(bytes);
+        let (server, path) = serve_bytes(&rig, volume, &size);
         let mut guest = Guest::connect(&path, memory(), FLUSH);
         assert!(server.is_deaf());
         let listener = Arc::new(Mutex::new(Listener::default()));
@@ -371,15 +372,18 @@ fn a_machine_that_goes_on_is_told_of_another_size() {
         let told = || listener.lock().unwrap().told;
         assert_eq!(told(), 0, "a machine that has not begun asks by itself");
         guest.start(0);
-        let listening = std::thread::spawn(move || channel.handle_request().unwrap());
-        let end = Instant::now() + SECONDS;
-        while told() == 0 {
-            assert!(Instant::now() < end, "nobody told the machine");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        listening.join().unwrap();
-        assert_eq!((told(), sectors(&mut guest)), (1, bytes / 512));
+        let mut listen = |times: u32| {
+            channel.handle_request().unwrap();
+            assert_eq!(told(), times);
+        };
+        listen(1);
+        assert_eq!(sectors(&mut guest), bytes / 512);
         assert!(!server.is_deaf());
+        // The volume grows under a machine that runs.
+        size.grow(bytes + 4096);
+        server.announce();
+        listen(2);
+        assert_eq!(sectors(&mut guest), (bytes + 4096) / 512);
         // Who is told asks on the same connection, and requests go on.
         assert_eq!(guest.ask(1, 0, Ok(&[3; 4096])), 0);
     }
