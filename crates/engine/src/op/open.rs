@@ -336,11 +336,7 @@ impl Engine {
         self.log.dseq = dseq;
         self.log.completed_dseq = dseq;
         self.log.durable_dseq = dseq;
-        // The crash may have come when the last free segment was given away and nothing in it was
-        // durable yet: it is free again.
-        let room = |engine: &mut Engine| engine.room(Point::Dirty, 0, false);
-        let forgotten = self.sb.previous_seq();
-        if !room(self) && (self.segments.release(dseq, forgotten) == 0 || !room(self)) {
+        if !self.room(Point::Dirty, 0, false) {
             return self.open_failed("the log has no free segment; this is a bug".to_owned());
         }
         if !self.is(Mutant::NoEpochStart) {

@@ -126,6 +126,7 @@ impl Engine {
                 segment.usage = Use::Sealed;
             }
         }
+        let mut pairs = BTreeMap::new();
         for id in 0..count {
             let usage = self.segments.table[id as usize].usage;
             let twin = self.segments.table[id as usize].twin;
@@ -134,17 +135,19 @@ impl Engine {
             }
             if usage == Use::Free {
                 // Empty, but a roll-forward may need its records: it becomes free when nobody does.
+                pairs.insert(id, self.segments.table[id as usize].twin);
                 self.segments.empty(id, 0);
             }
         }
         let forgotten = self.sb.previous_seq();
         self.segments.release(u64::MAX, forgotten);
-        self.reopen_log();
+        self.reopen_log(&pairs);
     }
 
     /// The log goes on where it ended: else each start would cost a segment. Records that do not
     /// count lie behind the end; what is written over them has a greater number than they have.
-    fn reopen_log(&mut self) {
+    /// `pairs` has the second copies of the segments that are empty.
+    fn reopen_log(&mut self, pairs: &BTreeMap<SegmentId, SegmentId>) {
         let records = &self.opening.as_ref().expect("recovery is under way").records;
         let last = records
             .iter()
@@ -161,9 +164,18 @@ impl Engine {
             .max()
             .expect("there is one");
         let segment = &self.segments.table[id as usize];
-        let whole = last.twin.get() == segment.twin && self.segments.healthy(id);
-        let twin_there = segment.twin == SEGMENT_NONE || self.segments.healthy(segment.twin);
-        let single = segment.twin == SEGMENT_NONE;
+        let is_empty = |id: SegmentId| {
+            matches!(self.segments.table[id as usize].usage, Use::Emptied { .. })
+        };
+        // An empty pair is left for later, unless there is no other.
+        let pair = pairs.get(&id).filter(|&&twin| {
+            let both = twin != SEGMENT_NONE && is_empty(id) && is_empty(twin);
+            both && !self.may_open(Point::Dirty, 0)
+        });
+        let twin = pair.copied().unwrap_or(segment.twin);
+        let whole = last.twin.get() == twin && self.segments.healthy(id);
+        let twin_there = twin == SEGMENT_NONE || self.segments.healthy(twin);
+        let single = twin == SEGMENT_NONE;
         if single && self.segments.devices.iter().filter(|device| device.healthy).count() > 1 {
             // It was opened while the other device was away: new dirty data gets two copies again.
             return;
@@ -173,13 +185,17 @@ impl Engine {
         if !(whole && twin_there && same && usable && end < self.segments.blocks) {
             return;
         }
-        if let Use::Emptied { .. } = segment.usage {
-            if last.twin.get() != SEGMENT_NONE {
+        if is_empty(id) {
+            if last.twin.get() != SEGMENT_NONE && pair.is_none() {
                 return;
             }
-            self.segments.emptied.retain(|&emptied| emptied != id);
+            self.segments.emptied.retain(|&emptied| emptied != id && emptied != twin);
+        }
+        if pair.is_some() {
+            self.segments.table[twin as usize].usage = Use::Twin(id);
         }
         let segment = &mut self.segments.table[id as usize];
+        segment.twin = twin;
         segment.usage = Use::Open;
         segment.end = end;
         segment.durable_end = end;
