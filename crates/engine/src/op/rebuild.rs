@@ -164,9 +164,8 @@ impl Engine {
             .max()
             .expect("there is one");
         let segment = &self.segments.table[id as usize];
-        let is_empty = |id: SegmentId| {
-            matches!(self.segments.table[id as usize].usage, Use::Emptied { .. })
-        };
+        let is_empty =
+            |id: SegmentId| matches!(self.segments.table[id as usize].usage, Use::Emptied { .. });
         // An empty pair is left for later, unless there is no other.
         let pair = pairs.get(&id).filter(|&&twin| {
             let both = twin != SEGMENT_NONE && is_empty(id) && is_empty(twin);

@@ -97,7 +97,7 @@ mod tests {
         assert!(due(&Situation { dirty_share: 0.65, ..CALM }, &tuning));
         assert!(due(&Situation { draining: true, ..CALM }, &tuning));
         assert!(due(&Situation { crowded: true, ..CALM }, &tuning));
-        assert!(!due(&Situation { crowded: true, dirty_share: 0.09, ..CALM }, &tuning));
+        assert!(!due(&Situation { crowded: true, dirty_share: 0.04, ..CALM }, &tuning));
     }
 
     #[test]
