@@ -43,5 +43,13 @@ pub fn run() -> Result<()> {
     output(&mut machine.fio(&["--rw=randwrite", "--size=32M", "--verify_only=1"]))?;
     machine.unmount()?;
     tool(&["btrfs", "check", "--readonly", &device])?;
+    // Who makes the same volume again is not told to try a command that would erase it.
+    machine.daemon.forebay(&["volume", "drain", "disk"])?;
+    let file = |name: &str| machine.directory.path().join(name).display().to_string();
+    let (origin, cache) = (file("origin"), file("cache"));
+    let again = ["cache", &origin, "--with", &cache, "--name", "disk", "--export", "loop", "--yes"];
+    let said = machine.daemon.forebay(&again)?;
+    ensure!(said.contains("it holds     btrfs file system"), "{said}");
+    ensure!(!said.contains("mkfs"), "{said}");
     machine.finish()
 }

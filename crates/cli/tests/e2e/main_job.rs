@@ -112,6 +112,16 @@ fn a_volume_grows_with_its_origin_while_it_is_in_use() {
     drop(client);
     world.forebay(&["volume", "remove", "big"]).expect(0);
     assert!(fs::read(world.path("big.img")).unwrap()[(40 << 20) - 65_536..] == data);
+    // A machine's disk; an origin that has one size as long as it is open.
+    file.set_len(41 << 20).unwrap();
+    let create = ["volume", "create", "vm", "--origin", "big.img", "--export", "vhost-user"];
+    world.forebay(&create).expect(0);
+    file.set_len(42 << 20).unwrap();
+    let grown = world.forebay(&["volume", "resize", "vm"]).expect(0);
+    grown.says("from 41.0M to 42.0M").says("a machine sees it when it connects");
+    world.forebay(&["volume", "create", "memory", "--origin", "ram:8M"]).expect(0);
+    let fixed = world.forebay(&["volume", "resize", "memory"]).expect(4);
+    fixed.complains("the size that it was opened with");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use forebay_host::frontend::vhost::{VhostServer, VhostVolume};
 use forebay_host::shard::ShardHandle;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long it may take to be seen that a machine has ended.
@@ -19,23 +20,32 @@ const DEAF: &str =
 
 /// The socket of a volume.
 pub(super) struct GuestDisk {
-    server: VhostServer,
+    server: Arc<VhostServer>,
     path: PathBuf,
     offer: Offer,
     /// Number of the pool's shard.
     shard: u32,
 }
 
-impl GuestDisk {
-    /// The volume has grown. Returns what is to be known of it.
-    pub(super) fn grow(&self, bytes: u64) -> String {
-        self.offer.bytes.grow(bytes);
-        self.server.announce();
-        match (self.server.is_connected(), self.server.is_deaf()) {
-            (_, true) => DEAF.to_string(),
-            (true, false) => "the machine that is connected was told".to_string(),
-            (false, _) => "a machine sees it when it connects".to_string(),
+/// A volume's socket, as others than its owner know it.
+pub(super) struct GuestServer(Arc<VhostServer>);
+
+impl GuestServer {
+    /// Has the machine that is connected look at the size. Returns what is to be known of it.
+    pub fn tell_size(&self) -> &'static str {
+        self.0.announce();
+        match (self.0.is_connected(), self.0.is_deaf()) {
+            (_, true) => DEAF,
+            (true, false) => "the machine that is connected was told",
+            (false, _) => "a machine sees it when it connects",
         }
+    }
+}
+
+impl GuestDisk {
+    /// What tells the machine of another size.
+    pub(super) fn shown(&self) -> (GuestServer, Offer) {
+        (GuestServer(Arc::clone(&self.server)), self.offer.clone())
     }
 }
 
@@ -77,6 +87,7 @@ impl Supervisor {
             name: name.to_string(),
         };
         let server = VhostServer::start(listener, volume).map_err(|e| failed(e.to_string()))?;
+        let server = Arc::new(server);
         tracing::info!(volume = name, "vhost-user socket {}", path.display());
         let guest = GuestDisk { server, path, offer: offer.clone(), shard: shard.number() };
         let before = self.inner().guests.insert(name.to_string(), guest);

@@ -1,12 +1,18 @@
 //! Volumes that grow with their origins, while they are in use: first the engine, durably, then
 //! every front end that shows their size.
 
+use super::guest::{GuestDisk, GuestServer};
+use super::listen::Offer;
 use super::{COMMAND_TIMEOUT, Inner, Supervisor, shard_error};
 use forebay_api::reply::Done;
 use forebay_api::request::VolumeResize;
 use forebay_api::size::{Size, human};
 use forebay_api::{ApiError, Outcome};
 use forebay_engine::{Command, CommandReply};
+use forebay_host::frontend::nbd::Export;
+use forebay_host::frontend::nbd_kernel::KernelNbd;
+use forebay_host::frontend::ublk::UblkDevice;
+use forebay_host::loop_device::LoopDevice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,6 +25,10 @@ impl Supervisor {
         let found = self.find_volume(name)?;
         self.refuse_in_bypass(&found, "grow")?;
         let (view, handle) = (&found.snapshot.view, &found.open.handle);
+        if let Some(why) = &view.offline {
+            return Err(ApiError::conflict(format!("volume {name} is not served: {why}"))
+                .action(format!("bring it back first: forebay volume attach {name}")));
+        }
         let failed = |error| shard_error(&found.pool, &error);
         let origin = handle.origin_bytes(view.id).map_err(failed)?.ok_or_else(|| {
             let text = format!("the origin of volume {name} has the size that it was opened with");
@@ -64,7 +74,7 @@ impl Supervisor {
             tracing::info!(pool = found.pool, volume = name.as_str(), bytes, "volume grown");
         }
         // Of one that has its size already too: a front end may have failed to show it.
-        let (problems, hints) = self.inner().show_size(&found.pool, name, bytes);
+        let (problems, hints) = self.show_size(&found.pool, name, bytes);
         let mut done = match outcome {
             Outcome::Changed => {
                 Done::new(outcome, format!("volume {name} has grown from {was} to {will}"))
@@ -80,7 +90,7 @@ impl Supervisor {
     }
 }
 
-impl Inner {
+impl Supervisor {
     /// Has every front end of a volume show its new size. Returns what went wrong, and what is to
     /// be done next.
     fn show_size(&self, pool: &str, name: &str, bytes: u64) -> (Vec<String>, Vec<String>) {
@@ -92,29 +102,52 @@ impl Inner {
                 Err(error) => problems.push(format!("{path} still shows the old size: {error}")),
             }
         };
-        if let Some(device) = self.devices.get(name)
-            && let Some(offer) = &device.offer
-        {
+        // The kernel may take its time to answer: not under the lock.
+        let Shown { looped, ublk, export, nbd, guest } = self.inner().shown(pool, name);
+        if let Some((device, offer)) = looped {
             offer.bytes.grow(bytes);
-            note(device.loop_device.path(), device.loop_device.resize());
+            note(device.path(), device.resize());
         }
-        if let Some(ublk) = self.ublk.get(name)
-            && let Some(offer) = &ublk.offer
-        {
+        if let Some((device, offer)) = ublk {
             offer.bytes.grow(bytes);
-            note(ublk.device.path(), ublk.device.resize(bytes));
+            note(device.path(), device.resize(bytes));
         }
-        let open = self.pools.get(pool).and_then(|pool| pool.open.as_ref().ok());
-        if let Some(export) = open.and_then(|open| open.exports.get(name)) {
+        if let Some(export) = export {
             export.bytes.grow(bytes);
-            match self.nbd.get(name) {
+            match nbd {
                 Some(device) => note(device.path(), device.resize(bytes)),
                 None => hints.push("clients see it when they connect again".to_string()),
             }
         }
-        if let Some(guest) = self.guests.get(name) {
-            hints.push(guest.grow(bytes));
+        if let Some((server, offer)) = guest {
+            offer.bytes.grow(bytes);
+            hints.push(server.tell_size().to_string());
         }
         (problems, hints)
+    }
+}
+
+/// The front ends of a volume.
+struct Shown {
+    looped: Option<(LoopDevice, Offer)>,
+    ublk: Option<(UblkDevice, Offer)>,
+    export: Option<Arc<Export>>,
+    nbd: Option<KernelNbd>,
+    guest: Option<(GuestServer, Offer)>,
+}
+
+impl Inner {
+    fn shown(&self, pool: &str, name: &str) -> Shown {
+        let looped = self.devices.get(name);
+        let ublk = self.ublk.get(name);
+        let open = self.pools.get(pool).and_then(|pool| pool.open.as_ref().ok());
+        let nbd = self.nbd.get(name);
+        Shown {
+            looped: looped.and_then(|it| Some((it.loop_device, it.offer.clone()?))),
+            ublk: ublk.and_then(|it| Some((it.device, it.offer.clone()?))),
+            export: open.and_then(|open| open.exports.get(name).cloned()),
+            nbd: nbd.and_then(|it| KernelNbd::find(it.index, &it.backend)),
+            guest: self.guests.get(name).map(GuestDisk::shown),
+        }
     }
 }
