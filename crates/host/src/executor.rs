@@ -9,7 +9,7 @@ pub use distrust::{note as note_distrust, read as read_distrust};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
-use crate::origin::{Holes, Origin, OriginIo};
+use crate::origin::{Holes, Origin, OriginIo, OriginSize};
 use crate::slab::Slab;
 use crate::waker::Waker;
 use forebay_engine::{Buf, Completion, DeviceId, Effect, IoError, OpId, Target, Time, VolumeId};
@@ -83,12 +83,9 @@ impl Executor {
         self.origins.get(&volume).map_or_else(Holes::default, Origin::holes)
     }
 
-    /// The file or block device under a volume, if it is one.
-    pub fn origin_device(&self, volume: VolumeId) -> Option<Arc<Device>> {
-        match self.origins.get(&volume)? {
-            Origin::File(device) => Some(Arc::clone(device)),
-            _ => None,
-        }
+    /// What tells the size of the origin of a volume.
+    pub fn origin_size(&self, volume: VolumeId) -> Option<OriginSize> {
+        self.origins.get(&volume).map(Origin::size)
     }
 
     /// Registers the origin of a volume.

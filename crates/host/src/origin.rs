@@ -11,6 +11,7 @@ use forebay_engine::{Buf, Completion, OpId, Time};
 pub(crate) use holes::Holes;
 use ram::{Ram, RamError};
 use spindle::{Spindle, SpindleError};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -146,6 +147,14 @@ impl Origin {
         bytes / 512 * 512
     }
 
+    /// What tells its size later.
+    pub(crate) fn size(&self) -> OriginSize {
+        match self {
+            Origin::File(device) => OriginSize::Of(Arc::clone(device)),
+            _ => OriginSize::Fixed(self.bytes()),
+        }
+    }
+
     /// Whether writes that were acknowledged can be lost until a flush.
     pub fn volatile_cache(&self) -> bool {
         match self {
@@ -224,6 +233,29 @@ impl Origin {
             Origin::Ram(ram, _) => ram.next_due(),
             Origin::Spindle(spindle, _) => spindle.next_due(),
         }
+    }
+}
+
+/// What tells the size of an origin, on any thread: to ask a file may take long.
+#[derive(Debug)]
+pub(crate) enum OriginSize {
+    /// A file or a block device, which may grow while it is open.
+    Of(Arc<Device>),
+    /// The size in bytes that it was opened with.
+    Fixed(u64),
+}
+
+impl OriginSize {
+    /// The size now, in bytes, a multiple of 512.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn bytes(&self) -> io::Result<u64> {
+        let bytes = match self {
+            OriginSize::Of(device) => device.bytes_now()?,
+            OriginSize::Fixed(bytes) => *bytes,
+        };
+        Ok(bytes / 512 * 512)
     }
 }
 

@@ -232,17 +232,16 @@ impl ShardHandle {
         receive(&self.ask(Message::Snapshot)?, Duration::from_secs(30))
     }
 
-    /// The size that the origin of a volume has now, in bytes, if that can change: a file or block
-    /// device.
+    /// The size that the origin of a volume has now, in bytes, if the volume has one. What is no
+    /// file and no block device keeps the size that it was opened with.
     ///
     /// # Errors
     /// The shard has stopped, or the system does not tell.
     pub fn origin_bytes(&self, volume: VolumeId) -> Result<Option<u64>, ShardError> {
-        let asked = self.ask(|reply| Message::OriginDevice(volume, reply))?;
-        let device = receive(&asked, Duration::from_secs(30))?;
-        let bytes = device.map(|device| device.bytes_now()).transpose();
-        let bytes = bytes.map_err(|e| ShardError::System("ask the origin's size", e))?;
-        Ok(bytes.map(|bytes| bytes / 512 * 512))
+        let asked = self.ask(|reply| Message::OriginSize(volume, reply))?;
+        let size = receive(&asked, Duration::from_secs(30))?;
+        let bytes = size.map(|size| size.bytes()).transpose();
+        bytes.map_err(|e| ShardError::System("ask the origin's size", e))
     }
 
     /// Whether the thread still does its work: it answers in time, or has ended in order.

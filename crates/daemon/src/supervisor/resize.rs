@@ -25,14 +25,12 @@ impl Supervisor {
         let found = self.find_volume(name)?;
         self.refuse_in_bypass(&found, "grow")?;
         let (view, handle) = (&found.snapshot.view, &found.open.handle);
-        if let Some(why) = &view.offline {
-            return Err(ApiError::conflict(format!("volume {name} is not served: {why}"))
-                .action(format!("bring it back first: forebay volume attach {name}")));
-        }
         let failed = |error| shard_error(&found.pool, &error);
-        let origin = handle.origin_bytes(view.id).map_err(failed)?.ok_or_else(|| {
-            let text = format!("the origin of volume {name} has the size that it was opened with");
-            ApiError::refused(text).action("restart forebayd, which opens it anew, and try again")
+        let origin = handle.origin_bytes(view.id).map_err(failed)?;
+        let origin = origin.filter(|_| view.offline.is_none()).ok_or_else(|| {
+            let why = view.offline.as_deref().unwrap_or("its origin is missing");
+            ApiError::conflict(format!("volume {name} is not served: {why}"))
+                .action(format!("bring it back first: forebay volume attach {name}"))
         })?;
         let bytes = match &wanted.size {
             Some(size) => size.parse::<Size>().map_err(ApiError::usage)?.of(origin),

@@ -3,9 +3,8 @@
 use super::clients::Migrant;
 use super::ports::PortSetup;
 use super::{ShardError, ShardSnapshot};
-use crate::device::Device;
 use crate::frontend::nbd::Tls;
-use crate::origin::Origin;
+use crate::origin::{Origin, OriginSize};
 use crate::waker::Waker;
 use forebay_engine::{Buf, Command, CommandReply, IoError, Request, VolumeId};
 use std::collections::VecDeque;
@@ -14,7 +13,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 /// Messages that may wait.
 const MESSAGES_MAX: usize = 16 << 10;
@@ -52,8 +51,7 @@ pub(crate) enum Message {
     /// The origin comes with [`Command::AddVolume`].
     Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
     Snapshot(SyncSender<ShardSnapshot>),
-    /// The file or block device under a volume.
-    OriginDevice(VolumeId, SyncSender<Option<Arc<Device>>>),
+    OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
     Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),
     Unlisten(u32),
     /// A client of ours that another shard accepted.

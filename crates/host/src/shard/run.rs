@@ -247,8 +247,8 @@ impl Shard {
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }
-            Message::OriginDevice(volume, reply) => {
-                let _ = reply.send(self.executor.origin_device(volume));
+            Message::OriginSize(volume, reply) => {
+                let _ = reply.send(self.executor.origin_size(volume));
             }
             Message::Listen(socket, tls, reply) => {
                 let _ = reply.send(self.clients.listen(&mut self.driver, socket.into(), tls));
