@@ -44,15 +44,14 @@ impl Served {
         self.daemon.state().join("vhost").join(format!("{name}.sock"))
     }
 
-    /// Makes the disk larger under the machine, which waits meanwhile.
+    /// Makes the disk larger under the machine, which goes on.
     ///
     /// # Errors
     /// If the daemon refuses.
     pub fn grow(&mut self) -> Result<()> {
-        self.daemon.forebay(&["volume", "detach", &self.name, "--force", "--yes"])?;
         let origin = File::options().write(true).open(&self.origin)?;
         origin.set_len(origin.metadata()?.len() + GROWTH_BYTES)?;
-        self.daemon.forebay(&["volume", "attach", &self.name]).map(drop)
+        self.daemon.forebay(&["volume", "resize", &self.name]).map(drop)
     }
 
     /// Kills the daemon without warning, and starts another.
