@@ -79,7 +79,15 @@ impl Engine {
         let heads_max = opening.heads.values().map(|head| head.seq.get()).max().unwrap_or(0);
         opening.seq_max =
             records.iter().map(Found::seq).max().unwrap_or(0).max(heads_max).max(from.0);
-        let (valid, end) = self.valid_dirty(&records, from)?;
+        let (valid, end, behind) = self.valid_dirty(&records, from)?;
+        let region_blocks = self.tuning.region_blocks;
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        for found in behind {
+            let dirty = found.entries.iter().filter(|entry| entry.kind() == EntryKind::Dirty);
+            opening.marks.extend(dirty.map(|entry| {
+                ((entry.volume.get(), entry.block.get() / region_blocks), found.dseq())
+            }));
+        }
         let clean: Vec<&Found> = records
             .iter()
             .filter(|found| !found.is_dirty_class() && found.seq() > from.0)
@@ -117,12 +125,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The dirty-class records that count, in order, and the number of the last.
+    /// The dirty-class records that count, in order, the number of the last, and those of this life
+    /// behind the gap. These never happened, but may have been sent home before what made the gap:
+    /// rot in the end of the log looks like a torn end. So clean blocks that they replaced may not
+    /// be what the origin has, and are treated like those in marked regions.
     fn valid_dirty<'a>(
         &self,
         records: &'a [Found],
         from: (u64, u64),
-    ) -> Result<(Vec<&'a Found>, u64), String> {
+    ) -> Result<(Vec<&'a Found>, u64, Vec<&'a Found>), String> {
         let dirty: Vec<&Found> =
             records.iter().filter(|f| f.is_dirty_class() && f.seq() > from.0).collect();
         // Where each life of the log began: the one before counts only up to there.
@@ -166,7 +177,8 @@ impl Engine {
                  destroy` the pool to go on with what the origins hold"
             ));
         }
-        Ok((valid, next - 1))
+        let behind = counts.range(next..).map(|(_, &found)| found).collect();
+        Ok((valid, next - 1, behind))
     }
 
     /// Brings what the index knows of a record's blocks near.
