@@ -35,6 +35,10 @@ impl Engine {
             );
             assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
         }
+        let mut keys: Vec<_> = self.volumes.iter().flatten().map(|v| v.keys()).collect();
+        keys.sort_unstable();
+        let apart = keys.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+        assert!(apart, "I14: two volumes share keys");
         let listed: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
         assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
         assert!(self.log.durable_dseq <= self.log.completed_dseq);

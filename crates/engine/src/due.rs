@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::event::Time;
-use crate::limits::{FILL_AGE_MAX_NS, STALL_NS_MAX};
+use crate::limits::{FILL_AGE_MAX_NS, ROOM_NS_MAX, STALL_NS_MAX};
 
 impl Engine {
     /// A mark that changes whenever a round of background work has changed something.
@@ -45,6 +45,9 @@ impl Engine {
         if let Some(&first) = self.stalled.front() {
             at(self.throttle_until);
             at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
+        }
+        for req in self.behind_room.iter().filter_map(|&name| self.reqs.get(name)) {
+            at(req.since + ROOM_NS_MAX);
         }
         for volume in self.volumes.iter().flatten() {
             volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);

@@ -51,6 +51,9 @@ pub const LOST_SEGMENTS: &str = "too much of it cannot be read";
 /// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no
 /// more.
 pub const STALL_NS_MAX: u64 = 10_000_000_000;
+/// Time after which a write around the cache that finds no room for a word in the log, because an
+/// origin takes no dirty blocks, fails.
+pub const ROOM_NS_MAX: u64 = 2 * STALL_NS_MAX;
 /// Segments that reclaim works on at once.
 pub const VICTIMS_MAX: usize = 4;
 /// Blocks of a victim that are read and moved at once.

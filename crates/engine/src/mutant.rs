@@ -85,6 +85,8 @@ mutants! {
     OverlapIgnored,
     /// Empty segments are not mentioned in the log.
     NoSegmentFree,
+    /// A segment whose head a power cut took is opened in a generation that the log calls empty.
+    FreedGenerationAgain,
     /// A clean block that was replaced before its record was sent comes back with the record.
     NoVoid,
     /// A volume that grows is used beyond its old end before the superblock knows its size.

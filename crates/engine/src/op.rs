@@ -17,6 +17,7 @@ pub mod reclaim;
 pub mod record;
 pub mod repair;
 pub mod replay;
+pub mod startroom;
 pub mod superblock;
 pub mod survey;
 pub mod sync;

@@ -93,11 +93,4 @@ impl Overlap {
             }
         }
     }
-
-    /// Whether a request under way writes any of `first..=last` at the origin.
-    pub fn origin_write(&self, first: Key, last: Key) -> bool {
-        self.held.iter().any(|held| {
-            held.access == Access::OriginWrite && held.first <= last && first <= held.last
-        })
-    }
 }

@@ -292,9 +292,7 @@ impl Segments {
             let segment = &self.table[id as usize];
             let Use::Emptied { after_dseq } = segment.usage else { panic!("listed as emptied") };
             let needed = segment.dirty_class && segment.last_seq > forgotten_seq;
-            // A segment of clean blocks need not wait: where a crash brings an entry back that
-            // points into it, the checksum of what was written over the block does not match.
-            let said = after_dseq <= durable_dseq || !segment.dirty_class;
+            let said = after_dseq <= durable_dseq;
             let busy = segment.pins > 0 || segment.inflight > 0;
             if !said || needed || busy {
                 kept.push(id);

@@ -64,8 +64,6 @@ pub struct Tuning {
     pub writeback_slice_blocks: usize,
     /// Writes to one origin under way at once during writeback.
     pub writeback_depth: usize,
-    /// Largest gap of clean cached blocks that a writeback write bridges, in blocks.
-    pub bridge_blocks_max: u64,
     /// Blocks of one region of the write-intent map (a power of two).
     pub region_blocks: u64,
     /// Bytes of a sequential stream after which it bypasses the cache; `u64::MAX` for never.
@@ -94,7 +92,6 @@ impl Default for Tuning {
             writeback_slice_blocks: 16_384,
             writeback_depth: 32,
             // More costs the cache device more reads than it saves a disk that sorts by itself.
-            bridge_blocks_max: 2,
             region_blocks: 64,
             sequential_bytes: 16 << 20,
             checkpoint_share: 0.05,

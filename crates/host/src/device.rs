@@ -11,11 +11,14 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use sysfs::Holder;
 
 /// How long to wait for what a dead process left to be cleared away.
 const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(10);
+/// How long to wait for what a ring of this process left.
+const OWN_HOLDER_WAIT: Duration = Duration::from_millis(500);
 /// How often to look.
-const DEAD_HOLDER_POLL: Duration = Duration::from_millis(20);
+const HOLDER_POLL: Duration = Duration::from_millis(20);
 
 /// Why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -107,16 +110,22 @@ impl Device {
     pub fn open(path: &Path, access: Access) -> Result<Device, DeviceError> {
         // A process that was killed is gone before the kernel has ended the I/O of its rings and let go
         // of its files. Who starts a daemon again at once must not be told that the dead one has them.
+        // Of a ring of ours that has ended, a worker of the kernel may hold a file a moment longer.
         let start = Instant::now();
         loop {
-            match Device::open_now(path, access) {
-                Err(DeviceError::InUse { .. })
-                    if start.elapsed() < DEAD_HOLDER_WAIT && !sysfs::has_living_user(path) =>
-                {
-                    std::thread::sleep(DEAD_HOLDER_POLL);
-                }
-                other => return other,
+            let result = Device::open_now(path, access);
+            if !matches!(result, Err(DeviceError::InUse { .. })) {
+                return result;
             }
+            let wait = match sysfs::holder(path) {
+                Holder::Gone => DEAD_HOLDER_WAIT,
+                Holder::Ours => OWN_HOLDER_WAIT,
+                Holder::Living => return result,
+            };
+            if start.elapsed() >= wait {
+                return result;
+            }
+            std::thread::sleep(HOLDER_POLL);
         }
     }
 

@@ -137,14 +137,14 @@ impl Origin {
         }
     }
 
-    /// Size in bytes, a multiple of 512: an odd end is not part of a volume.
+    /// Size in bytes, a multiple of 512.
     pub fn bytes(&self) -> u64 {
         let bytes = match self {
             Origin::File(device) => device.info().bytes,
             Origin::Ram(ram, _) => ram.bytes(),
             Origin::Spindle(spindle, _) => spindle.bytes(),
         };
-        bytes / 512 * 512
+        whole_sectors(bytes)
     }
 
     /// What tells its size later.
@@ -236,6 +236,11 @@ impl Origin {
     }
 }
 
+/// An odd end is not part of a volume.
+fn whole_sectors(bytes: u64) -> u64 {
+    bytes / 512 * 512
+}
+
 /// What tells the size of an origin, on any thread: to ask a file may take long.
 #[derive(Debug)]
 pub(crate) enum OriginSize {
@@ -255,7 +260,7 @@ impl OriginSize {
             OriginSize::Of(device) => device.bytes_now()?,
             OriginSize::Fixed(bytes) => *bytes,
         };
-        Ok(bytes / 512 * 512)
+        Ok(whole_sectors(bytes))
     }
 }
 

@@ -152,6 +152,12 @@ impl Checker {
         self.histories[disk].sectors[sector as usize].possible(now)
     }
 
+    /// Whether a read of the sector that is submitted now could return these bytes.
+    pub fn could_read(&self, disk: usize, sector: u64, bytes: &[u8], now: Stamp) -> bool {
+        let value = value_of(disk, sector, bytes);
+        value.is_ok_and(|value| self.possible(disk, sector, now).contains(&value))
+    }
+
     /// Whether a read of the sector can only return what `bytes`, read from the origin, hold.
     pub fn origin_suffices(&self, disk: usize, sector: u64, bytes: &[u8], now: Stamp) -> bool {
         let Ok(value) = value_of(disk, sector, bytes) else { return false };

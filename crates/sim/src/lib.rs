@@ -16,6 +16,7 @@ pub mod world;
 use coverage::Coverage;
 use model::Violation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use swarm::bend::Bend;
 use world::World;
 
 /// How to run a seed.
@@ -25,6 +26,8 @@ pub struct Options {
     pub trace: bool,
     /// Plain worlds instead of swarm worlds: no faults but crashes, nothing switched off.
     pub plain: bool,
+    /// What every world is bent towards.
+    pub bend: Option<Bend>,
     /// The bug to put back into the engine.
     #[cfg(feature = "mutants")]
     pub mutant: Option<forebay_engine::Mutant>,

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use forebay_sim::coverage::Coverage;
+use forebay_sim::swarm::bend::Bend;
 use forebay_sim::{Options, Outcome, Totals, run_seed};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,6 +26,9 @@ usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|-
   --swarm        worlds in which each seed switches faults and sizes on and off (default)
   --trace        print every event
   --keep-going   do not stop at the first failure
+  --bend NAME    bend every world towards one thing: brief (many short lives of a small pool), away
+                 (and devices or origins that come and go), harm (and a cache that errs or rots),
+                 starve (a full pool whose checkpoints take long)
   --known FILE   seeds (first word of a line) whose failure is known and open: counted, not fatal
   --mutant NAME  with this planted bug, in a build with the feature `mutants`";
 
@@ -73,6 +77,12 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
             "--plain" => parsed.options.plain = true,
             "--swarm" => parsed.options.plain = false,
             "--trace" => parsed.options.trace = true,
+            "--bend" => {
+                let name = value()?;
+                let bend =
+                    Bend::named(&name).ok_or(format!("{name} is no bend; --help lists them"))?;
+                parsed.options.bend = Some(bend);
+            }
             "--keep-going" => parsed.keep_going = true,
             #[cfg(feature = "mutants")]
             "--mutant" => {
@@ -179,13 +189,14 @@ fn report(sum: &Share, elapsed: Duration, arguments: &Arguments) {
         println!("  {name:<36} {count:>12}");
     }
     let plain = if arguments.options.plain { " --plain" } else { "" };
+    let bend = arguments.options.bend.map_or(String::new(), |b| format!(" --bend {}", b.name()));
     let (known, new): (Vec<_>, Vec<_>) =
         sum.failures.iter().partition(|outcome| arguments.known.contains(&outcome.seed));
     println!("known failures, still open {:>5}", known.len());
     for outcome in new.iter().take(FAILURES_MAX) {
         let Some(failure) = &outcome.failure else { continue };
         println!("FAILED seed {}: rule {}: {}", outcome.seed, failure.rule, failure.text);
-        println!("  replay: forebay-sim --seed {} --trace{plain}", outcome.seed);
+        println!("  replay: forebay-sim --seed {} --trace{plain}{bend}", outcome.seed);
     }
     println!("failures      {:>12}", new.len());
 }

@@ -2,8 +2,11 @@
 //! and off, so that rare combinations are common somewhere; in plain mode everything happens a
 //! little.
 
+pub mod bend;
+
 use crate::disk::{CUT_MODES, CutMode, FlushLoss};
 use crate::rng::Rng;
+use bend::THEMES;
 use forebay_engine::mode::MODES;
 use forebay_engine::{Mode, Tuning};
 
@@ -187,6 +190,8 @@ pub struct Params {
     pub cache_latency: Latency,
     /// Origin latency.
     pub origin_latency: Latency,
+    /// A write of a checkpoint takes so many times as long as another of its device.
+    pub checkpoint_slowness: u64,
     /// Ends of lives.
     pub ends: Ends,
     /// Most events between two calls of `settle`.
@@ -225,102 +230,17 @@ impl Params {
             faults: if swarm { draw_faults(rng) } else { Faults::default() },
             cache_latency: draw_latency(rng, 10 * MICROSECOND, MILLISECOND),
             origin_latency: draw_latency(rng, 50 * MICROSECOND, 20 * MILLISECOND),
+            checkpoint_slowness: 1,
             ends: draw_ends(rng, swarm),
             batch_max: rng.log_range(1, 16),
             check_one_in: rng.log_range(16, 256),
         };
         if swarm && rng.one_in(3) {
-            let theme = rng.pick(&[Theme::Churn, Theme::Zeroes, Theme::Through]);
-            params.follow(theme, rng);
+            params.follow(rng.pick(&THEMES), rng);
         }
         params
     }
-
-    /// Checkpoints that take long in a cache that is emptied and filled again meanwhile.
-    pub fn scan_slowly(&mut self, rng: &mut Rng) {
-        self.tuning.scan_buckets = rng.range(1, 4) as usize;
-        self.tuning.checkpoint_share = 0.02;
-        (self.tuning.dirty_target, self.tuning.dirty_high) = (0.0, 0.1);
-        self.tuning.admit_second_miss = false;
-        self.segments = self.segments.min(14);
-        self.requests *= 2;
-    }
-
-    /// Volumes that show a part of their origins, and grow.
-    pub fn grow(&mut self, rng: &mut Rng) {
-        for shown in &mut self.shown {
-            *shown = 8 * rng.range(1, *shown / 8);
-        }
-        self.admin.resize = rng.range(1, 10);
-        if self.admin.pause_ns == 0 {
-            self.admin.pause_ns = rng.log_range(MILLISECOND, 1_000 * MILLISECOND);
-        }
-    }
-
-    /// Zeroes that a power cut takes back from the origin after clients have read them there: a
-    /// sync point of the next life must not vouch for what the life before cached.
-    pub fn zero_in_vain(&mut self, rng: &mut Rng) {
-        self.follow(Theme::Zeroes, rng);
-        self.modes.fill(Mode::WriteBack);
-        self.mix = Mix { read: 60, write: 10, discard: 40, ..NO_MIX };
-        self.ends.cut_modes = vec![rng.pick(&[CutMode::NewestFirst, CutMode::DropAll])];
-        (self.ends.cut, self.ends.kill, self.ends.looks) = (1, 1, 0.0);
-        self.ends.events_max = rng.log_range(200, 4000);
-        self.tuning.admit_second_miss = false;
-        self.tuning.sync_interval_ns = rng.log_range(5, 50) * MILLISECOND;
-        self.tuning.checkpoint_share = 4.0;
-        self.origin_latency.spike_one_in = 0;
-        (self.lives, self.places.hot) = (6, 0.9);
-    }
-
-    /// Bends a world towards one thing.
-    fn follow(&mut self, theme: Theme, rng: &mut Rng) {
-        self.places.aligned = 1.0;
-        self.places.hot_sectors = rng.log_range(64, 1024);
-        (self.mix.fua, self.admin.pause_ns) = (0.0, 0);
-        self.faults = Faults::default();
-        (self.cache_volatile, self.origin_volatile) = (true, true);
-        (self.ends.kill, self.ends.shutdown, self.ends.looks) = (1, 0, 0.3);
-        self.lives = rng.range(2, 6);
-        match theme {
-            Theme::Churn => {
-                self.modes.fill(Mode::WriteBack);
-                self.segments = rng.log_range(8, 14);
-                self.mix = Mix { read: rng.below(10), write: 100, flush: rng.below(3), ..NO_MIX };
-                self.places.hot = 0.9;
-                self.requests = rng.log_range(200, 1200);
-                self.tuning.sync_interval_ns = 5_000 * MILLISECOND;
-                self.tuning.idle_ns = 1_000 * MILLISECOND;
-                self.tuning.dirty_target = self.tuning.dirty_high;
-                self.long_pause_one_in = 1000;
-            }
-            Theme::Zeroes => {
-                self.mix = Mix { read: 60, write: 40, flush: 4, discard: 30, zeroes: 10, ..NO_MIX };
-                self.modes.fill(rng.pick(&[Mode::WriteBack, Mode::WriteOnly, Mode::WriteThrough]));
-            }
-            Theme::Through => {
-                self.mix = Mix { read: 60, write: 60, flush: rng.below(6), ..NO_MIX };
-                self.modes.fill(rng.pick(&[Mode::WriteThrough, Mode::WriteAround]));
-                self.tuning.admit_second_miss = false;
-                (self.places.hot, self.ram_bytes) = (0.9, 0);
-            }
-        }
-    }
 }
-
-/// What a swarm world may be bent towards, where chance alone goes too seldom.
-#[derive(Debug, Clone, Copy)]
-enum Theme {
-    /// A small log that wraps all the time and is seldom flushed.
-    Churn,
-    /// Zeroes and discards over cached and dirty blocks.
-    Zeroes,
-    /// Writes to the origin beside cached copies.
-    Through,
-}
-
-const NO_MIX: Mix =
-    Mix { read: 0, write: 0, flush: 0, discard: 0, zeroes: 0, prefetch: 0, fua: 0.0 };
 
 fn draw_volumes(rng: &mut Rng) -> Vec<u64> {
     let count = if rng.coin() { 1 } else { rng.range(2, 3) };
@@ -350,8 +270,11 @@ fn draw_tuning(rng: &mut Rng) -> Tuning {
         sync_interval_ns: rng.log_range(MILLISECOND, 5_000 * MILLISECOND),
         writeback_slice_blocks: rng.log_range(1, 256) as usize,
         writeback_depth: rng.log_range(1, 32) as usize,
-        bridge_blocks_max: if rng.coin() { 0 } else { rng.log_range(1, 64) },
-        region_blocks: 1 << rng.below(8),
+        region_blocks: {
+            // Drawn for a knob that is gone, so that older seeds keep their worlds.
+            let _ = rng.coin() || rng.log_range(1, 64) > 0;
+            1 << rng.below(8)
+        },
         sequential_bytes: if rng.coin() { u64::MAX } else { rng.log_range(4096, 1 << 20) },
         checkpoint_share: if rng.one_in(3) { share(rng, 60, 400) } else { share(rng, 2, 60) },
         idle_ns: rng.log_range(MILLISECOND, 1_000 * MILLISECOND),

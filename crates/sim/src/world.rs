@@ -163,11 +163,10 @@ impl World {
             params.scan_slowly(&mut index_rng);
         }
         // Apart too.
-        let mut growth_rng = Rng::new(mix(!seed));
-        if growth_rng.one_in(6) {
-            params.grow(&mut growth_rng);
-        } else if !options.plain && growth_rng.one_in(20) {
-            params.zero_in_vain(&mut growth_rng);
+        let mut bend_rng = Rng::new(mix(!seed));
+        params.bend_some(!options.plain, &mut bend_rng);
+        if let Some(bend) = options.bend {
+            params.bend(bend, &mut bend_rng);
         }
         let (caches, layout) = open::make_caches(&params);
         let origins: Vec<Origin> = open::make_origins(&params);

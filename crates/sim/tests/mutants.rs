@@ -5,13 +5,15 @@
 //! the table; `FOREBAY_MUTANT=Name` looks at one bug only. `seeds/mutants.txt` has the least seed
 //! that caught each bug when it was last searched for: that one is tried first. After a change that
 //! makes other worlds of the seeds, the search costs minutes, and its finds belong into the list.
+//! What no seed of the swarm catches is looked for in bent worlds.
 #![cfg(feature = "mutants")]
 
 use forebay_engine::Mutant;
+use forebay_sim::swarm::bend::{self, BENDS, Bend};
 use forebay_sim::{Options, run_seed};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A bug must be caught within so many seeds, where the list has none.
+/// A bug must be caught within so many seeds, of the swarm or of one bend, where the list has none.
 const SEEDS_MAX: u64 = 16_000;
 
 /// Bugs that so few seeds do not catch. Free segments are used oldest first: in a pool this small
@@ -19,24 +21,27 @@ const SEEDS_MAX: u64 = 16_000;
 const OPEN: [Mutant; 1] = [Mutant::FreshSegmentsCount];
 
 /// The seed that caught `mutant` last.
-fn listed(mutant: Mutant) -> Option<u64> {
+fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {
     let name = format!("{mutant:?}");
     include_str!("../seeds/mutants.txt")
         .lines()
         .filter_map(|line| line.split_once(' '))
         .find(|(listed, _)| *listed == name)
-        .map(|(_, seed)| seed.trim().parse().expect("a seed is a number"))
+        .map(|(_, word)| bend::listed(word.trim()).expect("a seed"))
 }
 
 /// The rule that `mutant` breaks in the world of this seed, which is sound without it.
-fn caught(mutant: Mutant, seed: u64) -> Option<&'static str> {
-    let options = Options { mutant: Some(mutant), ..Options::default() };
-    let innocent = || run_seed(seed, Options::default()).failure.is_none();
-    run_seed(seed, options).failure.filter(|_| innocent()).map(|failure| failure.rule)
+fn caught(mutant: Mutant, seed: u64, bend: Option<Bend>) -> Option<&'static str> {
+    let sound = Options { bend, ..Options::default() };
+    let innocent = || run_seed(seed, sound).failure.is_none();
+    run_seed(seed, Options { mutant: Some(mutant), ..sound })
+        .failure
+        .filter(|_| innocent())
+        .map(|failure| failure.rule)
 }
 
 /// The least seed that catches `mutant`, with the rule that it breaks.
-fn hunt(mutant: Mutant) -> Option<(u64, &'static str)> {
+fn hunt(mutant: Mutant, bend: Option<Bend>) -> Option<(u64, &'static str)> {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     let next = AtomicU64::new(0);
     let found = AtomicU64::new(u64::MAX);
@@ -47,7 +52,7 @@ fn hunt(mutant: Mutant) -> Option<(u64, &'static str)> {
             if seed >= SEEDS_MAX || seed >= found.load(Ordering::Relaxed) {
                 return least;
             }
-            if let Some(rule) = caught(mutant, seed) {
+            if let Some(rule) = caught(mutant, seed, bend) {
                 found.fetch_min(seed, Ordering::Relaxed);
                 least = Some((seed, rule));
             }
@@ -71,11 +76,22 @@ fn every_planted_bug_is_caught() {
             println!("{:<28} {:>10}  open", format!("{mutant:?}"), "-");
             continue;
         }
-        let again = listed(mutant).and_then(|seed| Some((seed, caught(mutant, seed)?, "")));
-        let search = || hunt(mutant).map(|(seed, rule)| (seed, rule, "  not in seeds/mutants.txt"));
+        let again = listed(mutant)
+            .and_then(|(seed, bend)| Some((seed, bend, caught(mutant, seed, bend)?, "")));
+        let bends = std::iter::once(None).chain(BENDS.iter().map(|&(_, bend)| Some(bend)));
+        let search = || {
+            let mut finds = bends.filter_map(|bend| Some((hunt(mutant, bend)?, bend)));
+            let ((seed, rule), bend) = finds.next()?;
+            Some((seed, bend, rule, "  not in seeds/mutants.txt"))
+        };
         match again.or_else(search) {
-            Some((seed, rule, new)) => {
-                println!("{:<28} {seed:>10}  {rule}{new}", format!("{mutant:?}"));
+            Some((seed, bend, rule, new)) => {
+                let bend = bend.map_or(String::new(), |bend| format!("/{}", bend.name()));
+                println!(
+                    "{:<28} {:>10}  {rule}{new}",
+                    format!("{mutant:?}"),
+                    format!("{seed}{bend}")
+                );
             }
             None => {
                 println!("{:<28} {:>10}  not caught", format!("{mutant:?}"), "-");

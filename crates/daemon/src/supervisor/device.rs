@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of the block of a device, where the volume's size allows it.
 const BLOCK_BYTES: u64 = 4096;
-const SECTOR_BYTES: u64 = 512;
+pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// A way to make a volume visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

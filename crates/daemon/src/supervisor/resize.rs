@@ -1,6 +1,7 @@
 //! Volumes that grow with their origins, while they are in use: first the engine, durably, then
 //! every front end that shows their size.
 
+use super::device::SECTOR_BYTES;
 use super::guest::{GuestDisk, GuestServer};
 use super::listen::Offer;
 use super::{COMMAND_TIMEOUT, Inner, Supervisor, shard_error};
@@ -15,9 +16,6 @@ use forebay_host::frontend::ublk::UblkDevice;
 use forebay_host::loop_device::LoopDevice;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// What sizes of volumes are multiples of, in bytes.
-const SECTOR_BYTES: u64 = 512;
 
 impl Supervisor {
     pub(super) fn volume_resize(self: &Arc<Self>, wanted: &VolumeResize) -> Result<Done, ApiError> {

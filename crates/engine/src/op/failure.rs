@@ -30,6 +30,8 @@ impl Engine {
             }
             if self.state != State::Opening {
                 self.superblock_write(Then::Away(1));
+                // What only the device had of the log, no start will need any more.
+                self.checkpoint.wanted = true;
             }
             return;
         }

@@ -221,8 +221,8 @@ impl Engine {
     /// Sends a FLUSH of the origin that is wanted; after a failure not before some time has passed.
     pub(crate) fn origin_flush_more(&mut self, id: VolumeId) {
         let now = self.now;
-        if self.vol(id).removing {
-            return; // Everything there is durable already, and soon nobody will be asked.
+        if self.vol(id).removing || self.vol(id).adding {
+            return; // Everything there is durable already, or the executor does not know it yet.
         }
         let flush = &self.vol(id).flush;
         let wanted = flush.wanted > flush.flushed && flush.inflight.is_none();

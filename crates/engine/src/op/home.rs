@@ -150,9 +150,8 @@ impl Engine {
         if items.len() == 1 {
             return self.quarantine(items[0].key);
         }
-        let singles = items.into_iter().filter(|item| !item.bridge);
         let runs: Vec<Run> =
-            singles.map(|item| Run { items: vec![item], ..Run::default() }).collect();
+            items.into_iter().map(|item| Run { items: vec![item], ..Run::default() }).collect();
         self.slice().runs.extend(runs);
     }
 

@@ -54,6 +54,10 @@ pub(crate) enum Step {
     Repair,
     Settle,
     Superblock,
+    /// Checkpoints are needed first; so many had counted when this was seen.
+    Room {
+        counted: u64,
+    },
     Flush,
 }
 
@@ -257,7 +261,7 @@ impl Engine {
                 ))));
                 self.recover_checkpoint();
             }
-            Step::Repair | Step::Settle | Step::Superblock | Step::Flush => {}
+            Step::Repair | Step::Settle | Step::Superblock | Step::Room { .. } | Step::Flush => {}
         }
     }
 
@@ -327,18 +331,21 @@ impl Engine {
         }
     }
 
-    /// The new epoch is durable: the log says what recovery decided.
+    /// The new epoch is durable: the log goes on.
     pub(crate) fn recover_opened(&mut self) {
         let opening = self.open_mut();
-        let summary = std::mem::take(&mut opening.summary);
-        let (seq, dseq) = (opening.seq_max, summary.dseq_end);
+        let (seq, dseq) = (opening.seq_max, opening.summary.dseq_end);
         self.log.seq = seq;
         self.log.dseq = dseq;
         self.log.completed_dseq = dseq;
         self.log.durable_dseq = dseq;
-        if !self.room(Point::Dirty, 0, false) {
-            return self.open_failed("the log has no free segment; this is a bug".to_owned());
-        }
+        self.recover_room();
+    }
+
+    /// The log has room: it says what recovery decided.
+    pub(crate) fn recover_tell(&mut self) {
+        let (summary, seq) = (std::mem::take(&mut self.open_mut().summary), self.log.seq);
+        let dseq = summary.dseq_end;
         if !self.is(Mutant::NoEpochStart) {
             self.note(EntryKind::EpochStart, VolumeId(0), summary.epoch_before, dseq);
         }
@@ -436,8 +443,10 @@ impl Engine {
             return self.open_failed("a cache device failed while the pool was opened".to_owned());
         }
         self.superblock_more();
-        if self.opening.as_ref().is_none_or(|opening| opening.step != Step::Flush) {
-            return;
+        match self.opening.as_ref().map(|opening| opening.step) {
+            Some(Step::Room { counted }) => return self.recover_room_more(counted),
+            Some(Step::Flush) => {}
+            _ => return,
         }
         self.send_gathered();
         self.flush_more();
@@ -448,6 +457,7 @@ impl Engine {
         if !durable || flushes > 0 {
             return;
         }
+        self.checkpoint.wanted |= self.record_on_one_device();
         let opening = self.opening.take().expect("recovery is under way");
         self.state = State::Serving;
         self.out.push(Effect::Notice(Notice::Opened {

@@ -49,11 +49,23 @@ impl Engine {
         self.dead || (self.log.backlog.is_empty() && free)
     }
 
-    /// Lets those begin that waited for room in the log.
+    /// Lets those begin that waited for room in the log. Where an origin takes no dirty blocks home
+    /// no room may come: then those that have waited long fail.
     pub(crate) fn resume_behind_room(&mut self) {
-        if !self.behind_room.is_empty() && self.room_for_entries() {
-            for name in std::mem::take(&mut self.behind_room) {
-                self.begin(name);
+        if self.behind_room.is_empty() {
+            return;
+        }
+        let room = self.room_for_entries();
+        let none = self.origins_fail() && self.segments.emptied.is_empty();
+        for name in std::mem::take(&mut self.behind_room) {
+            let late = self.req(name).since + ROOM_NS_MAX <= self.now;
+            match (room, none && late) {
+                (true, _) => self.begin(name),
+                (false, true) => {
+                    self.req(name).fail(IoError::Io);
+                    self.reply(name);
+                }
+                (false, false) => self.behind_room.push(name),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Rebuild: what recovery found becomes the segment table, and the log goes on where it ended.
 
+use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::index::{Bits, Index, Key, Located, Slot};
@@ -89,6 +90,13 @@ impl Engine {
                 twin.generation = twin.generation.max(header.twin_generation.get());
             }
         }
+        // A power cut may have taken all that was in a segment, its head too, but not the word that
+        // it is empty: that must not speak of what comes next.
+        let again = self.is(Mutant::FreedGenerationAgain);
+        for (&id, &last) in opening.plan.freed.iter().filter(|_| !again) {
+            let segment = &mut self.segments.table[id as usize];
+            segment.generation = segment.generation.max(last as u32);
+        }
         order.sort_unstable();
         for (_, id) in order {
             self.segments.set_order(id);
@@ -166,11 +174,8 @@ impl Engine {
         let segment = &self.segments.table[id as usize];
         let is_empty =
             |id: SegmentId| matches!(self.segments.table[id as usize].usage, Use::Emptied { .. });
-        // An empty pair is left for later, unless there is no other.
-        let pair = pairs.get(&id).filter(|&&twin| {
-            let both = twin != SEGMENT_NONE && is_empty(id) && is_empty(twin);
-            both && !self.may_open(Point::Dirty, 0)
-        });
+        let pair =
+            pairs.get(&id).filter(|&&twin| twin != SEGMENT_NONE && is_empty(id) && is_empty(twin));
         let twin = pair.copied().unwrap_or(segment.twin);
         let whole = last.twin.get() == twin && self.segments.healthy(id);
         let twin_there = twin == SEGMENT_NONE || self.segments.healthy(twin);

@@ -104,6 +104,13 @@ impl Engine {
         }
         self.lost_segments();
         let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
+        if critical && self.reclaim.starves {
+            // No clean block is admitted now: what is open for them may be emptied too.
+            for point in [Point::Fill, Point::Reinsert] {
+                self.send(point);
+                self.seal(point);
+            }
+        }
         // Dirty blocks had better go home than be moved; but where an origin fails, moving must
         // help.
         let blocks = self.segments.blocks;
@@ -141,7 +148,8 @@ impl Engine {
         }
     }
 
-    /// Blocks that moves of dirty blocks could append now.
+    /// Blocks that moves of dirty blocks could append now. Half of the last segment is left to the
+    /// engine's own entries.
     fn room_for_moves(&self) -> u32 {
         let blocks = self.segments.blocks;
         let open = self.log.open[Point::Dirty as usize];
@@ -149,9 +157,10 @@ impl Engine {
             Some(gather) => gather.offset + 1 + gather.payload,
             None => open.map_or(blocks, |id| self.segments.table[id as usize].end + 1),
         };
+        let left = blocks.saturating_sub(end);
         match self.segments.free_pairs().checked_sub(SEGMENTS_FOR_ENTRIES) {
-            Some(free) => blocks.saturating_sub(end) + free as u32 * (blocks - 1),
-            None => 0,
+            Some(free) => left + free as u32 * (blocks - 1),
+            None => left.saturating_sub(blocks / 2),
         }
     }
 
@@ -320,7 +329,9 @@ impl Engine {
             return;
         }
         let mask = self.mask(located.slot);
+        let last = self.segments.free_pairs() == 0 && self.room_for_moves() > 0;
         let (point, kind, reserved) = match dirty {
+            true if last => (Point::Dirty, EntryKind::Dirty, 0),
             true => (Point::Dirty, EntryKind::Dirty, SEGMENTS_FOR_ENTRIES),
             false => (Point::Reinsert, EntryKind::Clean, SEGMENTS_FOR_FILLS),
         };

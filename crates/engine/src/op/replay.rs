@@ -37,7 +37,7 @@ impl Found {
         self.header.epoch.get()
     }
 
-    fn is_dirty_class(&self) -> bool {
+    pub(crate) fn is_dirty_class(&self) -> bool {
         self.header.class == RecordClass::Dirty as u8
     }
 }
@@ -47,7 +47,7 @@ impl Found {
 pub(crate) struct Plan {
     trust: Trust,
     /// The greatest generation of each segment that the log calls empty.
-    freed: BTreeMap<u32, u64>,
+    pub(crate) freed: BTreeMap<u32, u64>,
     /// Segments whose entries in the checkpoint do not count.
     pub(crate) gone: Vec<bool>,
 }
@@ -120,8 +120,8 @@ impl Engine {
                 self.replay_entry(found, entry.0, entry.1, n, &plan)?;
             }
         }
-        self.opening.as_mut().expect("recovery is under way").records = records;
         self.settle_volumes(&plan.trust);
+        (self.open_mut().records, self.open_mut().plan) = (records, plan);
         Ok(())
     }
 

@@ -26,8 +26,6 @@ pub(crate) struct Item {
     /// Life of the segment: the slot may be used again, for the same block, while it is sent home.
     generation: u32,
     pub(crate) mask: u8,
-    /// Clean: only bridges a gap.
-    pub(crate) bridge: bool,
 }
 
 /// Neighbours that are written with one write.
@@ -262,7 +260,7 @@ impl Engine {
             }
             let generation = self.generation_of(located.slot);
             let mask = self.mask(located.slot);
-            items.push(Item { key, located, generation, mask, bridge: false });
+            items.push(Item { key, located, generation, mask });
         }
         if let Some(last) = items.last() {
             let next = last.key - base + 1;
@@ -279,47 +277,22 @@ impl Engine {
         self.segments.table[self.segments.of(slot) as usize].generation
     }
 
-    /// Neighbours become one write; short gaps are bridged with clean blocks that the cache has.
+    /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
+    /// may spoil it at the origin, and no later slice would mend it (seed 15920/brief).
     fn group(&self, items: Vec<Item>) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for item in items {
-            let whole = item.mask == MASK_FULL;
-            if let Some(run) = runs.last_mut().filter(|_| whole) {
-                let last = *run.items.last().expect("runs have items");
-                let gap = item.key - last.key - 1;
-                let fits = run.items.len() as u64 + gap < WRITEBACK_RUN_BLOCKS as u64;
-                if last.mask == MASK_FULL
-                    && fits
-                    && gap <= self.tuning.bridge_blocks_max
-                    && let Some(bridge) = self.bridge(last.key + 1, item.key)
-                {
-                    run.items.extend(bridge);
-                    run.items.push(item);
-                    continue;
-                }
+            let joins = |run: &&mut Run| {
+                let last = run.items.last().expect("runs have items");
+                let whole = item.mask == MASK_FULL && last.mask == MASK_FULL;
+                whole && item.key == last.key + 1 && run.items.len() < WRITEBACK_RUN_BLOCKS
+            };
+            match runs.last_mut().filter(joins) {
+                Some(run) => run.items.push(item),
+                None => runs.push(Run { items: vec![item], ..Run::default() }),
             }
-            runs.push(Run { items: vec![item], ..Run::default() });
         }
         runs
-    }
-
-    fn bridge(&self, from: Key, to: Key) -> Option<Vec<Item>> {
-        (from..to)
-            .map(|key| {
-                let located = self.index.get(key)?;
-                let segment = &self.segments.table[self.segments.of(located.slot) as usize];
-                let clean = !self.dirty.get(located.slot as usize);
-                let there = segment.inflight == 0 && self.gathered(located.slot).is_none();
-                let whole = self.mask(located.slot) == MASK_FULL;
-                (clean && there && whole && !self.overlap.origin_write(key, key)).then_some(Item {
-                    key,
-                    located,
-                    generation: segment.generation,
-                    mask: MASK_FULL,
-                    bridge: true,
-                })
-            })
-            .collect()
     }
 
     fn runs_start(&mut self) {
@@ -368,9 +341,7 @@ impl Engine {
     /// Blocks of a run that has not begun were written again: the others go home one by one.
     fn run_outdated(&mut self, at: usize) {
         let items = std::mem::take(&mut self.slice().runs[at].items);
-        let now = items
-            .into_iter()
-            .filter(|item| !item.bridge && self.index.get(item.key) == Some(item.located));
+        let now = items.into_iter().filter(|item| self.index.get(item.key) == Some(item.located));
         let runs: Vec<Run> = now.map(|item| Run { items: vec![item], ..Run::default() }).collect();
         self.slice().runs.extend(runs);
     }
@@ -418,7 +389,7 @@ impl Engine {
                 }
             }
         } else if !abandoned {
-            for item in slice.runs.iter().flat_map(|run| &run.items).filter(|item| !item.bridge) {
+            for item in slice.runs.iter().flat_map(|run| &run.items) {
                 self.quarantine(item.key);
             }
         }
@@ -432,7 +403,7 @@ impl Engine {
         let Some(now) = self.index.get(item.key) else { return };
         let as_sent = now == item.located && self.generation_of(now.slot) == item.generation;
         let same = as_sent || self.is(Mutant::CleanWithoutCompare);
-        if item.bridge || !same || !self.dirty.get(now.slot as usize) {
+        if !same || !self.dirty.get(now.slot as usize) {
             return;
         }
         let block = item.key - self.vol(id).base;

@@ -73,18 +73,34 @@ pub(super) fn lock_user(metadata: &Metadata) -> String {
     by_process(lock_holder(metadata))
 }
 
-/// Whether somebody who lives has the file or block device: a mount, a block device on it, or a process
-/// that we can see. Not so where a process has ended and the kernel still clears up behind it.
-pub(super) fn has_living_user(path: &Path) -> bool {
-    let Ok(metadata) = fs::metadata(path) else { return true };
+/// Who has a file or block device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// A process that has ended: the kernel still clears up behind it.
+    Gone,
+    /// This process: a ring of ours that has just ended, or another pool.
+    Ours,
+    /// A mount, a block device on it, or a process that we can see.
+    Living,
+}
+
+/// Who has the file or block device that is in use.
+pub(super) fn holder(path: &Path) -> Holder {
+    let Ok(metadata) = fs::metadata(path) else { return Holder::Living };
     if metadata.file_type().is_block_device() {
-        return block_user(&metadata) != by_process(None);
+        let gone = block_user(&metadata) == by_process(None);
+        return if gone { Holder::Gone } else { Holder::Living };
     }
-    lock_holder(&metadata).is_some_and(|pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-        !matches!(state, None | Some('Z' | 'X'))
-    })
+    let Some(pid) = lock_holder(&metadata) else { return Holder::Gone };
+    if pid == std::process::id() {
+        return Holder::Ours;
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    match state {
+        None | Some('Z' | 'X') => Holder::Gone,
+        Some(_) => Holder::Living,
+    }
 }
 
 fn lock_holder(metadata: &Metadata) -> Option<u32> {

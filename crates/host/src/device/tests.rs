@@ -20,6 +20,20 @@ fn a_second_exclusive_open_is_refused_until_the_first_ends() {
     Device::open(&path, Access::Exclusive).unwrap();
 }
 
+/// As a worker of the kernel does for a ring that has ended.
+#[test]
+fn what_this_process_lets_go_in_a_moment_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 1 << 20);
+    let first = Device::open(&path, Access::Exclusive).unwrap();
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(first);
+    });
+    Device::open(&path, Access::Exclusive).unwrap();
+    letting_go.join().unwrap();
+}
+
 #[test]
 fn the_process_that_holds_a_file_is_named() {
     let dir = TempDir::new().unwrap();

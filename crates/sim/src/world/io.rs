@@ -4,7 +4,11 @@ use super::{Delivered, Due, Place, Step, World};
 use crate::disk::{Disk, Io, IoKind};
 use crate::model::Violation;
 use forebay_engine::{Buf, Completion, Event, IoError, OpId, Target, Time};
+use forebay_format::layout::CHECKPOINT_OFFSET;
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
+
+/// Longest time that an I/O takes, nanoseconds.
+const LATENCY_NS_MAX: Time = 20_000_000_000;
 
 impl World {
     pub(super) fn place(&self, target: Target) -> Option<Place> {
@@ -57,15 +61,23 @@ impl World {
         }
         let astray = !calm && matches!((&io, target), (Io::Write(_), Target::Cache(_)));
         let plan = if astray { self.plan_astray(place, offset, &io) } else { None };
+        let writes = matches!(io, Io::Write(_));
         let disk = self.disk(place);
         disk.submit(op, offset / SECTOR_SIZE as u64, io);
         if let Some(astray) = plan {
             disk.lead_astray(op, astray);
         }
         self.ops.insert(op, (target, place));
-        let after = self.latency(target);
+        let checkpoint = writes && self.in_checkpoint(target, offset);
+        let slowness = if checkpoint { self.params.checkpoint_slowness } else { 1 };
+        let after = (self.latency(target) * slowness).min(LATENCY_NS_MAX);
         self.schedule(after, Due::Io(op));
         Ok(())
+    }
+
+    fn in_checkpoint(&self, target: Target, offset: u64) -> bool {
+        let area = CHECKPOINT_OFFSET..self.layout.segments_offset;
+        matches!(target, Target::Cache(_)) && area.contains(&offset)
     }
 
     fn latency(&mut self, target: Target) -> Time {

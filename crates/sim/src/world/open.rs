@@ -217,7 +217,10 @@ impl World {
     /// Notices that the engine begins to serve, or will not.
     pub(super) fn look_at_state(&mut self) {
         if self.engine().state() == State::Serving {
-            self.life.serving = true;
+            if !std::mem::replace(&mut self.life.serving, true) {
+                let checkpoints = self.engine().pool_stats().checkpoints;
+                self.coverage.add("checkpoints for a start", checkpoints);
+            }
             for origin in &mut self.origins {
                 origin.durable_sectors = origin.sectors;
             }
