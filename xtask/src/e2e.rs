@@ -8,6 +8,7 @@ mod growth;
 mod life;
 mod machine;
 mod reconnect;
+mod twins;
 
 use crate::command::cargo;
 use anyhow::{Result, bail, ensure};
@@ -22,7 +23,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 9] = [
+const TESTS: [Test; 10] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -61,6 +62,12 @@ const TESTS: [Test; 9] = [
     },
     Test { name: "reconnect", programs: &["qemu-io"], kernel: None, run: reconnect::run },
     Test { name: "life", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: life::run },
+    Test {
+        name: "twins",
+        programs: &["mkfs.ext4", "mkfs.btrfs"],
+        kernel: Some("ext4"),
+        run: twins::run,
+    },
     Test {
         name: "growth",
         programs: &["fio", "mkfs.btrfs", "btrfs"],

@@ -16,7 +16,7 @@ const TRIES_MAX: u32 = 16;
 /// Where free devices are asked for.
 pub const CONTROL: &str = "/dev/loop-control";
 /// What the label of each of our devices starts with, before the name of its volume.
-const LABEL: &str = "forebay:";
+pub const LABEL: &str = "forebay:";
 /// Most bytes of a label.
 const LABEL_BYTES: usize = 63;
 

@@ -206,7 +206,7 @@ impl Supervisor {
         let large = offer.bytes.get().is_multiple_of(BLOCK_BYTES);
         let block_bytes = if large { BLOCK_BYTES } else { SECTOR_BYTES };
         let made = connection
-            .open_file()
+            .open_file(name)
             .and_then(|file| LoopDevice::attach(file, block_bytes as u32, name));
         let loop_device = made.map_err(|error| {
             let _ = shard.detach_port(port.1, COMMAND_TIMEOUT);

@@ -1,10 +1,11 @@
 //! One file on the kernel's FUSE: what a loop device makes a block device of.
 //!
-//! The file is mounted over a regular file, so that there are no directories. [`wire`] is the
-//! protocol, as pure functions of bytes; a port answers the kernel on the shard's thread.
+//! [`wire`] is the protocol and [`reply`] what is said about the file, as pure functions of bytes;
+//! a port answers the kernel on the shard's thread.
 
 mod connect;
 mod port;
+pub mod reply;
 pub mod wire;
 
 pub use connect::{Connection, DEVICE, connect};

@@ -1,9 +1,15 @@
 //! A new FUSE connection: one file on a file system that is mounted nowhere, so that no path, no
 //! mount namespace and no administrator can get in its way, and nothing has to be unmounted: it
 //! ends when the loop device lets go of the file.
+//!
+//! The file has a name of its own all the same, in a directory: the kernel shows `/NAME` as what is
+//! behind a loop device, and programs compare that. mkfs.btrfs takes two loop devices with the same
+//! path behind them for one.
 
+use super::reply;
 use super::wire::{self, Agreed, Wishes};
 use crate::limit::within;
+use crate::loop_device::LABEL;
 use crate::sys;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -41,7 +47,7 @@ pub fn connect() -> io::Result<Connection> {
         let device = File::options().read(true).write(true).open(DEVICE)?;
         let number = |number: i64| CString::new(number.to_string()).expect("digits");
         let fd = number(device.as_raw_fd().into());
-        let mode = CString::new(format!("{:o}", wire::FILE_MODE)).expect("digits");
+        let mode = CString::new(format!("{:o}", reply::ROOT_MODE)).expect("digits");
         let user = number(sys::pass::own_user().into());
         let options = [
             (c"source", Some(c"forebay")),
@@ -74,12 +80,15 @@ fn shake_hands(device: &File) -> io::Result<Agreed> {
 }
 
 impl Connection {
-    /// Opens the file, for direct I/O. Somebody has to serve the connection already.
+    /// Opens the file, for direct I/O. Somebody has to serve the connection already. `name` tells
+    /// people whose it is.
     ///
     /// # Errors
     /// The kernel refuses, or nobody serves.
-    pub fn open_file(&self) -> io::Result<File> {
-        let path = format!("/proc/self/fd/{}", self.mount.as_raw_fd());
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        // Two daemons may have volumes of the same name.
+        let name = format!("{LABEL}{name}.{}", std::process::id());
+        let path = format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd());
         within(LIMIT, "open the file on FUSE", move || {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path)?;

@@ -2,6 +2,7 @@
 //! is answered by one write to it. Data goes between the kernel and the engine's buffers without
 //! another copy.
 
+use super::reply;
 use super::wire::{self, Agreed, Call, Fault};
 use crate::frontend::VolumeBytes;
 use crate::frontend::port::{PortAnswer, PortLink, errno};
@@ -193,14 +194,17 @@ impl FusePort {
                 link.submit(tag, request);
             }
             Call::Fallocate { mode, offset, len } => self.zero(link, unique, mode, offset, len),
-            Call::Getattr => self.answer(unique, 0, wire::attr_out(self.bytes.get()).as_bytes()),
+            // Nobody else can reach the directory: no other name is looked up, and its own
+            // attributes are not asked for.
+            Call::Lookup => self.answer(unique, 0, reply::entry(self.bytes.get()).as_bytes()),
+            Call::Getattr => self.answer(unique, 0, reply::attr(self.bytes.get()).as_bytes()),
             Call::Setattr { access, size } => {
                 let refused = access || size.is_some_and(|size| size != self.bytes.get());
                 let error = if refused { libc::EPERM } else { 0 };
-                self.answer(unique, error, wire::attr_out(self.bytes.get()).as_bytes());
+                self.answer(unique, error, reply::attr(self.bytes.get()).as_bytes());
             }
-            Call::Open => self.answer(unique, 0, wire::open_out().as_bytes()),
-            Call::Statfs => self.answer(unique, 0, wire::statfs_out(self.bytes.get()).as_bytes()),
+            Call::Open => self.answer(unique, 0, reply::open().as_bytes()),
+            Call::Statfs => self.answer(unique, 0, reply::statfs(self.bytes.get()).as_bytes()),
             Call::Nothing => self.answer(unique, 0, &[]),
             Call::Silent => {}
             // A second INIT never comes.
@@ -305,7 +309,7 @@ impl FusePort {
             (Some(IoError::Shutdown), _) => {}
             (Some(error), _) => self.answer(unique, errno(error), &[]),
             (None, Work::Read) => self.answer(unique, 0, buf.bytes()),
-            (None, Work::Write { len }) => self.answer(unique, 0, wire::write_out(len).as_bytes()),
+            (None, Work::Write { len }) => self.answer(unique, 0, reply::write(len).as_bytes()),
             (None, Work::Flush | Work::Zero { .. }) => self.answer(unique, 0, &[]),
         }
     }

@@ -9,8 +9,6 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 45;
 /// The oldest minor number that has all that is needed: `FALLOCATE` and longer replies.
 pub const MINOR_MIN: u32 = 23;
-/// The only file.
-pub const ROOT: u64 = 1;
 /// Bytes of a request's header.
 pub const IN_HEADER_BYTES: usize = size_of::<InHeader>();
 /// Bytes of a request's header and the arguments of a read or write.
@@ -21,6 +19,7 @@ pub const ARGS_BYTES_MAX: usize = IN_HEADER_BYTES + size_of::<SetattrIn>();
 /// What a request is, by its number.
 pub mod opcode {
     #![allow(missing_docs)]
+    pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;
@@ -57,8 +56,6 @@ pub mod flag {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Open replies: no page cache between, and writes need no lock of the file.
-pub const OPEN_FLAGS: u32 = 1 | 1 << 6;
 /// The number of the notice that has unanswered requests sent again.
 pub const NOTIFY_RESEND: i32 = 7;
 /// Set in the name of a request that was sent before.
@@ -68,10 +65,6 @@ const SET_MODE: u32 = 1;
 const SET_UID: u32 = 1 << 1;
 const SET_GID: u32 = 1 << 2;
 const SET_SIZE: u32 = 1 << 3;
-/// Seconds for which the kernel may trust the attributes. A size changes seldom, and whoever
-/// changes it tells the loop device.
-const ATTR_SECONDS: u64 = 1;
-
 /// Starts every request.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -165,60 +158,6 @@ pub struct InitOut {
     unused: [u32; 7],
 }
 
-/// A file's attributes.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct AttrOut {
-    valid_seconds: u64,
-    valid_nanoseconds: u32,
-    padding: u32,
-    node: u64,
-    size: u64,
-    sectors: u64,
-    times: [u64; 3],
-    nanoseconds: [u32; 3],
-    mode: u32,
-    links: u32,
-    uid: u32,
-    gid: u32,
-    device: u32,
-    block_bytes: u32,
-    flags: u32,
-}
-
-/// An open file.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct OpenOut {
-    handle: u64,
-    flags: u32,
-    backing: i32,
-}
-
-/// Bytes that were written.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct WriteOut {
-    size: u32,
-    padding: u32,
-}
-
-/// The file system around the file.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct StatfsOut {
-    blocks: u64,
-    free: u64,
-    available: u64,
-    files: u64,
-    files_free: u64,
-    block_bytes: u32,
-    name_bytes: u32,
-    fragment_bytes: u32,
-    padding: u32,
-    spare: [u32; 6],
-}
-
 const _: () = assert!(size_of::<InHeader>() == 40);
 const _: () = assert!(size_of::<OutHeader>() == 16);
 const _: () = assert!(HEAD_BYTES == 80);
@@ -226,14 +165,14 @@ const _: () = assert!(size_of::<FallocateIn>() == 32);
 const _: () = assert!(size_of::<SetattrIn>() == 88);
 const _: () = assert!(size_of::<InitIn>() == 64);
 const _: () = assert!(size_of::<InitOut>() == 64);
-const _: () = assert!(size_of::<AttrOut>() == 104);
-const _: () = assert!(size_of::<StatfsOut>() == 80);
 
 /// What the kernel asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// The first words; the bytes are for [`negotiate`].
     Init,
+    /// Find the file by its name.
+    Lookup,
     /// The file's attributes.
     Getattr,
     /// Change attributes: whether to any but times, and the new size.
@@ -310,6 +249,7 @@ pub fn parse(head: &[u8], len: usize) -> Result<(u64, Call), Fault> {
 fn parse_call(header: &InHeader, args: &[u8], len: usize) -> Option<Call> {
     Some(match header.opcode {
         opcode::INIT => Call::Init,
+        opcode::LOOKUP => Call::Lookup,
         opcode::GETATTR => Call::Getattr,
         opcode::SETATTR => {
             let (set, _) = SetattrIn::read_from_prefix(args).ok()?;
@@ -434,41 +374,4 @@ pub fn out_header(unique: u64, error: i32, len: usize) -> OutHeader {
 /// The notice that has unanswered requests sent again.
 pub fn resend_notice() -> OutHeader {
     OutHeader { len: size_of::<OutHeader>() as u32, error: NOTIFY_RESEND, unique: 0 }
-}
-
-/// The attributes of a file of `bytes`.
-pub fn attr_out(bytes: u64) -> AttrOut {
-    let mut attr = AttrOut::new_zeroed();
-    attr.valid_seconds = ATTR_SECONDS;
-    attr.node = ROOT;
-    attr.size = bytes;
-    attr.sectors = bytes / 512;
-    attr.mode = FILE_MODE;
-    attr.links = 1;
-    attr.block_bytes = 4096;
-    attr
-}
-
-/// A regular file that only its owner may touch.
-pub const FILE_MODE: u32 = libc::S_IFREG | 0o600;
-
-/// The file is open.
-pub fn open_out() -> OpenOut {
-    OpenOut { handle: 0, flags: OPEN_FLAGS, backing: 0 }
-}
-
-/// `size` bytes are written.
-pub fn write_out(size: u32) -> WriteOut {
-    WriteOut { size, padding: 0 }
-}
-
-/// A file system that is full with one file of `bytes`.
-pub fn statfs_out(bytes: u64) -> StatfsOut {
-    let mut stat = StatfsOut::new_zeroed();
-    stat.blocks = bytes.div_ceil(4096);
-    stat.files = 1;
-    stat.block_bytes = 4096;
-    stat.fragment_bytes = 4096;
-    stat.name_bytes = 255;
-    stat
 }

@@ -120,6 +120,25 @@ fn requests_of_a_port_reach_the_volume_and_come_back() {
 }
 
 #[test]
+fn a_name_leads_to_the_file_and_not_to_the_directory() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let volume = rig.add("disk");
+        let (mut kernel, _) = attach(&rig, volume, false);
+        kernel.ask(opcode::LOOKUP, 2, b"forebay:disk\0");
+        let (unique, error, body) = kernel.reply();
+        assert_eq!((unique, error, body.len()), (2, 0, 128));
+        let word = |at: usize| u64::from_ne_bytes(body[at..at + 8].try_into().unwrap());
+        // Node, its size, and a mode of which the kernel remembers the kind.
+        assert_eq!((word(0), word(40), word(48)), (2, 2, ORIGIN_BYTES));
+        let mode = u32::from_ne_bytes(body[100..104].try_into().unwrap());
+        assert_eq!(mode & libc::S_IFMT, libc::S_IFREG);
+        drop(kernel);
+        rig.shard.stop(SECONDS).unwrap();
+    });
+}
+
+#[test]
 fn what_a_port_cannot_do_is_an_error_and_not_the_end() {
     on_both(|backend| {
         let rig = rig(backend);
@@ -141,7 +160,8 @@ fn what_a_port_cannot_do_is_an_error_and_not_the_end() {
         assert_eq!(kernel.reply(), (10, -libc::EOPNOTSUPP, Vec::new()));
         kernel.ask_range(12, libc::FALLOC_FL_ZERO_RANGE, u64::MAX - 511, 1024);
         assert_eq!(kernel.reply(), (12, -libc::EINVAL, Vec::new()));
-        kernel.ask(1, 14, b"name\0");
+        const MKDIR: u32 = 9;
+        kernel.ask(MKDIR, 14, b"\0\0\0\0\0\0\0\0name\0");
         assert_eq!(kernel.reply(), (14, -libc::ENOSYS, Vec::new()));
         kernel.ask(opcode::INTERRUPT, 15, &[0; 8]);
         kernel.ask(opcode::FLUSH, 16, &[0; 24]);
