@@ -16,6 +16,8 @@ struct History {
     flushed: Stamp,
     /// Whether that was in this life.
     reflushed: bool,
+    /// The volume was put on the origin in this life: what it found there may not be durable.
+    adopted: bool,
 }
 
 /// The oracle.
@@ -38,6 +40,7 @@ impl Checker {
             is_touched: vec![false; count as usize],
             flushed: 0,
             reflushed: false,
+            adopted: false,
         };
         Checker {
             histories: sectors.iter().map(history).collect(),
@@ -86,6 +89,11 @@ impl Checker {
         history.reflushed = true;
     }
 
+    /// A volume was put on the origin.
+    pub fn adopted(&mut self, disk: usize) {
+        self.histories[disk].adopted = true;
+    }
+
     /// A read returned these bytes from sector `first` on.
     ///
     /// # Errors
@@ -101,8 +109,13 @@ impl Checker {
         for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR_SIZE)) {
             self.sectors_read += 1;
             let value = value_of(disk, sector, bytes)?;
-            let entry = &mut self.histories[disk].sectors[sector as usize];
-            entry.read(value, invoke, now).map_err(|mut violation| {
+            let history = &mut self.histories[disk];
+            let entry = &mut history.sectors[sector as usize];
+            let result = match history.adopted && !history.reflushed {
+                true => entry.read_unflushed(value, invoke, now),
+                false => entry.read(value, invoke, now),
+            };
+            result.map_err(|mut violation| {
                 violation.text = format!("disk {disk} sector {sector}: {}", violation.text);
                 violation
             })?;
@@ -117,7 +130,7 @@ impl Checker {
             for &sector in &history.touched {
                 history.sectors[sector as usize].crash(crash, history.flushed, history.reflushed);
             }
-            history.reflushed = false;
+            (history.reflushed, history.adopted) = (false, false);
         }
     }
 

@@ -230,6 +230,27 @@ impl Sector {
         }
     }
 
+    /// As [`Sector::read`], where nobody has flushed the origin since a volume was put on it: a
+    /// power cut may bring back whatever else could have been there.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn read_unflushed(
+        &mut self,
+        value: Value,
+        invoke: Stamp,
+        now: Stamp,
+    ) -> Result<(), Violation> {
+        let before = self.base.clone();
+        self.read(value, invoke, now)?;
+        for Candidate { value, .. } in before {
+            if !self.base.iter().any(|other| other.value == value) {
+                self.base.push(Candidate { value, live: false });
+            }
+        }
+        Ok(())
+    }
+
     fn unknown(&self, value: Value) -> Violation {
         let rule = if self.versions.is_empty() { "D" } else { "L" };
         Violation::new(rule, format!("{value:?} cannot be there any more; {}", self.describe()))

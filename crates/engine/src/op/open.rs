@@ -457,7 +457,6 @@ impl Engine {
         if !durable || flushes > 0 {
             return;
         }
-        self.checkpoint.wanted |= self.record_on_one_device();
         let opening = self.opening.take().expect("recovery is under way");
         self.state = State::Serving;
         self.out.push(Effect::Notice(Notice::Opened {

@@ -3,7 +3,7 @@
 //! Where every segment that holds nothing waits for the checkpoints to forget it, there is no room
 //! for the first record: a pool that was killed again and again in such a moment could not be
 //! opened any more. And where the device with the only copy of a record failed while the pool was
-//! opened, the next start would find a gap in the log.
+//! opened, or fails before the first checkpoint, the next start would find a gap in the log.
 
 use crate::engine::Engine;
 use crate::log::Point;
@@ -18,7 +18,7 @@ impl Engine {
     /// Recovery goes on as soon as the log has room and no gap.
     pub(crate) fn recover_room(&mut self) {
         let counted = self.checkpoint.counted;
-        let gap = counted == 0 && self.record_out_of_reach();
+        let gap = counted == 0 && (self.record_out_of_reach() || self.record_on_one_device());
         if !gap && self.room(Point::Dirty, 0, false) {
             return self.recover_tell();
         }
@@ -47,7 +47,7 @@ impl Engine {
 
     /// Whether the failure of one device would leave a gap in the log: some of it was written while
     /// there was only one.
-    pub(crate) fn record_on_one_device(&self) -> bool {
+    fn record_on_one_device(&self) -> bool {
         self.segments.devices.iter().filter(|device| device.healthy).count() > 1
             && self.records_in_order().any(|found| found.header.twin.get() == SEGMENT_NONE)
     }

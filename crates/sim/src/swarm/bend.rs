@@ -16,11 +16,18 @@ pub enum Bend {
     Away,
     /// See [`Params::harm_often`].
     Harm,
+    /// See [`Params::manage`].
+    Admin,
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 4] =
-    [("starve", Bend::Starve), ("brief", Bend::Brief), ("away", Bend::Away), ("harm", Bend::Harm)];
+pub const BENDS: [(&str, Bend); 5] = [
+    ("starve", Bend::Starve),
+    ("brief", Bend::Brief),
+    ("away", Bend::Away),
+    ("harm", Bend::Harm),
+    ("admin", Bend::Admin),
+];
 
 impl Bend {
     /// The bend of this name.
@@ -50,6 +57,7 @@ impl Params {
             Bend::Brief => self.live_briefly(rng),
             Bend::Away => self.come_and_go(rng),
             Bend::Harm => self.harm_often(rng),
+            Bend::Admin => self.manage(rng),
         }
     }
 
@@ -141,6 +149,20 @@ impl Params {
             2 => faults.rot = rng.range(1, 8),
             _ => faults.astray_one_in = rng.log_range(2, 64),
         }
+    }
+
+    /// Short lives in which volumes are switched, drained, taken away, brought back and grown.
+    fn manage(&mut self, rng: &mut Rng) {
+        self.live_briefly(rng);
+        self.requests = rng.log_range(40, 300);
+        if rng.coin() {
+            self.grow(rng);
+        }
+        self.admin.pause_ns = rng.log_range(MILLISECOND, 50 * MILLISECOND);
+        self.think_ns = rng.log_range(MILLISECOND / 10, 10 * MILLISECOND);
+        self.admin.remove = rng.range(1, 10);
+        self.faults = Faults { origin_missing: rng.pick(&[0.0, 0.2]), ..Faults::default() };
+        self.faults.origin_errors = rng.pick(&[0, 0, 1]);
     }
 
     /// Checkpoints of a small pool take long, so that segments which hold nothing wait for them,

@@ -143,13 +143,17 @@ impl World {
                 origin.volume = Some(volume);
                 origin.present = true;
                 origin.resting = false;
+                self.checker.adopted(asked.disk);
                 self.coverage.mark("volumes added");
             }
             Command::RemoveVolume(_) => {
                 self.origins[asked.disk].volume = None;
                 self.coverage.mark("volumes removed");
                 self.check_origin(asked.disk, "was removed")?;
-                self.checker.flushed(asked.disk, asked.invoke);
+                // Nobody can flush an origin that is not there.
+                if self.origins[asked.disk].present {
+                    self.checker.flushed(asked.disk, asked.invoke);
+                }
             }
             Command::SetMode(volume, mode) => {
                 self.coverage.mark("modes switched");
