@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use disk::Disk;
 use packages::{Kernel, Packages};
 use qemu::{Accelerator, Cut, Machine, SERVED, Verdict};
-use scenario::{SCENARIOS, Work};
+use scenario::{SCENARIOS, System, Work};
 use served::Served;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -28,11 +28,12 @@ use std::time::{Duration, Instant};
 /// The unit that runs a scenario in a whole system.
 const GUEST_UNIT: &str = "forebay-scenario.service";
 /// What a whole system would do beside, which takes seconds under software emulation.
-const MASKED: [&str; 12] = [
+const MASKED: [&str; 13] = [
     "modprobe@configfs.service",
     "modprobe@drm.service",
     "modprobe@efi_pstore.service",
     "modprobe@fuse.service",
+    "modprobe@loop.service",
     "systemd-logind.service",
     "getty.target",
     "apt-daily.timer",
@@ -124,7 +125,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let fetched = start.elapsed();
     if arguments.fetch {
-        return root::find_or_make(&cache, &packages, arguments.refresh).map(drop);
+        for system in SCENARIOS.iter().filter_map(|scenario| scenario.system) {
+            root::find_or_make(&cache, &packages, system.suite, arguments.refresh)?;
+        }
+        return Ok(());
     }
     let programs = initramfs::build_programs(&cache.join("programs"))?;
     let built = start.elapsed();
@@ -248,6 +252,13 @@ impl Lab<'_> {
         let all = arguments.only.is_empty();
         let is_wanted = |name: &str| all || arguments.only.iter().any(|only| only == name);
         let mut todo = scenario::plan(&names, arguments.short, is_wanted);
+        todo.retain(|work| {
+            let newer = work.system().and_then(|system| missing::newer_libc(system.libc));
+            if let Some(libc) = &newer {
+                println!("vm: skipped {}: {libc} built what it would run", work.name());
+            }
+            newer.is_none()
+        });
         for kernel in kernels {
             let own = || todo.iter().filter(|work| work.kernel == kernel.name);
             if own().any(|work| work.lives().is_empty()) {
@@ -256,7 +267,8 @@ impl Lab<'_> {
             if !own().any(|work| !work.lives().is_empty()) {
                 continue;
             }
-            match self.initramfs_for_root(kernel, arguments.refresh) {
+            let systems: Vec<System> = own().filter_map(Work::system).collect();
+            match self.initramfs_for_root(kernel, &systems, arguments.refresh) {
                 Err(error) if missing::is_skip(&error) => {
                     println!("vm: skipped a whole system on {}: {error:#}", kernel.name);
                     todo.retain(|it| it.kernel != kernel.name || it.lives().is_empty());
@@ -304,9 +316,11 @@ impl Lab<'_> {
         Ok((passed.into_inner(), failed.into_inner().expect("no panic held it")))
     }
 
-    /// Writes the initramfs that boots a whole system with what is tested, and returns its path.
-    fn initramfs_for_root(&self, kernel: &Kernel, refresh: bool) -> Result<()> {
-        root::find_or_make(self.cache, self.packages, refresh)?;
+    /// Makes these systems, and writes the initramfs that boots one of them with what is tested.
+    fn initramfs_for_root(&self, kernel: &Kernel, systems: &[System], refresh: bool) -> Result<()> {
+        for system in systems {
+            root::find_or_make(self.cache, self.packages, system.suite, refresh)?;
+        }
         let directory = Directory::create(None, "vm-payload")?;
         let payload = directory.path();
         crate::install::put(self.programs, payload)?;
@@ -384,9 +398,11 @@ impl Lab<'_> {
         let name = work.scenarios.first().context("a machine has a scenario")?.name;
         let directory = Directory::create(None, &format!("vm-{name}-{}", kernel.name))?;
         let disks = serve(work.disks(), directory.path())?;
-        let system = work.scenarios.iter().find_map(|scenario| scenario.system);
-        let image = self.cache.join(root::IMAGE);
-        let layer = system.map(|_| root::layer(self.packages, &image, directory.path()));
+        let system = work.system();
+        let layer = system.map(|system| {
+            let image = root::image(self.cache, system.suite);
+            root::layer(self.packages, &image, directory.path())
+        });
         let layer = layer.transpose()?;
         let served = match work.scenarios.iter().any(|scenario| scenario.served) {
             true => Some(Served::start(SERVED, kernel.name, self.own_programs()?)?),

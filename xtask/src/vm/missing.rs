@@ -1,6 +1,6 @@
 //! What this machine lacks, so that scenarios cannot run though nothing is wrong with them.
 
-use crate::command::exists;
+use crate::command::{exists, output};
 use anyhow::Result;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -65,6 +65,21 @@ pub fn need_mounts() -> Result<()> {
     Err(Missing::Right(text.to_string()).into())
 }
 
+/// The glibc of this machine, if it is newer than this one: what is linked to it may not run with
+/// the older. Where it cannot be asked it counts as old enough.
+pub fn newer_libc(than: (u32, u32)) -> Option<String> {
+    let text = output(Command::new("getconf").arg("GNU_LIBC_VERSION")).ok()?;
+    is_newer(&text, than).then(|| text.trim().to_string())
+}
+
+/// Whether `glibc 2.36` is newer.
+fn is_newer(version: &str, than: (u32, u32)) -> bool {
+    let numbers = version.rsplit(' ').next().and_then(|word| word.trim().split_once('.'));
+    let parsed =
+        numbers.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    parsed.is_some_and(|version: (u32, u32)| version > than)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +93,12 @@ mod tests {
         let program = need(&[("forebay-no-such-program", "nothing")]).unwrap_err();
         assert_eq!(program.to_string(), "forebay-no-such-program is missing: install nothing");
         assert!(need(&[("cargo", "cargo")]).is_ok());
+    }
+
+    #[test]
+    fn a_newer_glibc_is_known() {
+        assert!(is_newer("glibc 2.41\n", (2, 36)));
+        assert!(!is_newer("glibc 2.36\n", (2, 36)));
+        assert!(!is_newer("", (2, 36)));
     }
 }

@@ -2,7 +2,7 @@
 //! installed, and kept in the cache folder. A guest works on a layer over it.
 
 use super::missing::{need, need_mounts};
-use super::packages::{Apt, Packages, SUITE, remake, unpack};
+use super::packages::{Apt, Packages, remake, unpack};
 use crate::command::run;
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -17,20 +17,23 @@ const INCLUDED: &str = "systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,mount,util
 const LEFT_OUT: [&str; 4] =
     ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*"];
 const IMAGE_MIB: u32 = 640;
-/// The image's name in the cache folder.
-pub const IMAGE: &str = "root.ext4";
 
-/// The image in the cache folder, made if it is not there.
+/// Where the image of a release is in the cache folder.
+pub fn image(cache: &Path, suite: &str) -> PathBuf {
+    cache.join(format!("root-{suite}.ext4"))
+}
+
+/// The image of a release in the cache folder, made if it is not there.
 ///
 /// # Errors
 /// It cannot be made: what is missing on this machine is named.
-pub fn find_or_make(cache: &Path, packages: &Packages, refresh: bool) -> Result<PathBuf> {
-    let wanted = format!("{SUITE} {INCLUDED} {} {IMAGE_MIB}\n", LEFT_OUT.join(" "));
-    let (image, mark) = (cache.join(IMAGE), cache.join("root-complete"));
+pub fn find_or_make(cache: &Path, packages: &Packages, suite: &str, refresh: bool) -> Result<()> {
+    let wanted = format!("{suite} {INCLUDED} {} {IMAGE_MIB}\n", LEFT_OUT.join(" "));
+    let (image, mark) = (image(cache, suite), cache.join(format!("root-{suite}-complete")));
     let complete = fs::read_to_string(&mark).is_ok_and(|found| found == wanted) && image.exists();
     if refresh || !complete {
         let _ = fs::remove_file(&mark);
-        make(cache, packages, &image).with_context(|| {
+        make(cache, packages, suite, &image).with_context(|| {
             format!(
                 "make a Debian system in {}: it takes perl, apt and dpkg of this machine, a \
                  network, and root or user namespaces",
@@ -39,10 +42,10 @@ pub fn find_or_make(cache: &Path, packages: &Packages, refresh: bool) -> Result<
         })?;
         fs::write(&mark, wanted)?;
     }
-    Ok(image)
+    Ok(())
 }
 
-fn make(cache: &Path, packages: &Packages, image: &Path) -> Result<()> {
+fn make(cache: &Path, packages: &Packages, suite: &str, image: &Path) -> Result<()> {
     need(&[("perl", "perl")])?;
     need_mounts()?;
     let apt = Apt::set_up(cache)?;
@@ -59,7 +62,7 @@ fn make(cache: &Path, packages: &Packages, image: &Path) -> Result<()> {
     for path in LEFT_OUT {
         debian.arg(format!("--dpkgopt=path-exclude={path}"));
     }
-    debian.args([SUITE]).arg(&archive).arg(apt.source(SUITE)?);
+    debian.arg(suite).arg(&archive).arg(apt.source(suite)?);
     run(debian.env_remove("APT_CONFIG").env("LC_ALL", "C"))?;
     let partial = image.with_extension("partial");
     let mut format = packages.program_with("usr/sbin/mke2fs", &makers);

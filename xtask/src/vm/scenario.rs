@@ -1,6 +1,7 @@
 //! The scenarios: what each needs, and the function that runs in the guest.
 
 use super::guest::{self, Guest};
+use super::packages::SUITE;
 use anyhow::Result;
 
 /// A named test in a virtual machine.
@@ -29,6 +30,10 @@ pub struct Scenario {
 /// A machine that ends in order and starts again.
 #[derive(Clone, Copy)]
 pub struct System {
+    /// The release of Debian.
+    pub suite: &'static str,
+    /// The version of its glibc: programs that were linked to a newer one may not run.
+    pub libc: (u32, u32),
     /// What happens in each of its lives.
     pub lives: &'static [&'static str],
     /// The same in the short run.
@@ -79,10 +84,14 @@ impl Work {
         self.cuts() + (self.lives().len() as u64).max(1)
     }
 
+    /// The whole system that it boots, if it does.
+    pub fn system(&self) -> Option<System> {
+        self.scenarios.iter().find_map(|scenario| scenario.system)
+    }
+
     /// What happens in each life of a whole system, or nothing.
     pub fn lives(&self) -> &'static [&'static str] {
-        let system = self.scenarios.iter().find_map(|scenario| scenario.system);
-        system.map_or(&[], |system| if self.short { system.lives_short } else { system.lives })
+        self.system().map_or(&[], |it| if self.short { it.lives_short } else { it.lives })
     }
 }
 
@@ -96,6 +105,7 @@ const SHORT: &[(&str, &[&str])] = &[
     ("6.12", &["systemd"]),
     ("newest", &["ublk-missing", "ublk-port", "ublk-user", "ublk-replaced", "nbd", "vhost-user"]),
     ("6.12", &["ublk-killed", "nbd-kernel"]),
+    ("newest", &["systemd-252"]),
     ("newest", &["power-cut"]),
     ("6.12", &["power-cut-xfs"]),
     ("newest", &["power-cut-ublk"]),
@@ -142,8 +152,25 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_seconds: 300,
         disks: &[("pool", 64), ("origin", 96), ("second", 64), ("plain", 64)],
         system: Some(System {
+            suite: SUITE,
+            libc: (2, 41),
             lives: &["make", "compare", "boot", "without-the-cache", "with-it-again"],
             lives_short: &["make", "boot", "without-the-cache"],
+            absent: ("pool", "without-the-cache"),
+        }),
+        run: guest::systemd::run_scenario,
+        ..USUALLY
+    },
+    Scenario {
+        name: "systemd-252",
+        about: "the same with the systemd of Debian 12, older than all that knows ublk",
+        limit_seconds: 300,
+        disks: &[("pool", 64), ("origin", 96), ("second", 64), ("plain", 64)],
+        system: Some(System {
+            suite: "bookworm",
+            libc: (2, 36),
+            lives: &["make", "boot", "without-the-cache", "with-it-again"],
+            lives_short: &["make", "boot"],
             absent: ("pool", "without-the-cache"),
         }),
         run: guest::systemd::run_scenario,

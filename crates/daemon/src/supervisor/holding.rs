@@ -35,6 +35,8 @@ pub fn run_holder(socket: &Path) -> anyhow::Result<()> {
         socket.display()
     );
     let _ = fs::remove_file(socket);
+    // It was started as /proc/self/exe, which would be its name in lists of processes.
+    let _ = fs::write("/proc/self/comm", "forebayd-hold");
     let listener =
         UnixListener::bind(socket).with_context(|| format!("listen on {}", socket.display()))?;
     let held = hold::serve(&listener);
