@@ -304,6 +304,13 @@ impl Volume {
         self.offline.is_some() || self.synced_seq >= seq.min(self.filled_seq)
     }
 
+    /// Dirty blocks of which nobody knows when they go home: those that cannot be read, or all
+    /// while the origin is not there.
+    pub fn stuck(&self) -> u64 {
+        let dirty = self.dirty.len();
+        if self.offline.is_some() { dirty } else { dirty.min(self.unreadable.len() as u64) }
+    }
+
     /// Whether it is offline for a moment only: its origin is tried again.
     pub fn retries(&self) -> bool {
         self.online_at.is_some()

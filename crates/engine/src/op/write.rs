@@ -289,18 +289,23 @@ impl Engine {
         true
     }
 
-    /// Whether an origin did not take dirty blocks home lately.
+    /// Whether an origin did not take dirty blocks home lately, or is not there to take them.
     pub(crate) fn origins_fail(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| !volume.quarantine.is_empty())
+        let fails = |v: &Volume| !v.quarantine.is_empty() || v.stuck() > 0;
+        self.volumes.iter().flatten().any(|volume| fails(volume))
     }
 
-    /// Share of the slots that dirty blocks take, 0 to 1. Those that cannot be read do not count:
-    /// nobody may wait for them to go home.
+    /// Share of the slots that dirty blocks take, 0 to 1. Those that are stuck, and their slots, do
+    /// not count: nobody may wait for them to go home.
     pub(crate) fn dirty_share(&self) -> f64 {
-        let counted = |v: &Volume| v.dirty.len().saturating_sub(v.unreadable.len() as u64);
-        let dirty: u64 = self.volumes.iter().flatten().map(|v| counted(v)).sum();
         let copies = self.segments.devices.iter().filter(|d| d.healthy).count().clamp(1, 2) as u64;
-        (dirty * copies) as f64 / self.segments.slots().max(1) as f64
+        let (mut dirty, mut stuck) = (0, 0);
+        for volume in self.volumes.iter().flatten() {
+            dirty += volume.dirty.len() * copies;
+            stuck += volume.stuck() * copies;
+        }
+        let slots = self.segments.slots() as u64;
+        (dirty - stuck) as f64 / slots.saturating_sub(stuck).max(1) as f64
     }
 
     /// Appends what is left of a write. Whether all of it found room.
