@@ -396,6 +396,26 @@ fn a_client_that_does_not_read_its_answers_holds_up_only_itself() {
 }
 
 #[test]
+fn a_client_that_does_not_read_its_answers_does_not_hold_up_the_stop_for_long() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        rig.add("disk");
+        let mut slow = Client::connect(&rig.listen(), "disk");
+        let requests: Vec<u8> = (0..100).flat_map(|n| head(0, n, 0, 1 << 20)).collect();
+        slow.0.write_all(&requests).unwrap();
+        assert_eq!(slow.reply().0, 0);
+        let start = std::time::Instant::now();
+        rig.shard.stop(SECONDS).unwrap();
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(6), "the stop took {waited:?}");
+        // What fits into its socket is there for it, and then the end.
+        let mut rest = Vec::new();
+        let _ = slow.0.read_to_end(&mut rest);
+        assert!(rest.len() < 100 << 20, "it had not read {} bytes", rest.len());
+    });
+}
+
+#[test]
 fn tcp_clients_are_served_and_a_listener_can_be_closed() {
     on_both(|backend| {
         let rig = rig(backend);
