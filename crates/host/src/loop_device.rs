@@ -16,7 +16,7 @@ const TRIES_MAX: u32 = 16;
 /// Where free devices are asked for.
 pub const CONTROL: &str = "/dev/loop-control";
 /// What the label of each of our devices starts with, before the name of its volume.
-pub const LABEL: &str = "forebay:";
+const LABEL: &str = "forebay:";
 /// Most bytes of a label.
 const LABEL_BYTES: usize = 63;
 
@@ -47,6 +47,11 @@ fn open(number: u32) -> io::Result<File> {
     File::options().read(true).write(true).open(path(number))
 }
 
+/// What tells people that a device, or the file behind it, is of the volume with this name.
+pub(crate) fn label(name: &str) -> String {
+    format!("{LABEL}{name}")
+}
+
 impl LoopDevice {
     /// Puts a file behind a free loop device, with direct I/O. `name` tells people whose it is.
     ///
@@ -55,7 +60,7 @@ impl LoopDevice {
     pub fn attach(file: File, block_bytes: u32, name: &str) -> io::Result<LoopDevice> {
         let mut info = LoopInfo::empty();
         info.flags = ioctl::LOOP_DIRECT_IO;
-        let label = format!("{LABEL}{name}");
+        let label = label(name);
         let len = label.len().min(LABEL_BYTES);
         info.file_name[..len].copy_from_slice(&label.as_bytes()[..len]);
         within(LIMIT, "make a loop device", move || {

@@ -230,3 +230,19 @@ fn damage_in_a_life_voids_its_flushes_but_not_those_before() {
     assert_eq!(sector.clone().read(Value::Data(1), 9, 9), Ok(()));
     assert_eq!(sector.clone().read(Value::Data(2), 9, 9), Ok(()));
 }
+
+#[test]
+fn what_is_read_on_an_origin_that_nobody_flushed_is_not_settled() {
+    let write = WriteSpec { id: 1, zero: false, optional: false, fua: false };
+    let mut killed = Sector::default();
+    killed.begin(write, 1, 0, 0);
+    killed.crash(Crash::Kill, 0, false);
+    let mut settled = killed.clone();
+    assert_eq!(settled.read(Value::Data(1), 2, 3), Ok(()));
+    settled.crash(Crash::Cut, 0, false);
+    assert!(settled.read(Value::Data(0), 4, 5).is_err());
+    assert_eq!(killed.read_unflushed(Value::Data(1), 2, 3), Ok(()));
+    assert!(killed.clone().read(Value::Data(0), 4, 5).is_err(), "not without a power cut");
+    killed.crash(Crash::Cut, 0, false);
+    assert_eq!(killed.read(Value::Data(0), 4, 5), Ok(()));
+}

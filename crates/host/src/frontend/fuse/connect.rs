@@ -9,7 +9,7 @@
 use super::reply;
 use super::wire::{self, Agreed, Wishes};
 use crate::limit::within;
-use crate::loop_device::LABEL;
+use crate::loop_device::label;
 use crate::sys;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -87,7 +87,7 @@ impl Connection {
     /// The kernel refuses, or nobody serves.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         // Two daemons may have volumes of the same name.
-        let name = format!("{LABEL}{name}.{}", std::process::id());
+        let name = format!("{}.{}", label(name), std::process::id());
         let path = format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd());
         within(LIMIT, "open the file on FUSE", move || {
             let mut options = OpenOptions::new();
