@@ -47,7 +47,8 @@ pub struct Segment {
     pub end: u32,
     /// Blocks of records that are durable, from the start.
     pub durable_end: u32,
-    /// Records under way.
+    /// Records under way, and copies of records: a record is under way until all of its copies are
+    /// written or lost.
     pub inflight: u32,
     /// Reads under way; it is not used again before they end.
     pub pins: u32,
@@ -176,6 +177,12 @@ impl Segments {
     /// Whether the device of a segment works.
     pub fn healthy(&self, segment: SegmentId) -> bool {
         self.devices[usize::from(self.device_of(segment).0)].healthy
+    }
+
+    /// The segments that hold what is written to this one: itself and its second copy.
+    pub fn copies(&self, segment: SegmentId) -> impl Iterator<Item = SegmentId> + Clone + use<> {
+        let twin = self.table[segment as usize].twin;
+        std::iter::once(segment).chain((twin != SEGMENT_NONE).then_some(twin))
     }
 
     /// Free segments on working devices.

@@ -2,10 +2,10 @@
 
 use crate::engine::{Engine, State};
 use crate::event::*;
+use crate::limits::SEGMENTS_FOR_ENTRIES;
+use crate::log::Point;
 use crate::op::Op;
 use crate::op::superblock::Then;
-use crate::segment::SegmentId;
-use forebay_format::SEGMENT_NONE;
 
 impl Engine {
     /// A cache device does not work any more.
@@ -18,15 +18,7 @@ impl Engine {
         self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
         if self.segments.devices.iter().any(|device| device.healthy) {
             for point in crate::log::POINTS {
-                let copies_there = |s: SegmentId| {
-                    let twin = self.segments.table[s as usize].twin;
-                    self.segments.healthy(s)
-                        && (twin == SEGMENT_NONE || self.segments.healthy(twin))
-                };
-                if self.log.open[point as usize].is_some_and(|s| !copies_there(s)) {
-                    self.send(point);
-                    self.seal(point);
-                }
+                self.leave_open(point);
             }
             if self.state != State::Opening {
                 self.superblock_write(Then::Away(1));
@@ -36,6 +28,19 @@ impl Engine {
             return;
         }
         self.die();
+    }
+
+    /// What is written from now on goes to a segment of which all copies are on working devices. In
+    /// the last room of the log it goes on where one copy is: what makes room needs room.
+    fn leave_open(&mut self, point: Point) {
+        let Some(open) = self.log.open[point as usize] else { return };
+        let copies = self.segments.copies(open);
+        let working = copies.clone().filter(|&copy| self.segments.healthy(copy)).count();
+        let last = working > 0 && !self.may_open(point, SEGMENTS_FOR_ENTRIES);
+        if working < copies.count() && !last {
+            self.send(point);
+            self.seal(point);
+        }
     }
 
     /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten;

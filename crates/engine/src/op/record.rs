@@ -181,24 +181,25 @@ impl Engine {
         );
         let blocks = 1 + gather.payload;
         gather.buf.set_len(blocks as usize * BLOCK_SIZE);
-        let slot = self.segments.slot(gather.segment, gather.offset);
         let segment = &mut self.segments.table[gather.segment as usize];
         segment.end = gather.offset + blocks;
         segment.inflight += 1;
         segment.last_seq = seq;
-        let twin = segment.twin;
         if point != Point::Dirty {
             self.note_filled(&gather.entries, seq);
         }
-        let mut writes = 1;
-        if twin != SEGMENT_NONE {
-            self.segments.table[twin as usize].inflight += 1;
-            writes += 1;
+        let working = |&copy: &SegmentId| self.segments.healthy(copy);
+        let mut copies = self.segments.copies(gather.segment).filter(working);
+        let first = copies.next().unwrap_or(gather.segment);
+        let second = copies.next();
+        for copy in second.into_iter().chain([first]) {
+            self.segments.table[copy as usize].inflight += 1;
+        }
+        if let Some(second) = second {
             let mut copy = self.pool.take(gather.buf.len());
             copy.bytes_mut().copy_from_slice(gather.buf.bytes());
-            let to = self.segments.slot(twin, gather.offset);
             self.stats.mirror_bytes += copy.len() as u64;
-            self.write_copy(seq, twin, to, copy, 0);
+            self.write_copy(seq, second, gather.offset, copy, 0);
         }
         self.stats.records += 1;
         self.stats.header_bytes += BLOCK_SIZE as u64;
@@ -206,10 +207,10 @@ impl Engine {
             seq,
             dseq,
             segment: gather.segment,
-            payload_slot: slot + 1,
+            payload_slot: self.segments.slot(gather.segment, gather.offset + 1),
             payload: gather.payload,
             since: self.now,
-            writes,
+            writes: 1 + u8::from(second.is_some()),
             copies: 0,
             waiters: gather.waiters,
             readers: Vec::new(),
@@ -219,7 +220,7 @@ impl Engine {
             Point::Dirty => self.log.sent_dirty.push_back(sent),
             _ => self.log.sent_clean.push(sent),
         }
-        self.write_copy(seq, gather.segment, slot, gather.buf, 0);
+        self.write_copy(seq, first, gather.offset, gather.buf, 0);
         gather.entries.clear();
         self.log.spare_entries.push(gather.entries);
         true
@@ -255,8 +256,9 @@ impl Engine {
         }
     }
 
-    fn write_copy(&mut self, seq: u64, segment: SegmentId, slot: Slot, buf: Buf, tries: u8) {
-        let (device, offset) = self.segments.locate(slot);
+    /// `offset` is the block in the segment.
+    fn write_copy(&mut self, seq: u64, segment: SegmentId, offset: u32, buf: Buf, tries: u8) {
+        let (device, offset) = self.segments.locate(self.segments.slot(segment, offset));
         let op = self.op(Op::Record { seq, segment, tries });
         self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
     }
@@ -282,8 +284,7 @@ impl Engine {
             if tries + 1 < CACHE_WRITE_TRIES {
                 let sent = self.log.sent(seq).expect("under way");
                 let offset = sent.payload_slot - 1 - sent.segment * self.segments.blocks;
-                let slot = self.segments.slot(segment, offset);
-                return self.write_copy(seq, segment, slot, buf, tries + 1);
+                return self.write_copy(seq, segment, offset, buf, tries + 1);
             }
             let device = self.segments.device_of(segment);
             self.device_failed(device, "a write failed");
@@ -293,6 +294,7 @@ impl Engine {
         sent.writes -= 1;
         sent.copies += u8::from(result.is_ok());
         if sent.writes == 0 {
+            self.segments.table[sent.segment as usize].inflight -= 1;
             let took = self.now - sent.since;
             sent.done = true;
             let readers = std::mem::take(&mut sent.readers);
