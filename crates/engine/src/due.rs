@@ -76,9 +76,7 @@ impl Engine {
                 at(self.writeback.over_since().map_or(0, |since| since + idle / 4 + 1));
             }
         }
-        if self.checkpoint.wants_synced().is_some() {
-            at(self.synced_at + 1_000_000);
-        }
+        self.sync_due_checkpoint().into_iter().for_each(&mut at);
         if self.checkpoint_retries() {
             at(self.checkpoint.tried_at + 1_000_001);
         }

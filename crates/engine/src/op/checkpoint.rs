@@ -7,7 +7,7 @@
 
 use crate::Mutant;
 use crate::buf::Buf;
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
@@ -45,6 +45,8 @@ struct Run {
     writes: usize,
     failed: bool,
     phase: Phase,
+    /// Somebody asked for it: it is not only due.
+    asked: bool,
     end_seq: u64,
     end_dseq: u64,
 }
@@ -124,6 +126,13 @@ impl Engine {
             })
     }
 
+    /// Whether somebody waits for the checkpoint that is being written, or for the room that it
+    /// makes.
+    pub(crate) fn checkpoint_urgent(&self) -> bool {
+        let asked = self.checkpoint.run.as_ref().is_some_and(|run| run.asked);
+        asked || self.checkpoint.wanted || self.state != State::Serving || self.checkpoint_starved()
+    }
+
     /// Whether a checkpoint that is needed waits for its time to try again.
     pub(crate) fn checkpoint_retries(&self) -> bool {
         !self.checkpoint.running() && self.checkpoint_starved()
@@ -153,6 +162,7 @@ impl Engine {
             writes: 0,
             failed: false,
             phase: Phase::Scan,
+            asked: self.checkpoint.wanted,
             end_seq: 0,
             end_dseq: 0,
         };

@@ -36,13 +36,8 @@ impl Engine {
         let full =
             self.volumes.iter().flatten().any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
         let due = self.now >= self.sync_due();
-        let needed = self
-            .checkpoint
-            .wants_synced()
-            .is_some_and(|seq| self.volumes.iter().flatten().any(|v| !v.trusts(seq)));
-        // A FLUSH that failed is not asked for again at once.
-        let rested = self.now - self.synced_at >= self.tuning.sync_interval_ns.min(1_000_000);
-        if (wanted && (due || full) && self.room_for_entries()) || (needed && rested) {
+        let needed = self.sync_due_checkpoint().is_some_and(|due| self.now >= due);
+        if (wanted && (due || full) && self.room_for_entries()) || needed {
             self.sync_begin();
         }
     }
@@ -51,13 +46,32 @@ impl Engine {
     /// origins have just been flushed, and one more FLUSH in between would cost a disk that sorts
     /// the slice's writes much. And FLUSHes that take long are made less often.
     pub(crate) fn sync_due(&self) -> Time {
-        let most = self.tuning.sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX);
-        let took = self.volumes.iter().flatten().map(|volume| volume.flush.took_ns).max();
         let interval = match self.writeback.busy() {
-            true => most,
-            false => took.unwrap_or(0).saturating_mul(SYNC_REST).min(most),
+            true => self.sync_interval_max(),
+            false => self.sync_rest(),
         };
         self.synced_at.saturating_add(interval.max(self.tuning.sync_interval_ns))
+    }
+
+    /// When the sync point is due that the checkpoint waits for, if it waits for one. A FLUSH that
+    /// failed is not asked for again at once, and FLUSHes that take long not before their time,
+    /// unless somebody waits for the checkpoint.
+    pub(crate) fn sync_due_checkpoint(&self) -> Option<Time> {
+        let seq = self.checkpoint.wants_synced()?;
+        self.volumes.iter().flatten().find(|volume| !volume.trusts(seq))?;
+        let rest = if self.checkpoint_urgent() { 0 } else { self.sync_rest() };
+        let retry = self.tuning.sync_interval_ns.min(1_000_000);
+        Some(self.synced_at.saturating_add(rest.max(retry)))
+    }
+
+    /// How long the origins rest from one sync point to the next.
+    fn sync_rest(&self) -> Time {
+        let took = self.volumes.iter().flatten().map(|volume| volume.flush.took_ns).max();
+        took.unwrap_or(0).saturating_mul(SYNC_REST).min(self.sync_interval_max())
+    }
+
+    fn sync_interval_max(&self) -> Time {
+        self.tuning.sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX)
     }
 
     pub(crate) fn sync_begin(&mut self) {
