@@ -242,9 +242,10 @@ impl Engine {
         self.sync_more();
         self.writeback_more();
         self.reclaim_more();
+        // A volume leaves between two checkpoints: it goes before the next one.
+        self.tasks_more();
         self.checkpoint_more();
         self.superblock_more();
-        self.tasks_more();
     }
 
     /// Lets those go on that waited for something that may have happened.

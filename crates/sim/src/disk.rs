@@ -90,6 +90,8 @@ pub struct Disk {
     pub faults: Vec<Fault>,
     /// So many of the next reads fail, now and then one.
     pub reads_fail_first: u64,
+    /// After so many that do not.
+    pub reads_fail_after: u64,
     /// What a failed flush does.
     pub flush_loss: FlushLoss,
     /// From this time on every I/O fails.
@@ -110,6 +112,7 @@ impl Disk {
             unreadable: BTreeSet::new(),
             faults: Vec::new(),
             reads_fail_first: 0,
+            reads_fail_after: 0,
             flush_loss: FlushLoss::Nothing,
             dead_from: Time::MAX,
             volatile,
@@ -200,6 +203,9 @@ impl Disk {
         if failed && kind == IoKind::Read && self.reads_fail_first > 0 {
             self.reads_fail_first -= 1;
         }
+        if kind == IoKind::Read {
+            self.reads_fail_after = self.reads_fail_after.saturating_sub(1);
+        }
         let sectors = entry.first..entry.end;
         let result = if failed { Err(IoError::Io) } else { Ok(()) };
         let buf = match std::mem::replace(&mut entry.io, Io::Flush) {
@@ -242,7 +248,8 @@ impl Disk {
         if kind == IoKind::Read && self.unreadable.range(first..end).next().is_some() {
             return true;
         }
-        if kind == IoKind::Read && self.reads_fail_first > 0 && rng.one_in(4) {
+        let may_fail = self.reads_fail_first > 0 && self.reads_fail_after == 0;
+        if kind == IoKind::Read && may_fail && rng.one_in(4) {
             return true;
         }
         let hit = |fault: &Fault, rng: &mut Rng| {

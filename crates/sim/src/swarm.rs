@@ -75,6 +75,8 @@ pub struct Faults {
     pub origin_errors: u64,
     /// Errors of cache devices when they are read, per life.
     pub cache_read_errors: u64,
+    /// Those during a start come anywhere in so many reads, not with the first ones; 0 for these.
+    pub start_reads: u64,
     /// Errors of cache devices when they are written or flushed, per life.
     pub cache_write_errors: u64,
     /// Share of errors that last until the end of the life.

@@ -15,6 +15,7 @@ use crate::op::Op;
 use crate::op::flush::FlushFor;
 use crate::op::superblock::{NewCheckpoint, Then};
 use crate::segment::Use;
+use crate::volume::{Task, Volume};
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -117,20 +118,30 @@ impl Engine {
             / BLOCK_SIZE as u64
     }
 
-    /// Emptied segments may wait for the checkpoints to forget them.
+    /// Emptied segments wait for the checkpoints to forget them, and room is short.
     fn checkpoint_starved(&self) -> bool {
-        self.segments.free_pairs() <= SEGMENTS_FOR_FILLS + 2
-            && self.segments.emptied.iter().any(|&id| {
-                let segment = &self.segments.table[id as usize];
-                segment.dirty_class && segment.last_seq > self.sb.previous_seq()
-            })
+        self.segments.free_pairs() <= SEGMENTS_FOR_FILLS + 2 && self.emptied_in_log()
     }
 
-    /// Whether somebody waits for the checkpoint that is being written, or for the room that it
-    /// makes.
+    /// Whether emptied segments wait for the checkpoints to forget them.
+    fn emptied_in_log(&self) -> bool {
+        self.segments.emptied.iter().any(|&id| {
+            let segment = &self.segments.table[id as usize];
+            segment.dirty_class && segment.last_seq > self.sb.previous_seq()
+        })
+    }
+
+    /// Whether somebody waits for the checkpoint that is being written: for its end, or for room
+    /// that it makes.
     pub(crate) fn checkpoint_urgent(&self) -> bool {
         let asked = self.checkpoint.run.as_ref().is_some_and(|run| run.asked);
-        asked || self.checkpoint.wanted || self.state != State::Serving || self.checkpoint_starved()
+        let leaves = |v: &Volume| matches!(v.task, Some(Task::Remove(_))) && v.dirty.is_empty();
+        asked
+            || self.checkpoint.wanted
+            || self.state != State::Serving
+            || self.volumes.iter().flatten().any(|v| leaves(v))
+            || self.checkpoint_starved()
+            || (self.segments.free_pairs() < self.free_wanted() && self.emptied_in_log())
     }
 
     /// Whether a checkpoint that is needed waits for its time to try again.
@@ -424,9 +435,7 @@ impl Engine {
         if self.run().failed {
             return self.checkpoint_over();
         }
-        let trusted = |v: &crate::volume::Volume| {
-            v.trusts(end_seq) && v.synced_dseq <= self.log.completed_dseq
-        };
+        let trusted = |v: &Volume| v.trusts(end_seq) && v.synced_dseq <= self.log.completed_dseq;
         let settled = self.volumes.iter().flatten().all(|v| trusted(v))
             && self.log.completed_dseq >= end_dseq
             && self.log.sent_clean.iter().all(|sent| sent.seq > end_seq);

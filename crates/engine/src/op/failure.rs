@@ -6,6 +6,7 @@ use crate::limits::SEGMENTS_FOR_ENTRIES;
 use crate::log::Point;
 use crate::op::Op;
 use crate::op::superblock::Then;
+use crate::segment::SegmentId;
 
 impl Engine {
     /// A cache device does not work any more.
@@ -18,7 +19,10 @@ impl Engine {
         self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
         if self.segments.devices.iter().any(|device| device.healthy) {
             for point in crate::log::POINTS {
-                self.leave_open(point);
+                if self.log.open[point as usize].is_some_and(|open| self.leaves(point, open)) {
+                    self.send(point);
+                    self.seal(point);
+                }
             }
             if self.state != State::Opening {
                 self.superblock_write(Then::Away(1));
@@ -30,17 +34,13 @@ impl Engine {
         self.die();
     }
 
-    /// What is written from now on goes to a segment of which all copies are on working devices. In
-    /// the last room of the log it goes on where one copy is: what makes room needs room.
-    fn leave_open(&mut self, point: Point) {
-        let Some(open) = self.log.open[point as usize] else { return };
+    /// Whether a write point opens another segment although there is room in the one it has: some
+    /// copy of that is on a device that failed. In the last room of the log it goes on with the
+    /// copy that is left: what makes room needs room.
+    pub(crate) fn leaves(&self, point: Point, open: SegmentId) -> bool {
         let copies = self.segments.copies(open);
         let working = copies.clone().filter(|&copy| self.segments.healthy(copy)).count();
-        let last = working > 0 && !self.may_open(point, SEGMENTS_FOR_ENTRIES);
-        if working < copies.count() && !last {
-            self.send(point);
-            self.seal(point);
-        }
+        working < copies.count() && (working == 0 || self.may_open(point, SEGMENTS_FOR_ENTRIES))
     }
 
     /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten;

@@ -86,6 +86,8 @@ pub(crate) struct Opening {
     pub(crate) plan: Plan,
     pub(crate) repairs: VecDeque<Repair>,
     pub(crate) repairing: usize,
+    /// Some record could not get its second copy back.
+    pub(crate) unrepaired: bool,
     pub(crate) seq_max: u64,
     distrust_epoch: u64,
     pub(crate) summary: Summary,
@@ -135,6 +137,7 @@ impl Engine {
             plan: Plan::default(),
             repairs: VecDeque::new(),
             repairing: 0,
+            unrepaired: false,
             seq_max: 0,
             distrust_epoch: settings.distrust_epoch,
             summary: Summary::default(),

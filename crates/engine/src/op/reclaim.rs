@@ -67,7 +67,7 @@ impl Engine {
         self.sb.previous_seq()
     }
 
-    fn free_wanted(&self) -> usize {
+    pub(crate) fn free_wanted(&self) -> usize {
         (self.segments.table.len() / 32).clamp(SEGMENTS_FOR_FILLS + 2, 64)
     }
 

@@ -8,6 +8,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::REPAIRS_MAX;
+use crate::log::Point;
 use crate::op::Op;
 use crate::op::replay::Found;
 use crate::op::survey::bad_payload;
@@ -78,12 +79,25 @@ impl Engine {
             return;
         }
         self.pool.give(buf);
-        if repair.written && result.is_err() {
-            self.device_failed(device, "a write failed");
+        match repair.written {
+            true if result.is_err() => self.device_failed(device, "a write failed"),
+            true => {}
+            false => self.repair_missed(repair),
         }
         if self.opening.is_some() && !self.dead {
             self.open_mut().repairing -= 1;
             self.repair_more();
+        }
+    }
+
+    /// A record stays with one copy. Nothing may follow it in the other, where no start would look
+    /// behind the gap, and no start may need it: checkpoints come first.
+    fn repair_missed(&mut self, repair: Repair) {
+        let Some(opening) = &mut self.opening else { return };
+        opening.unrepaired = true;
+        let open = self.log.open[Point::Dirty as usize];
+        if open.is_some_and(|open| self.segments.copies(open).any(|copy| copy == repair.to)) {
+            self.seal(Point::Dirty);
         }
     }
 }

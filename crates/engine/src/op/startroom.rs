@@ -18,7 +18,9 @@ impl Engine {
     /// Recovery goes on as soon as the log has room and no gap.
     pub(crate) fn recover_room(&mut self) {
         let counted = self.checkpoint.counted;
-        let gap = counted == 0 && (self.record_out_of_reach() || self.record_on_one_device());
+        let unrepaired = self.open_mut().unrepaired;
+        let gap = unrepaired || self.record_out_of_reach() || self.record_on_one_device();
+        let gap = gap && counted == 0;
         if !gap && self.room(Point::Dirty, 0, false) {
             return self.recover_tell();
         }

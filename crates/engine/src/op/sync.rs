@@ -147,8 +147,11 @@ impl Engine {
             self.ram.remove_range(base, base + blocks - 1);
             self.drop_clean_range(id, base, base + blocks - 1);
         }
+        let dseq = self.log.dseq_gathered();
         let volume = self.vol_mut(id);
         volume.filled_seq = volume.synced_seq;
+        // A checkpoint that mentions what was dropped does not count before the log says so.
+        volume.synced_dseq = dseq;
         volume.fills_off = true;
     }
 

@@ -18,15 +18,18 @@ pub enum Bend {
     Harm,
     /// See [`Params::manage`].
     Admin,
+    /// See [`Params::repair_in_vain`].
+    Repair,
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 5] = [
+pub const BENDS: [(&str, Bend); 6] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
     ("harm", Bend::Harm),
     ("admin", Bend::Admin),
+    ("repair", Bend::Repair),
 ];
 
 impl Bend {
@@ -58,6 +61,7 @@ impl Params {
             Bend::Away => self.come_and_go(rng),
             Bend::Harm => self.harm_often(rng),
             Bend::Admin => self.manage(rng),
+            Bend::Repair => self.repair_in_vain(rng),
         }
     }
 
@@ -132,6 +136,16 @@ impl Params {
         self.devices = 2;
         let origin_missing = rng.pick(&[0.0, 0.3]);
         self.faults = Faults { vanish: 0.5, origin_missing, ..Faults::default() };
+    }
+
+    /// Short lives of two devices of which one has what the other lost in a power cut, but cannot
+    /// always be read when a start copies it, and fails later.
+    fn repair_in_vain(&mut self, rng: &mut Rng) {
+        self.come_and_go(rng);
+        self.faults.cache_read_errors = rng.range(1, 4);
+        self.faults.start_reads = rng.log_range(4, 200);
+        (self.cache_volatile, self.ends.cut) = (true, 4);
+        self.faults.lasting = 0.0;
     }
 
     /// Short lives in which a cache device errs, or data rots there.

@@ -56,6 +56,9 @@ impl World {
                 // been the end of the log or not, and a single copy does not tell. The others begin
                 // when it serves.
                 self.caches[index].reads_fail_first = faults.cache_read_errors.min(3);
+                if faults.start_reads > 0 {
+                    self.caches[index].reads_fail_after = self.rng.below(faults.start_reads);
+                }
                 for _ in 0..faults.cache_read_errors {
                     let fault = self.plan_fault(first..size, span, 1);
                     self.life.read_faults.push(fault);
