@@ -259,10 +259,10 @@ pub struct VolumeInfo {
     pub origin: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Bytes of it in the cache.
-    pub used_bytes: u64,
-    /// Dirty bytes among them.
-    pub dirty_bytes: u64,
+    /// Bytes of it in the cache; `None` where its pool is not open, so that nobody can say.
+    pub used_bytes: Option<u64>,
+    /// Dirty bytes among them; `None` where its pool is not open and may hold some.
+    pub dirty_bytes: Option<u64>,
     /// Share of read requests of the last 5 minutes that the cache answered wholly.
     pub hit_ratio_5m: Option<f64>,
     /// Share of read requests of the last hour that the cache answered wholly.

@@ -24,14 +24,24 @@ fn share(part: u64, whole: u64) -> String {
     format!("{:.0}%", part as f64 * 100.0 / whole as f64)
 }
 
+/// A size that nobody may know, for people.
+fn known(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_string(), human)
+}
+
+/// The same for programs.
+fn raw(bytes: Option<u64>) -> String {
+    bytes.map_or_else(String::new, |bytes| bytes.to_string())
+}
+
 const VOLUMES: &[Column<VolumeInfo>] = &[
     Column::words("VOLUME", "volume", |v| v.name.clone()),
     Column::words("STATE", "state", |v| v.state.name().to_string()),
     Column::words("MODE", "mode", |v| v.mode.to_string()),
     Column::words("POOL", "pool", |v: &VolumeInfo| v.pool.clone()).wide(),
     Column::bytes("SIZE", "size_bytes", |v| v.bytes),
-    Column::bytes("USED", "used_bytes", |v| v.used_bytes),
-    Column::bytes("DIRTY", "dirty_bytes", |v| v.dirty_bytes),
+    Column::numbers("USED", "used_bytes", |v| known(v.used_bytes), |v| raw(v.used_bytes)),
+    Column::numbers("DIRTY", "dirty_bytes", |v| known(v.dirty_bytes), |v| raw(v.dirty_bytes)),
     Column::ratio("HIT 5m", "hit_ratio_5m", |v| v.hit_ratio_5m),
     Column::ratio("HIT 1h", "hit_ratio_1h", |v| v.hit_ratio_1h),
     Column::count("CLIENTS", "clients", |v: &VolumeInfo| v.clients).wide(),

@@ -54,6 +54,7 @@ pub fn run(supervisor: &Supervisor) {
         if last.elapsed() >= INTERVAL {
             last = Instant::now();
             supervisor.sample();
+            supervisor.watch_listening();
         }
     }
 }

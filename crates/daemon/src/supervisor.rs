@@ -103,6 +103,8 @@ struct Inner {
     choices: BTreeMap<String, Choice>,
     samples: Samples,
     listening: Option<Listening>,
+    /// What keeps NBD clients out.
+    unheard: Vec<ApiError>,
     number_next: u32,
     /// The pools of the configuration and the state were tried once.
     opened: bool,
@@ -205,6 +207,7 @@ impl Supervisor {
             choices: BTreeMap::new(),
             samples: Samples::default(),
             listening: None,
+            unheard: Vec::new(),
             number_next: 1,
             opened: false,
         };

@@ -242,7 +242,6 @@ impl Engine {
         self.sync_more();
         self.writeback_more();
         self.reclaim_more();
-        // A volume leaves between two checkpoints: it goes before the next one.
         self.tasks_more();
         self.checkpoint_more();
         self.superblock_more();

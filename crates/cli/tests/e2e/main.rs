@@ -8,4 +8,5 @@ mod missing;
 mod nbd;
 mod output;
 mod refused;
+mod replaced;
 mod world;

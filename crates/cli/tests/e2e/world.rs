@@ -135,7 +135,8 @@ impl World {
         self.spawn(shell);
     }
 
-    fn spawn(&mut self, mut command: Command) {
+    /// As [`World::start`], of this command.
+    pub fn spawn(&mut self, mut command: Command) {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let child = command.stderr(log).spawn().expect("start forebayd");
         self.daemon = Some(child);

@@ -49,7 +49,7 @@ impl Supervisor {
     }
 
     /// Refuses a pool that was given up while its devices were missing, and one that only has the
-    /// name of a pool without which volumes go on.
+    /// name of the pool that was there.
     pub(super) fn check_identity(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
         let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
         let inner = self.inner();
@@ -62,20 +62,24 @@ impl Supervisor {
             return Err(ApiError::refused(text).action("to make a new pool of them: --force"));
         }
         let waits =
-            |volume: &&VolumeState| volume.pool == name && volume.standing == Standing::Bypassed;
+            |volume: &&VolumeState| volume.pool == name && volume.standing != Standing::Detached;
         let other = state.seen(&name).filter(|seen| seen.uuid != uuid);
-        match (other, state.volumes.iter().find(waits)) {
-            (Some(seen), Some(volume)) => {
-                let text = format!(
-                    "the devices hold another pool of the name {name} (uuid {uuid}) than the one \
-                     of volume {} (uuid {})",
-                    volume.name, seen.uuid
-                );
-                let anew = format!("or go on without it: forebay volume remove {}", volume.name);
-                Err(ApiError::not_found(text).action(anew))
-            }
-            _ => Ok(()),
-        }
+        let Some(seen) = other else { return Ok(()) };
+        let (of, anew) = match state.volumes.iter().find(waits) {
+            Some(volume) => (
+                format!("the one of volume {}", volume.name),
+                format!("or go on without it: forebay volume remove {}", volume.name),
+            ),
+            None => (
+                "the one that was there".to_string(),
+                format!("or forget that one: forebay pool destroy {name}"),
+            ),
+        };
+        let text = format!(
+            "the devices hold another pool of the name {name} (uuid {uuid}) than {of} (uuid {})",
+            seen.uuid
+        );
+        Err(ApiError::not_found(text).action(anew))
     }
 
     /// Serves what can be served of a pool whose devices are missing, and says what cannot.
@@ -160,7 +164,7 @@ impl Supervisor {
         let handle = opened.handle.clone();
         let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
         self.inner().pools.insert(pool.name.clone(), entry);
-        self.ensure_listening()?;
+        self.listen_or_tell();
         handle.wait_open(COMMAND_TIMEOUT).map_err(|error| shard_error(&pool.name, &error))?;
         for volume in &volumes {
             if let Err(error) = self.bypass_volume(volume) {

@@ -188,7 +188,7 @@ impl Supervisor {
                 let text = format!("volume {name} is detached");
                 return Ok(Done::new(Outcome::Unchanged, text));
             }
-            Err(error) => return Err(error),
+            Err(error) => return self.free_users(wanted, error),
         };
         self.refuse_in_bypass(&found, "be detached")?;
         self.no_job(name)?;
@@ -196,6 +196,25 @@ impl Supervisor {
             return Ok(self.plan_leave(&found, "take it out of service"));
         }
         self.leave(JobKind::Detach, &found, wanted.force)
+    }
+
+    /// Ends the block device of a volume that cannot be served: with `force` those who wait for it
+    /// get errors. The volume, and what its pool holds of it, stay as they are.
+    fn free_users(&self, wanted: &Change, why: ApiError) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let is_known = self.inner().store.get().volume(name).is_some();
+        if !wanted.force || !is_known {
+            return Err(why);
+        }
+        if wanted.dry_run {
+            let text = format!("would end the block device of volume {name}: its users get errors");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.device_down(name, true)?;
+        let text = format!("the block device of volume {name} is gone: its users get errors");
+        let mut done = Done::new(Outcome::Changed, text);
+        done.messages.push(format!("it is still not served: {}", why.message));
+        Ok(done)
     }
 
     pub(super) fn volume_remove(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
@@ -230,7 +249,7 @@ impl Supervisor {
             let text = format!("would forget the volume {name}{lost}");
             return Ok(Done::new(Outcome::Planned, text));
         }
-        self.device_down(name, wanted.force || wanted.drop_dirty)?;
+        self.device_down(name, wanted.force)?;
         if is_missing {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);

@@ -23,7 +23,8 @@ const TCP_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct Listening {
     pool: String,
     handle: ShardHandle,
-    listeners: Vec<u32>,
+    unix: u32,
+    tcp: Option<u32>,
 }
 
 /// A volume as it is offered to clients.
@@ -146,32 +147,73 @@ impl Supervisor {
         open.exports.insert(export.name.clone(), again);
     }
 
-    /// Lets clients in, on the thread of any open pool, if there is one and nobody does yet.
-    pub(super) fn ensure_listening(&self) -> Result<(), ApiError> {
+    /// Lets clients in, on the thread of any open pool, if there is one and nobody does yet. What
+    /// hinders that is told, and tried again now and then: volumes are served without it.
+    pub(super) fn listen_or_tell(&self) {
+        self.listen_with(TCP_TRIES);
+    }
+
+    /// Tries again where clients could not be let in.
+    pub fn watch_listening(&self) {
+        if !self.inner().unheard.is_empty() {
+            self.listen_with(0);
+        }
+    }
+
+    fn listen_with(&self, tcp_tries: u32) {
+        let unheard: Vec<ApiError> = [self.listen_unix(), self.listen_tcp(tcp_tries)]
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        let mut inner = self.inner();
+        for error in &unheard {
+            if !inner.unheard.iter().any(|known| known.message == error.message) {
+                tracing::error!("{}; it is tried again", error.message);
+            }
+        }
+        if unheard.is_empty() && !inner.unheard.is_empty() {
+            tracing::info!("NBD clients are let in now");
+        }
+        inner.unheard = unheard;
+    }
+
+    /// What keeps NBD clients out.
+    pub(super) fn unheard(&self) -> Vec<ApiError> {
+        self.inner().unheard.clone()
+    }
+
+    fn listen_unix(&self) -> Result<(), ApiError> {
         if self.inner().listening.is_some() {
             return Ok(());
         }
         let Some((pool, open)) = self.open_pools().into_iter().next() else { return Ok(()) };
         let socket =
             bind(&self.nbd_socket).map_err(|error| ApiError::failed(format!("{error:#}")))?;
-        let mut sockets = vec![(ListenerSocket::Unix(socket), Tls::Off)];
-        if let Some(address) = self.listen {
-            let socket = bind_tcp(address).map_err(|error| {
-                ApiError::failed(format!("listen on {address} for NBD: {error}"))
-                    .action("choose another nbd-listen, or stop who listens there")
-            })?;
-            sockets.push((ListenerSocket::Tcp(socket), self.tls.clone()));
-        }
-        let mut listeners = Vec::new();
-        for (socket, tls) in sockets {
-            let listener = open
-                .handle
-                .listen(socket, tls)
-                .map_err(|error| super::shard_error(&pool, &error))?;
-            listeners.push(listener);
-        }
-        let listening = Listening { pool, handle: open.handle, listeners };
+        let listener = open
+            .handle
+            .listen(ListenerSocket::Unix(socket), Tls::Off)
+            .map_err(|error| super::shard_error(&pool, &error))?;
+        let listening = Listening { pool, handle: open.handle, unix: listener, tcp: None };
         self.inner().listening = Some(listening);
+        Ok(())
+    }
+
+    fn listen_tcp(&self, tries: u32) -> Result<(), ApiError> {
+        let Some(address) = self.listen else { return Ok(()) };
+        let (pool, handle) = match &self.inner().listening {
+            Some(Listening { pool, handle, tcp: None, .. }) => (pool.clone(), handle.clone()),
+            _ => return Ok(()),
+        };
+        let socket = bind_tcp(address, tries).map_err(|error| {
+            ApiError::failed(format!("no NBD at {address}: {error}"))
+                .action("choose another nbd-listen, or stop who listens there")
+        })?;
+        let listener = handle
+            .listen(ListenerSocket::Tcp(socket), self.tls.clone())
+            .map_err(|error| super::shard_error(&pool, &error))?;
+        if let Some(listening) = &mut self.inner().listening {
+            listening.tcp = Some(listener);
+        }
         Ok(())
     }
 
@@ -179,16 +221,14 @@ impl Supervisor {
     pub(super) fn move_listeners(&self, pool: &str) {
         if self.inner().listening.as_ref().is_some_and(|listening| listening.pool == pool) {
             self.stop_listening();
-            if let Err(error) = self.ensure_listening() {
-                tracing::error!("{}", error.message);
-            }
+            self.listen_or_tell();
         }
     }
 
     /// Lets no more clients in.
     pub(super) fn stop_listening(&self) {
         let Some(listening) = self.inner().listening.take() else { return };
-        for listener in listening.listeners {
+        for listener in [Some(listening.unix), listening.tcp].into_iter().flatten() {
             listening.handle.unlisten(listener);
         }
         let _ = std::fs::remove_file(&self.nbd_socket);
@@ -196,8 +236,7 @@ impl Supervisor {
 }
 
 /// Listens on an address. The pool that listened there before may need a moment to let go of it.
-fn bind_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let mut tries = TCP_TRIES;
+fn bind_tcp(address: SocketAddr, mut tries: u32) -> std::io::Result<TcpListener> {
     loop {
         match TcpListener::bind(address) {
             Err(error) if error.kind() == ErrorKind::AddrInUse && tries > 0 => {

@@ -201,7 +201,7 @@ impl Supervisor {
             Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened.0) };
         inner.pools.insert(pool.name.clone(), entry);
         drop(inner);
-        self.ensure_listening()?;
+        self.listen_or_tell();
         Ok(returned)
     }
 

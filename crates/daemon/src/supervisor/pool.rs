@@ -1,9 +1,10 @@
 //! Making and destroying pools.
 
 use super::Supervisor;
+use super::bypass::with_dirty;
 use super::plan::{Wanted, same_file, whole_pool_on};
 use crate::convert::{device_error, pool_error};
-use crate::state::PoolState;
+use crate::state::{PoolState, Standing};
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
 use forebay_api::size::human;
@@ -86,6 +87,7 @@ impl Supervisor {
             let text = format!("would open the pool {} that is on the devices", wanted.name);
             return Ok(Done::new(Outcome::Planned, text));
         }
+        self.check_awaited(wanted.name)?;
         let devices = self.open_devices(wanted.devices, Access::ReadOnly)?;
         let plan = self.plan(wanted, &devices)?;
         let full = plan.devices.iter().any(|device| !device.holds.is_empty());
@@ -111,6 +113,7 @@ impl Supervisor {
         let on_devices = whole_pool_on(wanted.devices)?;
         let is_there = on_devices.as_deref() == Some(wanted.name) && !wanted.force;
         if !is_there {
+            self.check_awaited(wanted.name)?;
             let devices = self.open_devices(wanted.devices, Access::Exclusive)?;
             // Before memory: what a device holds matters more to whoever mistyped its name.
             for device in &devices {
@@ -119,6 +122,9 @@ impl Supervisor {
             let plan = self.plan(wanted, &devices)?;
             format_pool(&devices, &wanted.options(wanted.force))
                 .map_err(|error| pool_error(&error))?;
+            // One of this name that nobody waits for: should its devices come back, they are old.
+            self.give_up(wanted.name, None)?;
+            self.remember(|all| all.seen.retain(|seen| seen.name != wanted.name))?;
             tracing::info!(
                 pool = wanted.name,
                 capacity_bytes = plan.capacity_bytes,
@@ -137,6 +143,33 @@ impl Supervisor {
             all.pools.push(state);
         })?;
         Ok(if is_there { Made::Opened } else { Made::Created })
+    }
+
+    /// Refuses to make a pool anew of which volumes are waiting for the old one: what only that one
+    /// holds would not be looked for any more, and would be taken for new when it is back.
+    fn check_awaited(&self, name: &str) -> Result<(), ApiError> {
+        let volumes = self.inner().store.get().volumes.clone();
+        let mut awaiting = volumes
+            .iter()
+            .filter(|volume| volume.pool == name && volume.standing != Standing::Detached)
+            .peekable();
+        if awaiting.peek().is_none() {
+            return Ok(());
+        }
+        let names: Vec<&str> = awaiting.clone().map(|volume| volume.name.as_str()).collect();
+        let text = format!(
+            "these devices do not hold the pool {name} that there was, and it has the volumes {}",
+            names.join(", ")
+        );
+        let error = ApiError::refused(text).action(format!(
+            "bring its devices back, then: forebay pool create {name} with all of them"
+        ));
+        Err(awaiting.fold(error, |error, volume| match volume.may_be_dirty {
+            true => with_dirty(error, volume),
+            false => {
+                error.action(format!("or go on without it: forebay volume remove {}", volume.name))
+            }
+        }))
     }
 
     fn check_content(&self, path: &Path, force: bool) -> Result<(), ApiError> {
@@ -175,7 +208,8 @@ impl Supervisor {
         }
         let opened = self.open_pool(name).ok();
         let is_missing = opened.as_ref().is_none_or(|open| open.bypass.is_some());
-        if is_missing {
+        if is_missing || info.devices.iter().any(|device| !device.present) {
+            // What is away now is old when it is back.
             self.give_up(name, None)?;
         }
         match &opened {
@@ -190,11 +224,19 @@ impl Supervisor {
             let text = format!("pool {name} is forgotten; its devices could not be reached");
             return Ok(Done::new(Outcome::Changed, text));
         }
-        for device in self.open_devices(&paths, Access::Exclusive)? {
-            wipe(&device)?;
+        let (mut wiped, mut messages) = (Vec::new(), Vec::new());
+        for path in paths {
+            let device = self.open_devices(std::slice::from_ref(&path), Access::Exclusive);
+            match device.and_then(|devices| devices.iter().try_for_each(wipe)) {
+                Ok(()) => wiped.push(path),
+                Err(error) => messages.push(format!("{path} was not wiped: {}", error.message)),
+            }
         }
         tracing::info!(pool = name, "pool destroyed");
-        Ok(Done::new(Outcome::Changed, format!("pool {name} is no longer on {}", paths.join(" "))))
+        let text = format!("pool {name} is no longer on {}", wiped.join(" "));
+        let mut done = Done::new(Outcome::Changed, text);
+        done.messages.extend(messages);
+        Ok(done)
     }
 
     /// Undoes [`Supervisor::pool_make`] of a new pool when what it was made for failed.

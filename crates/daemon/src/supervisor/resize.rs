@@ -10,6 +10,7 @@ use forebay_api::request::VolumeResize;
 use forebay_api::size::{Size, human};
 use forebay_api::{ApiError, Outcome};
 use forebay_engine::{Command, CommandReply};
+use forebay_format::BLOCK_SIZE;
 use forebay_host::frontend::nbd::Export;
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::frontend::ublk::UblkDevice;
@@ -30,12 +31,16 @@ impl Supervisor {
             ApiError::conflict(format!("volume {name} is not served: {why}"))
                 .action(format!("bring it back first: forebay volume attach {name}"))
         })?;
+        let down = |bytes: u64, to: u64| bytes / to * to;
         let bytes = match &wanted.size {
-            Some(size) => size.parse::<Size>().map_err(ApiError::usage)?.of(origin),
-            None => origin,
-        } / SECTOR_BYTES
-            * SECTOR_BYTES;
-        let (was, will) = (human(view.bytes), human(bytes));
+            Some(size) => {
+                let size = size.parse::<Size>().map_err(ApiError::usage)?;
+                down(size.of(origin), SECTOR_BYTES)
+            }
+            // In whole blocks, so that it can grow again.
+            None => down(origin, BLOCK_SIZE as u64).max(view.bytes.min(down(origin, SECTOR_BYTES))),
+        };
+        let (was, will) = two_sizes(view.bytes, bytes);
         if bytes > origin {
             let text = format!("the origin of volume {name} has {}, not {will}", human(origin));
             return Err(ApiError::refused(text).action(format!(
@@ -120,6 +125,14 @@ impl Supervisor {
             hints.push(server.tell_size().to_string());
         }
         (problems, hints)
+    }
+}
+
+/// Two sizes for people, in bytes where they would look the same.
+fn two_sizes(a: u64, b: u64) -> (String, String) {
+    match human(a) == human(b) && a != b {
+        true => (format!("{a} bytes"), format!("{b} bytes")),
+        false => (human(a), human(b)),
     }
 }
 

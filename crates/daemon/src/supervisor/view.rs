@@ -48,6 +48,10 @@ impl Supervisor {
                 state = State::Opening;
             }
         }
+        for error in self.unheard() {
+            attention.why.push(error.message);
+            attention.action.extend(error.actions);
+        }
         Status { state, volumes, pools, attention }
     }
 
@@ -318,8 +322,8 @@ impl Supervisor {
             mode: api_mode(view.mode),
             origin: view.origin.clone(),
             bytes: view.bytes,
-            used_bytes: stats.cached_blocks * BLOCK_SIZE as u64,
-            dirty_bytes: stats.dirty_blocks * BLOCK_SIZE as u64,
+            used_bytes: Some(stats.cached_blocks * BLOCK_SIZE as u64),
+            dirty_bytes: Some(stats.dirty_blocks * BLOCK_SIZE as u64),
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),
             export: self.export_shown(&inner, open, &view.name),
@@ -373,8 +377,8 @@ fn absent_volume(volume: &VolumeState, pool: Option<&Pool>) -> VolumeInfo {
         mode: volume.mode,
         origin: volume.origin.clone(),
         bytes: volume.bytes,
-        used_bytes: 0,
-        dirty_bytes: 0,
+        used_bytes: is_detached.then_some(0),
+        dirty_bytes: (is_detached || !volume.may_be_dirty).then_some(0),
         hit_ratio_5m: None,
         hit_ratio_1h: None,
         export: None,

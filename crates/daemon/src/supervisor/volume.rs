@@ -127,7 +127,8 @@ impl Supervisor {
         std::iter::once(base.clone()).chain(numbered).find(free).expect("numbers do not end")
     }
 
-    fn how_to_use(&self, name: &str) -> Result<Done, ApiError> {
+    /// `is_new`: nobody can have put anything on it yet that its origin does not show.
+    fn how_to_use(&self, name: &str, is_new: bool) -> Result<Done, ApiError> {
         let volume = self.volume(name)?;
         let pool = self.pool(&volume.pool)?;
         let text = format!(
@@ -140,11 +141,19 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, text);
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
             done.messages.push(format!("use it at    {device}"));
-            done.messages.push(match identify(Path::new(&volume.origin)) {
-                Ok(Content::Known(what)) => format!("it holds     {what}"),
-                _ => format!("try it       sudo mkfs.ext4 {device}  (erases it)"),
-            });
-            done.messages.push(format!("             sudo mount {device} /mnt"));
+            let mount = format!("sudo mount {device} /mnt");
+            match identify(Path::new(&volume.origin)) {
+                Ok(Content::Known(what)) => {
+                    done.messages.push(format!("it holds     {what}"));
+                    done.messages.push(format!("             {mount}"));
+                }
+                _ if is_new => {
+                    let make = format!("sudo mkfs.ext4 {device}  (erases it)");
+                    done.messages.push(format!("try it       {make}"));
+                    done.messages.push(format!("             {mount}"));
+                }
+                _ => {}
+            }
         } else if let Some(path) =
             volume.export.as_ref().and_then(|export| export.strip_prefix("vhost-user:"))
         {
@@ -213,7 +222,7 @@ impl Supervisor {
         // Before udev's links lead to the volume instead of its origin.
         let warnings = fstab::warnings(&request.origin, name);
         self.volume_add(request, &pool)?;
-        let mut done = self.how_to_use(name)?;
+        let mut done = self.how_to_use(name, true)?;
         done.messages.extend(warnings);
         Ok(done)
     }
@@ -247,7 +256,7 @@ impl Supervisor {
                 return Err(ApiError::conflict(text)
                     .action(format!("switch it: forebay volume mode {name} {mode}")));
             }
-            let mut done = self.how_to_use(name)?;
+            let mut done = self.how_to_use(name, false)?;
             done.outcome = Outcome::Unchanged;
             return Ok(Some(done));
         }
@@ -343,17 +352,17 @@ impl Supervisor {
                     return planned(format!("would open the pool {} again", known.pool));
                 }
                 self.attach_without_pool(&known)?;
-                self.how_to_use(name)
+                self.how_to_use(name, false)
             }
             (Ok(found), _) => {
                 let offline = found.snapshot.view.offline.is_some();
                 let lost = self.device_is_lost(&found.snapshot);
                 if lost && !request.dry_run {
                     self.device_renew(&found.pool, name)?;
-                    return self.how_to_use(name);
+                    return self.how_to_use(name, false);
                 }
                 if !lost && !offline && !found.open.problems.contains_key(name) {
-                    let mut done = self.how_to_use(name)?;
+                    let mut done = self.how_to_use(name, false)?;
                     done.outcome = Outcome::Unchanged;
                     return Ok(done);
                 }
@@ -361,7 +370,7 @@ impl Supervisor {
                     return planned(format!("would bring {name} back into service"));
                 }
                 self.attach_offline(&found, request.changed)?;
-                self.how_to_use(name)
+                self.how_to_use(name, false)
             }
             (Err(error), None) => Err(error),
             (Err(_), Some(known)) => {
@@ -380,7 +389,7 @@ impl Supervisor {
                     };
                     self.volume_add(&create, &known.pool)?;
                 }
-                self.how_to_use(name)
+                self.how_to_use(name, false)
             }
         }
     }

@@ -249,6 +249,7 @@ impl Engine {
         volume.task.is_some() && volume.dirty.len() <= WRITEBACK_RUN_BLOCKS as u64
     }
 
+    /// Before the next checkpoint begins: a volume leaves between two.
     pub(crate) fn tasks_more(&mut self) {
         self.resume_behind_writeback();
         for at in 0..self.volumes.len() {

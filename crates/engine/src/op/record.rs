@@ -117,8 +117,7 @@ impl Engine {
     /// Starts a record at a write point, in a new segment if the open one is full.
     fn start_gather(&mut self, point: Point, reserved: usize, payload: bool) -> bool {
         let blocks = self.segments.blocks;
-        let open = self.log.open[point as usize];
-        if let Some(open) = open.filter(|&open| !self.leaves(point, open)) {
+        if let Some(open) = self.log.open[point as usize].filter(|&s| !self.leaves(point, s)) {
             let end = self.segments.table[open as usize].end;
             if end + u32::from(payload) < blocks {
                 self.gather_at(point, open, end);
