@@ -8,6 +8,8 @@ mod growth;
 mod life;
 mod machine;
 mod reconnect;
+
+mod sectors;
 mod twins;
 
 use crate::command::cargo;
@@ -23,7 +25,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 10] = [
+const TESTS: [Test; 11] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -67,6 +69,12 @@ const TESTS: [Test; 10] = [
         programs: &["mkfs.ext4", "mkfs.btrfs"],
         kernel: Some("ext4"),
         run: twins::run,
+    },
+    Test {
+        name: "sectors",
+        programs: &["mkfs.ext4", "mkfs.xfs", "e2fsck", "xfs_repair"],
+        kernel: Some("xfs"),
+        run: sectors::run,
     },
     Test {
         name: "growth",

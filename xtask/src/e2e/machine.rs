@@ -72,6 +72,11 @@ pub struct Machine {
 impl Machine {
     /// Starts one; the volume has `bytes` and is written back.
     pub fn start(name: &str, bytes: u64) -> Result<Machine> {
+        Machine::start_on(name, bytes, |_| Ok(()))
+    }
+
+    /// As [`Machine::start`], after something was put on the origin.
+    pub fn start_on(name: &str, bytes: u64, fill: impl Fn(&str) -> Result<()>) -> Result<Machine> {
         let directory = Directory::create(None, &format!("e2e-{name}"))?;
         fs::create_dir(directory.path().join("mnt"))?;
         let origin = directory.file("origin", bytes)?;
@@ -79,6 +84,7 @@ impl Machine {
         let daemon = Daemon::start(&directory, &[])?;
         let mut machine = Machine { daemon, directory, device: None, mounted: false };
         let (origin, cache) = (origin.display().to_string(), cache.display().to_string());
+        fill(&origin)?;
         machine.daemon.forebay(&[
             "cache",
             &origin,

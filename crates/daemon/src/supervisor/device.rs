@@ -168,6 +168,11 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Whether the block device of a volume has sectors of 512 bytes whatever its size is.
+    pub(super) fn has_small_sectors(&self, name: &str) -> bool {
+        self.inner().store.get().volume(name).is_some_and(|volume| volume.small_sectors)
+    }
+
     /// Serves a device that had another owner.
     fn device_take_over(
         &self,
@@ -203,7 +208,8 @@ impl Supervisor {
         let agreed = connection.agreed;
         let own = connection.device.try_clone().map_err(|e| system("keep the FUSE device", &e))?;
         let port = attach(shard, own, agreed, offer, false)?;
-        let large = offer.bytes.get().is_multiple_of(BLOCK_BYTES);
+        let whole_blocks = offer.bytes.get().is_multiple_of(BLOCK_BYTES);
+        let large = whole_blocks && !self.has_small_sectors(name);
         let block_bytes = if large { BLOCK_BYTES } else { SECTOR_BYTES };
         let made = connection
             .open_file(name)

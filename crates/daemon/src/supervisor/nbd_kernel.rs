@@ -103,7 +103,8 @@ impl Supervisor {
             return Ok(());
         }
         let backend = format!("forebay-{}", crate::convert::hex(&super::random_uuid()?));
-        let device = KernelNbd::attach(&self.nbd_socket, name, &backend).map_err(failed)?;
+        let small = self.has_small_sectors(name);
+        let device = KernelNbd::attach(&self.nbd_socket, name, &backend, small).map_err(failed)?;
         let path = device.path();
         let remembered = self.remember(|all| {
             all.nbd.retain(|it| it.volume != name);

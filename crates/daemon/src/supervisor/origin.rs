@@ -178,6 +178,7 @@ impl Supervisor {
                     Some(Standing::Bypassed) => Standing::Bypassed,
                     _ => Standing::Served,
                 },
+                small_sectors: known.as_ref().is_some_and(|known| known.small_sectors),
                 accepted_origin: known.and_then(|known| known.accepted_origin),
             });
         })

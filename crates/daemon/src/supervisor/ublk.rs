@@ -126,6 +126,7 @@ impl Supervisor {
             bytes: offer.bytes.get(),
             mark: u64::from_ne_bytes(*mark),
             discard: offer.space.punches,
+            small_sectors: self.has_small_sectors(name),
             number: None,
             unprivileged: !forebay_host::is_root(),
             // For tests, and against a driver whose better way is broken.

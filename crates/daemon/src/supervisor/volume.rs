@@ -15,6 +15,7 @@ use forebay_api::request::{
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
 use forebay_engine::{Command, CommandReply, VolumeSpec};
+use forebay_host::device::content::has_small_sectors;
 use forebay_host::device::{Content, identify};
 use forebay_host::frontend::VolumeBytes;
 use forebay_host::origin::Origin;
@@ -287,6 +288,13 @@ impl Supervisor {
             volatile_cache: origin.volatile_cache(),
         };
         let before = self.inner().store.get().volume(&request.name).cloned();
+        let small_sectors = match (&before, &origin) {
+            // As it was: what is on it by now may be known to the cache only.
+            (Some(before), _) => before.small_sectors,
+            (None, Origin::File(device)) => has_small_sectors(device)
+                .map_err(|e| ApiError::failed(format!("read {}: {e}", request.origin)))?,
+            (None, _) => false,
+        };
         self.remember(|all| {
             all.put_volume(VolumeState {
                 name: request.name.clone(),
@@ -298,6 +306,7 @@ impl Supervisor {
                 may_be_dirty: mode.may_be_dirty(),
                 standing: Standing::Served,
                 accepted_origin: None,
+                small_sectors,
             });
         })?;
         let reply = open.handle.add_volume(spec, origin, COMMAND_TIMEOUT);

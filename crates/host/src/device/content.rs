@@ -1,6 +1,9 @@
 //! What is on a device, so that nothing is overwritten by mistake.
 
+mod sectors;
 mod signatures;
+
+pub use sectors::has_small_sectors;
 
 use super::{Access, Device, DeviceError};
 use crate::sys;

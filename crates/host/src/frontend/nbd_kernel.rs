@@ -160,7 +160,12 @@ impl KernelNbd {
     ///
     /// # Errors
     /// No driver, no right, no export, or no free device.
-    pub fn attach(server: &Path, export: &str, backend: &str) -> io::Result<KernelNbd> {
+    pub fn attach(
+        server: &Path,
+        export: &str,
+        backend: &str,
+        small_sectors: bool,
+    ) -> io::Result<KernelNbd> {
         let resend = Resend::of_this_kernel();
         let mut streams = Vec::new();
         let (mut bytes, mut flags) = (0, 0);
@@ -172,7 +177,8 @@ impl KernelNbd {
         if streams.len() > 1 && flags & CAN_MULTI_CONNECT == 0 {
             return Err(io::Error::other("our NBD server offers only one connection"));
         }
-        let block = if bytes.is_multiple_of(BLOCK) { BLOCK } else { SECTOR };
+        let large = bytes.is_multiple_of(BLOCK) && !small_sectors;
+        let block = if large { BLOCK } else { SECTOR };
         let number = |value: u64| value.to_ne_bytes();
         let attributes = Attributes::default()
             .add(SIZE_BYTES, &number(bytes))
@@ -313,7 +319,7 @@ mod tests {
     #[test]
     fn no_server_is_an_error() {
         let nowhere = std::env::temp_dir().join("forebay-no-such-socket");
-        assert!(KernelNbd::attach(&nowhere, "data", "x").is_err());
+        assert!(KernelNbd::attach(&nowhere, "data", "x", false).is_err());
         assert!(KernelNbd::find(u32::MAX, "x").is_none());
     }
 }

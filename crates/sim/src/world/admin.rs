@@ -72,7 +72,8 @@ impl World {
     }
 
     fn add_volume(&mut self, disk: usize) -> Step {
-        if self.rng.chance(self.params.admin.foreign_writes) {
+        // Whether a removal that a crash cut short has happened is decided when the pool is open.
+        if self.rng.chance(self.params.admin.foreign_writes) && self.life.serving {
             self.write_behind_our_back(disk);
         }
         let spec = VolumeSpec {

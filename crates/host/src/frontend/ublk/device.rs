@@ -41,6 +41,8 @@ pub struct Wanted {
     pub mark: u64,
     /// The origin can give space back.
     pub discard: bool,
+    /// It has sectors of 512 bytes, and else of 4096 where its size allows that.
+    pub small_sectors: bool,
     /// The number it had, if that is free.
     pub number: Option<u32>,
     /// Without the rights of root. The device then ends with its server.
@@ -186,7 +188,7 @@ impl UblkDevice {
     }
 
     fn set_params(&self, wanted: &Wanted) -> io::Result<()> {
-        let whole_blocks = wanted.bytes.is_multiple_of(1 << BLOCK_SHIFT);
+        let whole_blocks = wanted.bytes.is_multiple_of(1 << BLOCK_SHIFT) && !wanted.small_sectors;
         let shift = if whole_blocks { BLOCK_SHIFT } else { SECTOR_SHIFT };
         let range = RANGE_BYTES_MAX / SECTOR as u32;
         let params = Params {
@@ -382,6 +384,7 @@ mod tests {
             bytes: 1 << 20,
             mark: 1,
             discard: true,
+            small_sectors: false,
             number: None,
             unprivileged: false,
             plain_copy: false,
