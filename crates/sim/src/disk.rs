@@ -15,6 +15,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use crate::content::{self, Content};
 use crate::rng::Rng;
 pub use fault::{CUT_MODES, CutMode, Fault, FlushLoss, IoKind};
 use forebay_engine::{Buf, Completion, IoError, OpId, Time};
@@ -183,12 +184,19 @@ impl Disk {
     }
 
     /// Where a page of this write will land. Nowhere, if somebody is writing there: nobody could
-    /// tell what would be left.
+    /// tell what would be left. Nor where there is no client data any more: it may be the header of
+    /// a record, and what a record without one held nobody can know.
     pub fn landing(&mut self, op: OpId) -> Option<u64> {
         let lands = self.in_flight.get(&op)?.astray?.lands?;
         let taken = self.in_flight.iter().any(|(&other, entry)| {
             other != op && entry.first < lands + SECTORS_PER_BLOCK as u64 && lands < entry.end
         });
+        let mut bytes = [0; SECTOR_SIZE];
+        let taken = taken
+            || !(lands..lands + SECTORS_PER_BLOCK as u64).any(|sector| {
+                self.current.read(sector, &mut bytes);
+                matches!(content::parse(&bytes), Content::Data { .. })
+            });
         if taken && let Some(astray) = &mut self.in_flight.get_mut(&op)?.astray {
             astray.lands = None;
         }
