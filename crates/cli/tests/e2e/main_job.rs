@@ -207,3 +207,27 @@ fn a_state_directory_that_is_lost_costs_nothing_but_the_command() {
     assert_eq!(world.volume("big")["mode"], "writeback");
     assert!(world.nbd("big").read(8192, 4096).unwrap() == data);
 }
+
+#[test]
+fn why_counts_what_was_written_past_the_cache() {
+    let world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img", "--mode", "passthrough"]).expect(0);
+    let bytes = |reason: &str| {
+        let why = world.forebay(&["why", "big", "-o", "json"]).expect(0).json();
+        let reasons = why["reasons"].as_array().unwrap().iter();
+        reasons
+            .filter(|it| it["reason"] == reason)
+            .map(|it| it["bytes"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    let data = pattern(9, 1 << 20);
+    world.nbd("big").write(0, &data).unwrap();
+    assert_eq!((bytes("mode"), bytes("sequential")), (1 << 20, 0));
+    world.forebay(&["volume", "mode", "big", "writeback"]).expect(0);
+    let mut client = world.nbd("big");
+    for at in 0..ORIGIN_BYTES as u64 >> 20 {
+        client.write(at << 20, &data).unwrap();
+    }
+    assert_eq!(bytes("mode"), 1 << 20);
+    assert!(bytes("sequential") >= 4 << 20, "{}", bytes("sequential"));
+}

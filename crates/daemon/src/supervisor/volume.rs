@@ -309,6 +309,8 @@ impl Supervisor {
                 small_sectors,
             });
         })?;
+        // Of another volume, that had the name before.
+        self.inner().jobs.remove(&request.name);
         let reply = open.handle.add_volume(spec, origin, COMMAND_TIMEOUT);
         let volume = match reply {
             Ok(CommandReply::Added(volume)) => volume,
@@ -371,6 +373,9 @@ impl Supervisor {
                     return self.how_to_use(name, false);
                 }
                 if !lost && !offline && !found.open.problems.contains_key(name) {
+                    if request.dry_run {
+                        return planned(format!("{name} is in service: nothing would be done"));
+                    }
                     let mut done = self.how_to_use(name, false)?;
                     done.outcome = Outcome::Unchanged;
                     return Ok(done);

@@ -206,13 +206,28 @@ impl Engine {
     }
 
     /// Write-through: what was written is kept in the cache. Only whole blocks, and before an
-    /// overlapping write may begin.
+    /// overlapping write may begin. What is not kept is counted.
     fn fill_written(&mut self, name: u64) {
         let req = self.reqs.get(name).expect("under way");
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
         let volume = self.vol(id);
         let base = volume.base;
-        if !volume.mode.plan().write_fill || volume.fills_off || self.dead {
+        let plan = volume.mode.plan();
+        let reason = if !plan.write_fill && !plan.write_dirty {
+            Some(Reason::Mode)
+        } else if self.dead {
+            Some(Reason::DeviceFailed)
+        } else if sequential {
+            Some(Reason::Sequential)
+        } else if plan.write_dirty {
+            Some(Reason::NoSpace)
+        } else if volume.fills_off {
+            Some(Reason::NotReady)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.vol_mut(id).stats.not_cached[reason as usize] += last - first + 1;
             return;
         }
         for key in first..=last {
@@ -221,10 +236,6 @@ impl Engine {
                 continue;
             }
             let (_, at) = req.part_of(key, base);
-            if sequential {
-                self.vol_mut(id).stats.not_cached[Reason::Sequential as usize] += 1;
-                continue;
-            }
             let mut block = self.pool.take(BLOCK_SIZE);
             let req = self.reqs.get(name).expect("under way");
             block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
