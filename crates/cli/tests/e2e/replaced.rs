@@ -30,6 +30,10 @@ fn no_pool_is_made_in_the_place_of_one_that_may_hold_dirty_data() {
     world.forebay(&["status"]).expect(3).says("offline").says("do not use the origin");
     let volume = world.volume("big");
     assert!(volume["dirty_bytes"].is_null() && volume["used_bytes"].is_null(), "{volume}");
+    let client = forebay_api::Client::new(world.state_dir().join("control.sock"));
+    let (_, metrics) = client.http("GET", "/metrics", b"").unwrap();
+    let metrics = String::from_utf8(metrics).unwrap();
+    assert!(metrics.contains("forebay_pool_degraded{pool=\"ssd\"} 1"), "{metrics}");
     for how in [&["--yes"][..], &["--force", "--yes"], &["--dry-run"]] {
         let create = [&["pool", "create", "ssd", "ssd.img"], how].concat();
         let said = world.forebay(&create).expect(4);
@@ -83,6 +87,7 @@ fn a_pool_with_a_device_that_is_gone_is_destroyed_on_the_other() {
     world.stop();
     fs::rename(world.path("two.img"), world.path("away.img")).unwrap();
     world.start();
+    world.forebay(&["status"]).expect(3).says("to have all of its devices again");
     let done = world.forebay(&["pool", "destroy", "pair", "--yes"]).expect(0);
     done.says("no longer on").says("two.img was not wiped");
     world.forebay(&["pool", "create", "again", "ssd.img"]).expect(0);

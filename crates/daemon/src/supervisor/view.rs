@@ -91,7 +91,11 @@ impl Supervisor {
         let mut counters =
             Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
         for (pool, snapshot) in self.look() {
-            let Ok(snapshot) = snapshot else { continue };
+            let Ok(snapshot) = snapshot else {
+                let name = pool.name.clone();
+                counters.pools.push(PoolCounters { name, degraded: true, ..Default::default() });
+                continue;
+            };
             let is_bypass = pool.open.as_ref().is_ok_and(|open| open.bypass.is_some());
             let volumes = snapshot.volumes.iter();
             counters
@@ -178,6 +182,11 @@ impl Supervisor {
             attention.action.push(
                 "clean data is read from the origins; no dirty data is accepted on it".into(),
             );
+            if open.devices.len() > 1 {
+                let again = "to have all of its devices again: forebay volume remove each of its \
+                             volumes, forebay pool destroy";
+                attention.action.push(format!("{again} {0}, forebay pool create {0}", pool.name));
+            }
         }
         let dirty: u64 = snapshot.volumes.iter().map(|volume| volume.stats.dirty_blocks).sum();
         PoolInfo {
