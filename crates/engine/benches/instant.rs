@@ -150,6 +150,7 @@ impl World {
         let settings = Settings {
             superblock: devices.superblock(spec.mode),
             devices: vec![DeviceSettings {
+                behind: false,
                 bytes: spec.pool_bytes,
                 volatile_cache: true,
                 present: true,

@@ -12,6 +12,8 @@ pub struct DeviceSettings {
     pub volatile_cache: bool,
     /// Whether the device can be reached. A pool of two opens with one of them missing.
     pub present: bool,
+    /// Whether its superblock is one generation older than the pool's.
+    pub behind: bool,
 }
 
 /// The origin of one volume that the superblock names.

@@ -196,6 +196,8 @@ pub struct PoolDevice {
     pub device: Result<Device, String>,
     /// What the pool remembers of it.
     pub entry: DeviceEntry,
+    /// Whether its superblock is one generation older than the pool's.
+    pub behind: bool,
 }
 
 /// A pool as it was read.
@@ -259,7 +261,7 @@ pub fn read_pool(paths: &[PathBuf], access: Access) -> Result<PoolOnDisk, PoolEr
     let count = usize::from(superblock.header.device_count.get());
     let mut devices: Vec<PoolDevice> = superblock.header.devices[..count]
         .iter()
-        .map(|entry| PoolDevice { device: Err(String::new()), entry: *entry })
+        .map(|entry| PoolDevice { device: Err(String::new()), entry: *entry, behind: false })
         .collect();
     for one in found {
         place(one, &superblock, &mut devices, &mut findings);
@@ -305,6 +307,7 @@ fn place(one: Found, pool: &Superblock, devices: &mut [PoolDevice], findings: &m
         format!("{path} shrank from {} to {is} bytes; it is not used", slot.entry.bytes)
     } else {
         slot.device = Ok(one.device);
+        slot.behind = own.generation < header.generation;
         return;
     };
     findings.push(refused.clone());

@@ -370,9 +370,10 @@ fn build(
         .pool
         .devices
         .into_iter()
-        .map(|slot| (slot.entry.bytes.get(), slot.device.ok()))
+        .map(|slot| ((slot.entry.bytes.get(), slot.behind), slot.device.ok()))
         .collect();
-    let device_settings = devices.iter().map(|(bytes, device)| DeviceSettings {
+    let device_settings = devices.iter().map(|((bytes, behind), device)| DeviceSettings {
+        behind: *behind,
         bytes: device.as_ref().map_or(*bytes, |device| device.info().bytes),
         volatile_cache: device.as_ref().is_none_or(|device| device.needs_flush()),
         present: device.is_some(),

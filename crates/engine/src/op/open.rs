@@ -13,7 +13,6 @@ use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::op::fetch::RecoverRead;
-use crate::op::flush::FlushFor;
 use crate::op::load::Load;
 use crate::op::repair::Repair;
 use crate::op::replay::{Found, Plan, Summary};
@@ -27,7 +26,6 @@ use forebay_format::record::{EntryKind, REGION_ALL, RecordHeader};
 use forebay_format::superblock::CHECKPOINT_NONE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use zerocopy::little_endian::U64;
 
 /// A checkpoint that may be used.
 #[derive(Debug, Clone, Copy)]
@@ -91,8 +89,10 @@ pub(crate) struct Opening {
     pub(crate) seq_max: u64,
     distrust_epoch: u64,
     pub(crate) summary: Summary,
+    /// Devices whose superblock is one generation older than the pool's.
+    pub(crate) behind: Vec<usize>,
     want_dseq: u64,
-    flushes: usize,
+    pub(crate) flushes: usize,
 }
 
 impl Engine {
@@ -141,6 +141,11 @@ impl Engine {
             seq_max: 0,
             distrust_epoch: settings.distrust_epoch,
             summary: Summary::default(),
+            behind: (0..)
+                .zip(&settings.devices)
+                .filter(|(_, it)| it.behind)
+                .map(|(n, _)| n)
+                .collect(),
             want_dseq: 0,
             flushes: 0,
         }));
@@ -296,31 +301,6 @@ impl Engine {
         self.recover_repair();
     }
 
-    /// The superblock that was read may not have survived a power cut yet: before the other copy is
-    /// written, it must.
-    pub(crate) fn recover_settle(&mut self) {
-        self.open_mut().step = Step::Settle;
-        for index in 0..self.segments.devices.len() {
-            let device = &self.segments.devices[index];
-            if device.healthy && device.volatile_cache {
-                self.open_mut().flushes += 1;
-                self.device_flush(DeviceId(index as u8), FlushFor::Opening);
-            }
-        }
-        self.recover_settled();
-    }
-
-    fn recover_settled(&mut self) {
-        if self.open_mut().flushes > 0 || self.dead {
-            return;
-        }
-        let header = &mut self.sb.block.header;
-        header.epoch = U64::new(header.epoch.get() + 1);
-        header.clean = 0;
-        self.open_mut().step = Step::Superblock;
-        self.superblock_write(Then::Opened);
-    }
-
     fn drop_all_clean(&mut self) {
         let mut clean = Vec::new();
         self.index.scan(0, self.index.bucket_count(), |key, located| {
@@ -395,14 +375,6 @@ impl Engine {
     fn recover_flush(&mut self, volume: VolumeId, tries: u8) {
         let op = self.op(Op::RecoverFlush { volume, tries });
         self.out.push(Effect::Flush { op, target: Target::Origin(volume) });
-    }
-
-    /// A cache device has been flushed, or has failed.
-    pub(crate) fn recover_flushed(&mut self) {
-        if self.opening.is_some() {
-            self.open_mut().flushes -= 1;
-            self.recover_settled();
-        }
     }
 
     pub(crate) fn recover_flush_done(

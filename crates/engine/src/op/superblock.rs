@@ -14,6 +14,8 @@ use zerocopy::little_endian::{U16, U64};
 /// What to do when an update is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
+    /// Devices whose superblock was one generation behind have the one of the pool.
+    CaughtUp,
     /// Recovery goes on.
     Opened,
     /// The checkpoint counts.
@@ -113,17 +115,31 @@ impl Engine {
                 continue;
             }
             for &copy in copies {
-                let mut block = self.sb.block.clone();
-                block.header.device_index = U16::new(index as u16);
-                let mut buf = self.pool.take(SUPERBLOCK_SIZE);
-                block.encode(buf.bytes_mut());
-                let device = DeviceId(index as u8);
-                self.sb.pending += 1;
-                self.stats.checkpoint_bytes += SUPERBLOCK_SIZE as u64;
-                let op = self.op(Op::Superblock { device });
-                let offset = SUPERBLOCK_OFFSETS[copy];
-                self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
+                self.superblock_send(index, copy);
             }
+        }
+    }
+
+    fn superblock_send(&mut self, index: usize, copy: usize) {
+        let mut block = self.sb.block.clone();
+        block.header.device_index = U16::new(index as u16);
+        let mut buf = self.pool.take(SUPERBLOCK_SIZE);
+        block.encode(buf.bytes_mut());
+        let device = DeviceId(index as u8);
+        self.sb.pending += 1;
+        self.stats.checkpoint_bytes += SUPERBLOCK_SIZE as u64;
+        let op = self.op(Op::Superblock { device });
+        let offset = SUPERBLOCK_OFFSETS[copy];
+        self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
+    }
+
+    /// Brings these devices to the generation of the pool before it begins the next: one that is
+    /// two behind counts as away. Over the copy that is older than what they have.
+    pub(crate) fn superblock_catch_up(&mut self, behind: &[usize]) {
+        self.sb.under_way.push(Then::CaughtUp);
+        let copy = (self.sb.block.header.generation.get() % 2) as usize;
+        for &index in behind {
+            self.superblock_send(index, copy);
         }
     }
 
@@ -160,6 +176,7 @@ impl Engine {
         self.sb.durable_previous_seq = previous_seq(&self.sb.block);
         for then in under_way {
             match then {
+                Then::CaughtUp => self.recover_epoch(),
                 Then::Opened => self.recover_opened(),
                 Then::Checkpointed => self.checkpoint_counts(),
                 Then::Added(volume, command) => self.volume_added(volume, command),
@@ -184,7 +201,7 @@ impl Engine {
     fn superblock_failed(&mut self, updates: Vec<Then>) {
         for then in updates {
             match then {
-                Then::Opened => {
+                Then::Opened | Then::CaughtUp => {
                     self.open_failed("the superblock could not be written".to_owned());
                 }
                 Then::Added(volume, id) => {

@@ -137,6 +137,9 @@ impl World {
                 bytes: disk.sectors() * SECTOR_SIZE as u64,
                 volatile_cache: disk.volatile,
                 present: in_step(disk),
+                behind: self
+                    .superblock_of(disk)
+                    .is_some_and(|own| own.header.generation.get() < newest),
             })
             .collect();
         for (disk, device) in self.caches.iter_mut().zip(&devices) {
