@@ -179,7 +179,9 @@ fn a_device_that_was_away_is_not_used() {
     drop(pool);
     // One generation behind is what a crash between two superblock writes leaves.
     rewrite(&rig.paths[1], 0, |sb| sb.header.generation = U64::new(4));
-    assert!(read(&rig).devices[1].device.is_ok());
+    let pool = read(&rig);
+    assert!(pool.devices[1].device.is_ok());
+    assert_eq!([0, 1].map(|index| pool.devices[index].behind), [false, true]);
 }
 
 #[test]
