@@ -8,7 +8,6 @@ mod growth;
 mod life;
 mod machine;
 mod reconnect;
-
 mod sectors;
 mod twins;
 

@@ -6,7 +6,7 @@ pub mod command;
 pub mod copies;
 pub mod epoch;
 pub mod failure;
-mod fetch;
+pub mod fetch;
 pub mod flush;
 pub mod home;
 pub mod load;

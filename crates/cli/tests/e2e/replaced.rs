@@ -39,6 +39,8 @@ fn no_pool_is_made_in_the_place_of_one_that_may_hold_dirty_data() {
         let said = world.forebay(&create).expect(4);
         said.complains("the volumes big").complains("remove big --drop-dirty");
     }
+    // There is no block device whose users could be freed.
+    world.forebay(&["volume", "detach", "big", "--force"]).expect(1).complains("ssd.img");
     assert!(fs::read(world.path("ssd.img")).unwrap().iter().all(|&byte| byte == 0));
     fs::rename(world.path("away.img"), world.path("ssd.img")).unwrap();
     world.forebay(&["volume", "attach", "big"]).expect(0);

@@ -60,6 +60,14 @@ pub(super) struct Device {
 }
 
 impl Inner {
+    /// Whether a volume has a block device, or a machine's disk, whoever serves it now.
+    pub(super) fn has_device(&self, volume: &str) -> bool {
+        self.devices.contains_key(volume)
+            || self.ublk.contains_key(volume)
+            || self.nbd.contains_key(volume)
+            || self.guests.contains_key(volume)
+    }
+
     /// The path of a volume's device, if it is served.
     pub(super) fn shown_device(&self, volume: &str) -> Option<String> {
         let looped = self.devices.get(volume).filter(|device| device.port.is_some());

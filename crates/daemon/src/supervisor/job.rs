@@ -202,8 +202,7 @@ impl Supervisor {
     /// get errors. The volume, and what its pool holds of it, stay as they are.
     fn free_users(&self, wanted: &Change, why: ApiError) -> Result<Done, ApiError> {
         let name = &wanted.name;
-        let is_known = self.inner().store.get().volume(name).is_some();
-        if !wanted.force || !is_known {
+        if !wanted.force || !self.inner().has_device(name) {
             return Err(why);
         }
         if wanted.dry_run {

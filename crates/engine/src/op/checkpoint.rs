@@ -140,8 +140,7 @@ impl Engine {
             || self.checkpoint.wanted
             || self.state != State::Serving
             || self.volumes.iter().flatten().any(|v| leaves(v))
-            || self.checkpoint_starved()
-            || (self.segments.free_pairs() < self.free_wanted() && self.emptied_in_log())
+            || (self.segments.free_pairs() <= self.free_wanted() && self.emptied_in_log())
     }
 
     /// Whether a checkpoint that is needed waits for its time to try again.
