@@ -269,9 +269,43 @@ pub fn read_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io::Resul
 
 /// Writes several buffers with one call. Interrupted calls are not repeated.
 pub fn write_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<usize> {
-    let parts = parts
-        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    let parts = parts.map(part);
     // SAFETY: the slices are valid for reads during the call.
     let count = unsafe { libc::writev(fd, parts.as_ptr(), N as c_int) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// A part of what is to be written, as system calls take it.
+pub fn part(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+/// Major and minor number of the running Linux; zeros if it does not tell.
+pub fn kernel_release() -> (u32, u32) {
+    release_of(&std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())
+}
+
+fn release_of(text: &str) -> (u32, u32) {
+    let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>();
+    let mut numbers = text.split('.').map(|part| digits(part).parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_numbers_with_something_behind() {
+        for (text, release) in [
+            ("6.12.107+deb13-cloud-amd64", (6, 12)),
+            ("4.18.0-513.el8.x86_64", (4, 18)),
+            ("7.3-rc1\n", (7, 3)),
+            ("", (0, 0)),
+            ("unknown", (0, 0)),
+        ] {
+            assert_eq!(release_of(text), release, "{text}");
+        }
+        assert!(kernel_release() > (4, 0));
+    }
 }

@@ -84,6 +84,7 @@ impl Ring {
             opcode::Accept::CODE,
             opcode::PollAdd::CODE,
             opcode::AsyncCancel::CODE,
+            opcode::Writev::CODE,
         ];
         let params = ring.params();
         let able = needed.iter().all(|&code| probe.is_supported(code));
@@ -221,6 +222,18 @@ impl Ring {
         let entry = opcode::AsyncCancel::new(port(key, tag)).build();
         // SAFETY: the entry points to nothing.
         unsafe { self.push(entry.user_data(CANCEL)) }
+    }
+
+    /// Starts to write parts to a port's descriptor, one after the other, in one write.
+    ///
+    /// # Safety
+    /// `parts` stays where it is, what it points to is valid and unchanged, and `fd` stays open,
+    /// until the [`Arrival::Port`] of `key` and `tag`.
+    pub unsafe fn port_writev(&mut self, (key, tag): (u32, u32), fd: RawFd, parts: &[libc::iovec]) {
+        let count = u32::try_from(parts.len()).expect("parts are few");
+        let entry = opcode::Writev::new(types::Fd(fd), parts.as_ptr(), count);
+        // SAFETY: as the caller promises.
+        unsafe { self.push(entry.build().user_data(port(key, tag))) }
     }
 
     /// Starts a command of 16 bytes on a port's descriptor, with an address as the command wants

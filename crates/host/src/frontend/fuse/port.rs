@@ -1,9 +1,12 @@
 //! A FUSE connection on a shard: requests are read from `/dev/fuse` when it is readable, and each
 //! is answered by one write to it. Data goes between the kernel and the engine's buffers without
 //! another copy.
+//!
+//! Answers that are there at the same time go through the ring, in one system call: each wakes a
+//! kernel thread that tells the block layer, and takes the processor when the system call ends.
 
 use super::reply;
-use super::wire::{self, Agreed, Call, Fault};
+use super::wire::{self, Agreed, Call, Fault, OutHeader};
 use crate::frontend::VolumeBytes;
 use crate::frontend::port::{PortAnswer, PortLink, errno};
 use crate::slab::Slab;
@@ -15,8 +18,11 @@ use zerocopy::IntoBytes;
 
 /// Requests under way at once. The kernel keeps the others.
 const REQUESTS_MAX: usize = 256;
-/// Requests read before others have their turn.
-const BATCH_MAX: usize = 64;
+/// Requests read before they are worked on and answered. With more, whoever asks would have nothing
+/// to go on with meanwhile; with fewer, the answers of a batch would cost more changes of threads.
+const BATCH_MAX: usize = 8;
+/// From this Linux on, a ring writes to a device that can be polled without another thread.
+const RING_SINCE: (u32, u32) = (6, 12);
 /// The first bytes of a write have a buffer of their own: few writes are longer, and a long one is
 /// two parts.
 const SMALL_BYTES: usize = 64 << 10;
@@ -25,8 +31,11 @@ const RANGE_PART_BYTES: u64 = 32 << 20;
 const RANGE_PARTS_MAX: u32 = 4;
 /// What addresses and lengths are multiples of, in bytes.
 const SECTOR: u64 = 512;
-/// The tag under which the device is waited on.
+/// The tag under which the device is waited on. Others are of slots whose answers the ring
+/// writes.
 const POLL: u32 = u32::MAX;
+/// Bytes of the longest answer to reads, writes and the like, without the data.
+const HEAD_BYTES: usize = size_of::<OutHeader>() + size_of::<reply::WriteOut>();
 /// `fallocate` modes, without the one that keeps the size.
 const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
@@ -65,6 +74,20 @@ struct Slot {
     /// Parts that the engine has.
     parts: u32,
     error: Option<IoError>,
+    /// Of a read that is done: the data.
+    data: Buf,
+}
+
+/// What an answer begins with.
+struct Head {
+    bytes: [u8; HEAD_BYTES],
+    len: usize,
+}
+
+/// What the ring writes of an answer beside the data.
+struct Outgoing {
+    head: Head,
+    parts: [libc::iovec; 2],
 }
 
 /// One connection.
@@ -76,6 +99,11 @@ pub(crate) struct FusePort {
     punch: bool,
     taken_over: bool,
     slots: Slab<Slot>,
+    /// Slots to answer before the next wait.
+    answers: Vec<u32>,
+    /// What the ring reads while it answers, by slot: it never moves. Empty where the ring is not
+    /// to answer.
+    outgoing: Vec<Outgoing>,
     /// The device is waited on.
     polling: bool,
     /// The wait is being ended.
@@ -102,6 +130,8 @@ impl FusePort {
             punch: setup.punch,
             taken_over: setup.taken_over,
             slots: Slab::default(),
+            answers: Vec::new(),
+            outgoing: Vec::new(),
             polling: false,
             cancelling: false,
             stopping: false,
@@ -121,14 +151,23 @@ impl FusePort {
         if self.taken_over {
             self.write(wire::resend_notice().as_bytes(), &[])?;
         }
+        if link.ring().is_some() && sys::kernel_release() >= RING_SINCE {
+            self.outgoing.resize_with(REQUESTS_MAX, Outgoing::empty);
+        }
         self.small = link.bufs.take(SMALL_BYTES);
         self.large = link.bufs.take(self.bytes_max - SMALL_BYTES);
         Ok(())
     }
 
-    /// The device is readable, or the wait for that has ended.
+    /// The device is readable, or the wait for that has ended, or the ring has written an answer.
     pub fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
-        assert_eq!(tag, POLL, "nothing else is started");
+        if tag != POLL {
+            if result < 0 && result != -libc::ENOENT {
+                // Nothing reached the kernel: it still waits.
+                self.write_answer(tag);
+            }
+            return self.forget(link, tag);
+        }
         self.polling = false;
         self.cancelling = false;
         if result == -libc::ECANCELED || self.stopping {
@@ -213,7 +252,7 @@ impl FusePort {
     }
 
     fn slot(&mut self, unique: u64, work: Work, parts: u32) -> u32 {
-        self.slots.insert(Slot { unique, work, parts, error: None })
+        self.slots.insert(Slot { unique, work, parts, error: None, data: Buf::empty() })
     }
 
     fn request(&self, kind: RequestKind, offset: u64, len: u64, buf: Buf) -> Request {
@@ -292,26 +331,56 @@ impl FusePort {
         let slot = self.slots.get_mut(tag).expect("a slot stays until it is answered");
         slot.parts -= 1;
         slot.error = slot.error.or(answer.result.err());
+        match slot.work {
+            Work::Read => slot.data = answer.buf,
+            _ => link.bufs.give(answer.buf),
+        }
         self.zero_more(link, tag);
         let slot = self.slots.get(tag).expect("seen above");
-        if slot.parts == 0 {
-            let slot = self.slots.remove(tag).expect("seen above");
-            self.finish(slot, &answer.buf);
-        }
-        link.bufs.give(answer.buf);
-    }
-
-    fn finish(&mut self, slot: Slot, buf: &Buf) {
-        let unique = slot.unique;
-        match (slot.error, slot.work) {
+        match (slot.parts, slot.error) {
             // Whoever has the connection next is asked again. If nobody has it, the kernel gives an
             // error.
-            (Some(IoError::Shutdown), _) => {}
-            (Some(error), _) => self.answer(unique, errno(error), &[]),
-            (None, Work::Read) => self.answer(unique, 0, buf.bytes()),
-            (None, Work::Write { len }) => self.answer(unique, 0, reply::write(len).as_bytes()),
-            (None, Work::Flush | Work::Zero { .. }) => self.answer(unique, 0, &[]),
+            (0, Some(IoError::Shutdown)) => self.forget(link, tag),
+            (0, _) => self.answers.push(tag),
+            _ => {}
         }
+    }
+
+    fn forget(&mut self, link: &mut PortLink, tag: u32) {
+        let slot = self.slots.remove(tag).expect("a slot stays until it is answered");
+        link.bufs.give(slot.data);
+    }
+
+    /// Answers what is done.
+    fn answer_all(&mut self, link: &mut PortLink) {
+        let ring = self.answers.len() > 1 && !self.outgoing.is_empty();
+        for tag in std::mem::take(&mut self.answers) {
+            if ring {
+                self.start_answer(link, tag);
+            } else {
+                self.write_answer(tag);
+                self.forget(link, tag);
+            }
+        }
+    }
+
+    /// Has the ring answer a request.
+    fn start_answer(&mut self, link: &mut PortLink, tag: u32) {
+        let slot = self.slots.get(tag).expect("a slot stays until it is answered");
+        let outgoing = &mut self.outgoing[tag as usize];
+        let (head, data) = slot.answer();
+        outgoing.head = head;
+        outgoing.parts = [outgoing.head.bytes(), data].map(sys::part);
+        let (ring, key) = link.ring().expect("looked at when it started");
+        // SAFETY: the parts and the head stay where they are, and the slot with the data stays,
+        // unchanged, until the arrival; so does the device.
+        unsafe { ring.port_writev((key, tag), self.device.as_raw_fd(), &outgoing.parts) }
+    }
+
+    /// Answers a request on the spot.
+    fn write_answer(&self, tag: u32) {
+        let (head, data) = self.slots.get(tag).expect("a slot stays until it is answered").answer();
+        let _ = self.write(head.bytes(), data);
     }
 
     /// Answers a request. The kernel refuses only answers to what it has withdrawn.
@@ -325,8 +394,9 @@ impl FusePort {
         sys::write_parts(self.device.as_raw_fd(), [header, body]).map(drop)
     }
 
-    /// Waits on the device, or ends that wait.
+    /// Answers what is done, and waits on the device, or ends that wait.
     pub fn arm(&mut self, link: &mut PortLink) {
+        self.answer_all(link);
         if self.stopping {
             if self.polling && !self.cancelling {
                 self.cancelling = true;
@@ -357,6 +427,41 @@ impl FusePort {
     pub fn release(self, bufs: &mut BufPool) {
         bufs.give(self.small);
         bufs.give(self.large);
+    }
+}
+
+impl Slot {
+    /// What the kernel is answered: the head, and the data.
+    fn answer(&self) -> (Head, &[u8]) {
+        let written;
+        let (small, data): (&[u8], &[u8]) = match (self.error, &self.work) {
+            (None, Work::Read) => (&[], self.data.bytes()),
+            (None, Work::Write { len }) => {
+                written = reply::write(*len);
+                (written.as_bytes(), &[])
+            }
+            _ => (&[], &[]),
+        };
+        let error = self.error.map_or(0, errno);
+        let header = wire::out_header(self.unique, error, small.len() + data.len());
+        let mut head = Head { bytes: [0; HEAD_BYTES], len: size_of::<OutHeader>() + small.len() };
+        let (first, rest) = head.bytes.split_at_mut(size_of::<OutHeader>());
+        first.copy_from_slice(header.as_bytes());
+        rest[..small.len()].copy_from_slice(small);
+        (head, data)
+    }
+}
+
+impl Head {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Outgoing {
+    fn empty() -> Outgoing {
+        let head = Head { bytes: [0; HEAD_BYTES], len: 0 };
+        Outgoing { head, parts: [sys::part(&[]); 2] }
     }
 }
 

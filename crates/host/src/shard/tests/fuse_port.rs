@@ -120,6 +120,42 @@ fn requests_of_a_port_reach_the_volume_and_come_back() {
 }
 
 #[test]
+fn many_requests_at_once_are_each_answered_once() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let volume = rig.add("disk");
+        let (mut kernel, _) = attach(&rig, volume, false);
+        let block = |n: u64| vec![n as u8 + 1; 4096];
+        // More than the port reads before it answers, and of all kinds.
+        let count = 24;
+        for n in 0..count {
+            kernel.ask_io(opcode::WRITE, n, n * 4096, 4096, &block(n));
+        }
+        let mut written: Vec<_> = (0..count).map(|_| kernel.reply()).collect();
+        written.sort();
+        let reply = [4096_u32.to_ne_bytes(), [0; 4]].concat();
+        assert_eq!(written, (0..count).map(|n| (n, 0, reply.clone())).collect::<Vec<_>>());
+        for n in 0..count {
+            match n % 4 {
+                0 => kernel.ask(opcode::FSYNC, n, &[0; 16]),
+                1 => kernel.ask_io(opcode::READ, n, ORIGIN_BYTES - 4096 + 100, 512, &[]),
+                _ => kernel.ask_io(opcode::READ, n, n * 4096, 4096, &[]),
+            }
+        }
+        let mut read: Vec<_> = (0..count).map(|_| kernel.reply()).collect();
+        read.sort();
+        let expected = (0..count).map(|n| match n % 4 {
+            0 => (n, 0, Vec::new()),
+            1 => (n, -libc::EINVAL, Vec::new()),
+            _ => (n, 0, block(n)),
+        });
+        assert_eq!(read, expected.collect::<Vec<_>>());
+        rig.shard.stop(SECONDS).unwrap();
+        assert_eq!(kernel.0.read(&mut [0; 16]).unwrap(), 0, "nothing was answered twice");
+    });
+}
+
+#[test]
 fn a_name_leads_to_the_file_and_not_to_the_directory() {
     on_both(|backend| {
         let rig = rig(backend);
