@@ -11,6 +11,7 @@ use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
+use crate::log::Point;
 use crate::op::Op;
 use crate::op::flush::FlushFor;
 use crate::op::superblock::{NewCheckpoint, Then};
@@ -121,6 +122,20 @@ impl Engine {
     /// Emptied segments wait for the checkpoints to forget them, and room is short.
     fn checkpoint_starved(&self) -> bool {
         self.segments.free_pairs() <= SEGMENTS_FOR_FILLS + 2 && self.emptied_in_log()
+    }
+
+    /// Whether what is left of the log's room belongs to the checkpoint that makes more. Each block
+    /// that writeback sends home takes an entry, and writeback may be faster than a checkpoint.
+    pub(crate) fn last_room(&self) -> bool {
+        let entries = self.tuning.writeback_slice_blocks.div_ceil(RECORD_ENTRIES);
+        let free = self.free_for(Point::Dirty) * self.segments.blocks as usize;
+        free + self.room_in_open() < BLOCKS_FOR_CHECKPOINTS + entries && self.checkpoint_starved()
+    }
+
+    /// Blocks that the open segment of dirty data has room for.
+    fn room_in_open(&self) -> usize {
+        let open = self.log.open[Point::Dirty as usize].filter(|&s| !self.leaves(Point::Dirty, s));
+        open.map_or(0, |s| (self.segments.blocks - self.segments.table[s as usize].end) as usize)
     }
 
     /// Whether emptied segments wait for the checkpoints to forget them.

@@ -149,6 +149,9 @@ impl Engine {
             true => {}
             false => self.writeback.over_since = None,
         }
+        if self.last_room() {
+            return;
+        }
         let count = self.volumes.len();
         for step in 0..count {
             let at = (self.writeback.turn + step) % count;
@@ -221,6 +224,7 @@ impl Engine {
         let most = most.min(self.tuning.writeback_slice_blocks);
         let situation = self.situation(id);
         let ends = self.writeback.abandoned
+            || self.last_room()
             || !self.behind_writeback.is_empty()
             || !due(&situation, &self.tuning)
             || (!slice.alone && is_short(&situation, &self.tuning));
