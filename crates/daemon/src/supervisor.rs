@@ -29,7 +29,7 @@ use crate::convert::hex;
 use crate::place::Place;
 use crate::sampler::Samples;
 use crate::state::{State, Store};
-use device::{Choice, Device};
+use device::{Choice, Device, NoDevice};
 use forebay_api::config::{Config, nearest};
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
@@ -90,9 +90,8 @@ struct Inner {
     jobs: BTreeMap<String, Arc<JobCell>>,
     /// Block devices of the kernel, by volume. Some wait for their volume.
     devices: BTreeMap<String, Device>,
-    /// NBD devices of the kernel, by volume, and when one that failed is tried again.
+    /// NBD devices of the kernel, by volume.
     nbd: BTreeMap<String, KernelNbd>,
-    nbd_retry: BTreeMap<String, Instant>,
     /// Those of ublk, by volume.
     ublk: BTreeMap<String, Ublk>,
     /// Sockets for virtual machines, by volume.
@@ -101,6 +100,8 @@ struct Inner {
     device_dir: PathBuf,
     /// How each volume is made visible, and why.
     choices: BTreeMap<String, Choice>,
+    /// Volumes that do not have the device that was asked for.
+    no_device: BTreeMap<String, NoDevice>,
     samples: Samples,
     listening: Option<Listening>,
     /// What keeps NBD clients out.
@@ -200,11 +201,11 @@ impl Supervisor {
             jobs: BTreeMap::new(),
             devices: BTreeMap::new(),
             nbd: BTreeMap::new(),
-            nbd_retry: BTreeMap::new(),
             ublk: BTreeMap::new(),
             guests: BTreeMap::new(),
             device_dir: place.device_dir(),
             choices: BTreeMap::new(),
+            no_device: BTreeMap::new(),
             samples: Samples::default(),
             listening: None,
             unheard: Vec::new(),

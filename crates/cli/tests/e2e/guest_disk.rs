@@ -58,8 +58,32 @@ fn a_machines_disk_is_kept_while_a_machine_uses_it_and_is_there_after_a_crash() 
     assert_eq!(machine.read(&mut [0; 1]).unwrap_or(0), 0, "its machine is cut off");
     assert!(fs::read(world.path("big.img")).unwrap() == pattern(1, ORIGIN_BYTES));
     world.forebay(&["volume", "attach", "big"]).expect(0);
+    // A machine that is just ending is waited for.
+    let (machine, _) = connect(&socket);
+    let ending = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(machine);
+    });
+    world.forebay(&["volume", "detach", "big"]).expect(0);
+    ending.join().unwrap();
+    world.forebay(&["volume", "attach", "big"]).expect(0);
     connect(&socket);
     waits_until("a machine that left does not keep the volume", || {
         world.forebay(&["volume", "remove", "big"]).code == 0
     });
+}
+
+#[test]
+fn a_disk_that_cannot_be_made_is_told_and_made_when_somebody_asks() {
+    let world = World::started();
+    let place = world.state_dir().join("vhost");
+    fs::write(&place, "in the way").unwrap();
+    let cache = ["cache", "big.img", "--with", "ssd.img", "--export", "vhost-user"];
+    world.forebay(&cache).expect(0).says("it has no block device").says("volume attach big");
+    world.forebay(&["status"]).expect(3).says("degraded").says("it has no block device");
+    fs::remove_file(&place).unwrap();
+    world.forebay(&["volume", "attach", "big"]).expect(0).says("vhost/big.sock");
+    connect(&place.join("big.sock"));
+    let status = world.forebay(&["status"]).expect(0);
+    assert!(!status.out.contains("degraded"), "{}", status.out);
 }

@@ -19,6 +19,7 @@ use forebay_host::loop_device::{self, Ended, LoopDevice};
 use forebay_host::shard::{PortSetup, ShardHandle, VolumeSnapshot};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 /// Bytes of the block of a device, where the volume's size allows it.
 const BLOCK_BYTES: u64 = 4096;
@@ -48,6 +49,20 @@ pub(super) struct Choice {
     pub why: String,
 }
 
+/// Why a volume does not have the device that was asked for.
+pub(super) struct NoDevice {
+    pub error: ApiError,
+    pub again: Again,
+}
+
+/// When the device is tried again.
+pub(super) enum Again {
+    /// By itself.
+    At(Instant),
+    /// When somebody asks; the volume is offered so.
+    Asked(Offer),
+}
+
 /// A device. The kernel keeps its requests while nobody serves it.
 pub(super) struct Device {
     pub loop_device: LoopDevice,
@@ -66,6 +81,16 @@ impl Inner {
             || self.ublk.contains_key(volume)
             || self.nbd.contains_key(volume)
             || self.guests.contains_key(volume)
+    }
+
+    /// Why a volume does not have the device that was asked for, and what to do.
+    pub(super) fn without_device(&self, volume: &str) -> Option<(String, String)> {
+        let NoDevice { error, again } = self.no_device.get(volume)?;
+        let action = match again {
+            Again::At(_) => "it is tried again every few seconds".to_string(),
+            Again::Asked(_) => format!("try again: forebay volume attach {volume}"),
+        };
+        Some((format!("it has no block device: {}", error.message), action))
     }
 
     /// The path of a volume's device, if it is served.
@@ -235,6 +260,12 @@ impl Supervisor {
         Ok(Device { loop_device, agreed, fuse, port: Some(port), offer: Some(offer.clone()) })
     }
 
+    /// Whether a volume's device could not be made, and is when somebody asks.
+    pub(super) fn device_is_missing(&self, volume: &str) -> bool {
+        let asked = |it: &NoDevice| matches!(it.again, Again::Asked(_));
+        self.inner().no_device.get(volume).is_some_and(asked)
+    }
+
     /// Whether a volume's device was taken away behind our back, as `losetup -d` does.
     pub(super) fn device_is_lost(&self, volume: &VolumeSnapshot) -> bool {
         let inner = self.inner();
@@ -242,10 +273,14 @@ impl Supervisor {
         volume.ports == 0 && device.is_some_and(|device| device.port.is_some())
     }
 
-    /// Makes a device anew in place of one that was taken away.
+    /// Makes a device anew in place of one that was taken away, or that could not be made before.
     pub(super) fn device_renew(&self, pool: &str, name: &str) -> Result<(), ApiError> {
+        let missing = self.inner().no_device.remove(name);
         let device = self.inner().devices.remove(name);
-        let offer = device.as_ref().and_then(|device| device.offer.clone());
+        let offer = match missing.map(|missing| missing.again) {
+            Some(Again::Asked(offer)) => Some(offer),
+            _ => device.as_ref().and_then(|device| device.offer.clone()),
+        };
         if let Some(device) = device {
             self.device_forget(name, device);
         }

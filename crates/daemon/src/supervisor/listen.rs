@@ -1,6 +1,6 @@
 //! What NBD clients are offered, and where they are let in.
 
-use super::device::{Choice, Way};
+use super::device::{Again, Choice, NoDevice, Way};
 use super::{Opened, Supervisor};
 use crate::place::bind;
 use forebay_api::request::Export as ExportKind;
@@ -68,11 +68,16 @@ impl Supervisor {
             Way::VhostUser => self.guest_up(&open.handle, name, offer),
             Way::NbdKernel | Way::Nbd | Way::None => Ok(()),
         };
+        self.inner().no_device.remove(name);
         let choice = up.map(|()| choice).unwrap_or_else(|error| {
             tracing::error!(volume = name, "its block device: {}", error.message);
             let why = format!("no block device: {}", error.message);
-            let is_auto = kind.unwrap_or_default() == ExportKind::Auto;
-            Choice { way: if is_auto { Way::Nbd } else { Way::None }, why }
+            if kind.unwrap_or_default() == ExportKind::Auto {
+                return Choice { way: Way::Nbd, why };
+            }
+            let missing = NoDevice { error, again: Again::Asked(offer.clone()) };
+            self.inner().no_device.insert(name.to_string(), missing);
+            Choice { way: Way::None, why }
         });
         let nbd = matches!(choice.way, Way::Nbd | Way::NbdKernel);
         self.inner().choices.insert(name.to_string(), choice);

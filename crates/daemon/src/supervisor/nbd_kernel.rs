@@ -1,7 +1,7 @@
 //! Volumes as `/dev/nbdN`: the kernel is a client of our own NBD server. The daemon looks after its
 //! connections: it makes them, and replaces those that ended, its own of an earlier life too.
 
-use super::device::Way;
+use super::device::{Again, NoDevice, Way};
 use super::ublk::load_module;
 use super::{Supervisor, holding};
 use crate::state::NbdState;
@@ -69,7 +69,10 @@ impl Supervisor {
                 return;
             }
             let now = Instant::now();
-            let due = |name: &&String| inner.nbd_retry.get(*name).is_none_or(|at| *at <= now);
+            let due = |name: &&String| match inner.no_device.get(*name) {
+                Some(NoDevice { again: Again::At(at), .. }) => *at <= now,
+                _ => true,
+            };
             let chosen = inner.choices.iter().filter(|(_, choice)| choice.way == Way::NbdKernel);
             let open = || inner.pools.values().filter_map(|pool| pool.open.as_ref().ok());
             let is_served = |name: &&String| open().any(|open| open.exports.contains_key(*name));
@@ -79,10 +82,11 @@ impl Supervisor {
             let done = self.nbd_mend_one(&name);
             let mut inner = self.inner();
             match done {
-                Ok(()) => drop(inner.nbd_retry.remove(&name)),
+                Ok(()) => drop(inner.no_device.remove(&name)),
                 Err(error) => {
                     tracing::error!(volume = name.as_str(), "its block device: {}", error.message);
-                    inner.nbd_retry.insert(name, Instant::now() + RETRY);
+                    let again = Again::At(Instant::now() + RETRY);
+                    inner.no_device.insert(name, NoDevice { error, again });
                 }
             }
         }

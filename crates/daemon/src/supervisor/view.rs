@@ -264,6 +264,13 @@ impl Supervisor {
             attention.why.push("its block device was taken away".to_string());
             attention.action.push(format!("make it again: forebay volume attach {name}"));
         }
+        if *state == State::Ok
+            && let Some((why, action)) = self.inner().without_device(name)
+        {
+            *state = State::Degraded;
+            attention.why.push(why);
+            attention.action.push(action);
+        }
     }
 
     /// By what a volume is reached.

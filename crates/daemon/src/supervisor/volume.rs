@@ -140,6 +140,10 @@ impl Supervisor {
             volume.mode
         );
         let mut done = Done::new(Outcome::Changed, text);
+        if let Some((why, action)) = self.inner().without_device(name) {
+            done.messages.push(format!("degraded     {why}"));
+            done.messages.push(format!("             {action}"));
+        }
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
             done.messages.push(format!("use it at    {device}"));
             let mount = format!("sudo mount {device} /mnt");
@@ -367,7 +371,7 @@ impl Supervisor {
             }
             (Ok(found), _) => {
                 let offline = found.snapshot.view.offline.is_some();
-                let lost = self.device_is_lost(&found.snapshot);
+                let lost = self.device_is_lost(&found.snapshot) || self.device_is_missing(name);
                 if lost && !request.dry_run {
                     self.device_renew(&found.pool, name)?;
                     return self.how_to_use(name, false);

@@ -66,7 +66,38 @@ pub fn nbd_killed(guest: &Guest) -> Result<()> {
     let name = device.file_name().context("a device has a name")?.to_string_lossy().into_owned();
     let size = fs::read_to_string(format!("/sys/block/{name}/size"))?;
     ensure!(size.trim() == "0", "{name} is still connected");
-    Ok(())
+    refused_without_its_timer()
+}
+
+/// Without the kernel's timer a request whose answer died with the daemon would wait for ever: no
+/// device is made then, none is left, and it is told. When the timer is there again, so is the device.
+fn refused_without_its_timer() -> Result<()> {
+    let names: Vec<String> = (0..16).map(|n| format!("/sys/block/nbd{n}")).collect();
+    let devices = || names.iter().filter(|name| Path::new(name).exists());
+    ensure!(devices().count() > 0, "there is no nbd device");
+    for device in devices() {
+        // Nothing can be written to it.
+        run("mount", &["--bind", "/dev/full", &format!("{device}/queue/io_timeout")])?;
+    }
+    let mut daemon = Daemon::start()?;
+    wait_until("the daemon answers", NODES_LIMIT, || Ok(forebay(&["pool", "list"]).is_ok()))?;
+    let origin = "/run/untimed";
+    fs::File::create(origin)?.set_len(8 << 20)?;
+    let create = ["volume", "create", "untimed", "--origin", origin, "--export", "nbd-kernel"];
+    let said = forebay(&create)?;
+    ensure!(said.contains("it has no block device: write /sys/block/nbd"), "{said}");
+    for device in devices() {
+        let size = fs::read_to_string(format!("{device}/size"))?;
+        ensure!(size.trim() == "0", "{device} is left");
+        run("umount", &[&format!("{device}/queue/io_timeout")])?;
+    }
+    // Its mounts are its own.
+    daemon.end()?;
+    let _daemon = Daemon::start()?;
+    let link = Path::new(LINKS).join("untimed");
+    wait_until("the device is there", NODES_LIMIT, || Ok(link.exists()))?;
+    forebay(&["volume", "remove", "untimed", "--yes"])?;
+    fs::remove_file(origin).map_err(Into::into)
 }
 
 fn outlives_the_daemon(guest: &Guest, export: &str) -> Result<PathBuf> {
