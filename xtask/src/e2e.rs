@@ -1,6 +1,8 @@
 //! `cargo xtask e2e`: what a user does with a block device, with the kernel of this machine. Needs
 //! root, FUSE and loop devices, and leaves nothing behind.
 
+mod away;
+mod broken;
 mod crash;
 mod database;
 mod file_system;
@@ -24,7 +26,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 11] = [
+const TESTS: [Test; 13] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -63,6 +65,8 @@ const TESTS: [Test; 11] = [
     },
     Test { name: "reconnect", programs: &["qemu-io"], kernel: None, run: reconnect::run },
     Test { name: "life", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: life::run },
+    Test { name: "away", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: away::run },
+    Test { name: "broken", programs: &["fio"], kernel: Some("tmpfs"), run: broken::run },
     Test {
         name: "twins",
         programs: &["mkfs.ext4", "mkfs.btrfs"],

@@ -164,6 +164,29 @@ impl Daemon {
         output(command.stdin(Stdio::null()))
     }
 
+    /// Runs `forebay` with these arguments, when the daemon answers. Returns all that it said, and
+    /// whether it ended well.
+    ///
+    /// # Errors
+    /// If the daemon does not answer.
+    pub fn said(&self, arguments: &[&str]) -> Result<(bool, String)> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let mut command = Command::new(&self.programs[1]);
+            command.arg("--socket").arg(self.state.join("control.sock")).args(arguments);
+            let output = command.stdin(Stdio::null()).output()?;
+            let streams = [&output.stdout, &output.stderr];
+            let said = streams.map(|stream| String::from_utf8_lossy(stream)).concat();
+            if !said.contains("no forebayd answers") {
+                return Ok((output.status.success(), said));
+            }
+            if Instant::now() > deadline {
+                bail!("forebayd does not answer after {START_TIMEOUT:?}: {said}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// The process, for [`processor_seconds`].
     pub fn pid(&self) -> u32 {
         self.child.id()

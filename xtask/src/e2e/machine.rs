@@ -78,26 +78,27 @@ impl Machine {
     /// As [`Machine::start`], after something was put on the origin.
     pub fn start_on(name: &str, bytes: u64, fill: impl Fn(&str) -> Result<()>) -> Result<Machine> {
         let directory = Directory::create(None, &format!("e2e-{name}"))?;
-        fs::create_dir(directory.path().join("mnt"))?;
-        let origin = directory.file("origin", bytes)?;
         let cache = directory.file("cache", 256 << 20)?;
+        Machine::start_in(directory, bytes, &[cache], fill)
+    }
+
+    /// As [`Machine::start_on`], with these cache devices.
+    pub fn start_in(
+        directory: Directory,
+        bytes: u64,
+        caches: &[PathBuf],
+        fill: impl Fn(&str) -> Result<()>,
+    ) -> Result<Machine> {
+        fs::create_dir(directory.path().join("mnt"))?;
+        let origin = directory.file("origin", bytes)?.display().to_string();
         let daemon = Daemon::start(&directory, &[])?;
         let mut machine = Machine { daemon, directory, device: None, mounted: false };
-        let (origin, cache) = (origin.display().to_string(), cache.display().to_string());
         fill(&origin)?;
-        machine.daemon.forebay(&[
-            "cache",
-            &origin,
-            "--with",
-            &cache,
-            "--mode",
-            "writeback",
-            "--name",
-            "disk",
-            "--yes",
-            "--export",
-            "loop",
-        ])?;
+        let caches: Vec<String> = caches.iter().map(|path| path.display().to_string()).collect();
+        let mut words = vec!["cache", origin.as_str()];
+        words.extend(caches.iter().flat_map(|cache| ["--with", cache.as_str()]));
+        words.extend(["--mode", "writeback", "--name", "disk", "--yes", "--export", "loop"]);
+        machine.daemon.forebay(&words)?;
         machine.find_device()?;
         Ok(machine)
     }
