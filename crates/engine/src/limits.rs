@@ -39,8 +39,8 @@ pub const SYNC_REST: u64 = 16;
 pub const SEGMENTS_RESERVED: usize = 2;
 /// Free segments that moves of dirty blocks leave to the engine's own entries.
 pub const SEGMENTS_FOR_ENTRIES: usize = 1;
-/// Blocks of the last room of the log that writeback leaves to checkpoints: two have to count before
-/// a segment is free, each with a record before it, of what was gathered, and some for sync points.
+/// Blocks of the last room of the log that writeback leaves to checkpoints: two have to count
+/// before a segment is free, each with a record of what was gathered, and some for sync points.
 pub const BLOCKS_FOR_CHECKPOINTS: usize = 8;
 /// Rounds of background work in one `settle`.
 pub const SETTLE_ROUNDS_MAX: usize = 64;

@@ -70,7 +70,7 @@ pub fn nbd_killed(guest: &Guest) -> Result<()> {
 }
 
 /// Without the kernel's timer a request whose answer died with the daemon would wait for ever: no
-/// device is made then, none is left, and it is told. When the timer is there again, so is the device.
+/// device is made then, none is left, and it is told. With the timer, the next daemon makes it.
 fn refused_without_its_timer() -> Result<()> {
     let names: Vec<String> = (0..16).map(|n| format!("/sys/block/nbd{n}")).collect();
     let devices = || names.iter().filter(|name| Path::new(name).exists());
