@@ -117,6 +117,10 @@ pub struct VolumeState {
     /// the one that the superblock remembers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted_origin: Option<String>,
+    /// What its origin looked like when the daemon ended in order, as
+    /// [`forebay_host::rest::Rest`] says it. Removed before anything is written to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rested: Option<String>,
     /// Its block device has sectors of 512 bytes: the origin had, or what was on it needed them,
     /// when the volume was made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -19,6 +19,7 @@ mod origin;
 mod plan;
 mod pool;
 mod resize;
+mod rest;
 mod ublk;
 mod view;
 mod volume;
@@ -386,8 +387,12 @@ impl Supervisor {
         let pools = std::mem::take(&mut self.inner().pools);
         for pool in pools.into_values() {
             let Ok(open) = pool.open else { continue };
+            let served = self.served_volumes(&open);
             match open.handle.stop(STOP_TIMEOUT) {
-                Ok(reply) => tracing::info!(pool = pool.name, "stopped: {reply:?}"),
+                Ok(reply) => {
+                    tracing::info!(pool = pool.name, "stopped: {reply:?}");
+                    self.note_rest(&pool.name, &served);
+                }
                 Err(error) => {
                     tracing::error!(pool = pool.name, "stop: {error}; the next start recovers");
                 }

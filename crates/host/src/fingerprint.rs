@@ -3,8 +3,8 @@
 //! The content cannot tell: it changes with every write, also while the volume is not attached. So a
 //! fingerprint holds what stays: for a block device a hash of its world-wide name or serial number (and
 //! partition), for a file a hash of its inode and time of birth, for `ram:` a random number, and for all the
-//! size. It tells another disk, a restored copy and a truncated file; it cannot tell that somebody wrote to
-//! the origin while the volume was detached.
+//! size. It tells another disk, a restored copy and a truncated file; that somebody wrote to the origin while
+//! it was not served, [`crate::rest`] may tell.
 //!
 //! ```text
 //! 0        1      8          16         32
@@ -141,7 +141,7 @@ pub fn check(recorded: &[u8; 32], volume_bytes: u64, now: &Fingerprint) -> Resul
 }
 
 /// FNV-1a of 128 bits: stable over versions, and nobody attacks it.
-fn hash(parts: &[&[u8]]) -> [u8; 16] {
+pub(crate) fn hash(parts: &[&[u8]]) -> [u8; 16] {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let bytes = parts.iter().flat_map(|part| part.iter());

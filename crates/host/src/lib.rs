@@ -15,6 +15,7 @@ pub mod notice;
 pub mod origin;
 pub mod pool;
 pub mod process;
+pub mod rest;
 pub mod shard;
 mod slab;
 mod sys;

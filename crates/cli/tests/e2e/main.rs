@@ -10,3 +10,4 @@ mod output;
 mod refused;
 mod replaced;
 mod world;
+mod written;

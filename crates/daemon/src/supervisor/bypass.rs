@@ -43,6 +43,12 @@ impl Supervisor {
             devices: devices.collect(),
         };
         self.remember(|all| {
+            let before = all.seen(&seen.name).filter(|before| before.uuid == seen.uuid);
+            if before.is_none_or(|before| before.epoch + 1 < seen.epoch) {
+                // Another machine had it meanwhile, and wrote to the origins.
+                let volumes = all.volumes.iter_mut().filter(|volume| volume.pool == seen.name);
+                volumes.for_each(|volume| volume.rested = None);
+            }
             all.seen.retain(|other| other.name != seen.name);
             all.seen.push(seen);
         })

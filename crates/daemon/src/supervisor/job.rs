@@ -436,6 +436,7 @@ impl Supervisor {
                         volume.may_be_dirty = false;
                         volume.standing = Standing::Detached;
                         volume.accepted_origin = None;
+                        volume.rested = None;
                     }
                 })
             }

@@ -84,7 +84,11 @@ impl Supervisor {
                 }
             };
             let keep = accept == Some((&name, ChangedOrigin::KeepDirty));
-            match self.check_origin(entry, &name, &origin, keep)? {
+            let changed = match self.check_origin(entry, &name, &origin, keep)? {
+                None => self.check_rest(&name, &origin, keep)?,
+                changed => changed,
+            };
+            match changed {
                 None => origins.usable.push((VolumeId(entry.id.get()), origin)),
                 Some(error) => {
                     tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
@@ -137,19 +141,11 @@ impl Supervisor {
             return Ok(None);
         }
         let uri = field_text(&entry.origin);
-        let error = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"));
-        let drop_it = format!(
-            "if the origin is right, and what the cache holds is to be lost: forebay volume attach \
-             {name} --drop-dirty"
-        );
         Ok(Some(match shrank {
-            true => error
+            true => ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
                 .action(format!("grow it back, then: forebay volume attach {name}"))
-                .action(drop_it),
-            false => error.action(drop_it).action(format!(
-                "if the cache is right, and is to be written to this origin: forebay volume attach \
-                 {name} --keep-dirty"
-            )),
+                .action(drop_it(name)),
+            false => changed_origin(&uri, name, &mismatch.to_string()),
         }))
     }
 
@@ -179,7 +175,8 @@ impl Supervisor {
                     _ => Standing::Served,
                 },
                 small_sectors: known.as_ref().is_some_and(|known| known.small_sectors),
-                accepted_origin: known.and_then(|known| known.accepted_origin),
+                accepted_origin: known.as_ref().and_then(|known| known.accepted_origin.clone()),
+                rested: known.and_then(|known| known.rested),
             });
         })
     }
@@ -212,6 +209,23 @@ impl Supervisor {
         self.forget_problem(&found.pool, &view.name);
         self.volume_add(&request, &found.pool)
     }
+}
+
+/// The refusal of an origin that is not as it was, with the choices.
+pub(super) fn changed_origin(uri: &str, name: &str, how: &str) -> ApiError {
+    ApiError::refused(format!("the origin {uri} was changed: {how}")).action(drop_it(name)).action(
+        format!(
+            "if the cache is right, and is to be written to this origin: forebay volume attach \
+             {name} --keep-dirty"
+        ),
+    )
+}
+
+fn drop_it(name: &str) -> String {
+    format!(
+        "if the origin is right, and what the cache holds is to be lost: forebay volume attach \
+         {name} --drop-dirty"
+    )
 }
 
 fn is_origin_in_use(error: &OriginError) -> bool {

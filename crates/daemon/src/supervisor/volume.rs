@@ -310,6 +310,7 @@ impl Supervisor {
                 may_be_dirty: mode.may_be_dirty(),
                 standing: Standing::Served,
                 accepted_origin: None,
+                rested: None,
                 small_sectors,
             });
         })?;

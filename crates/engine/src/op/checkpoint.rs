@@ -127,6 +127,9 @@ impl Engine {
     /// Whether what is left of the log's room belongs to the checkpoint that makes more. Each block
     /// that writeback sends home takes an entry, and writeback may be faster than a checkpoint.
     pub(crate) fn last_room(&self) -> bool {
+        if self.is(Mutant::LastRoomTaken) {
+            return false;
+        }
         let entries = self.tuning.writeback_slice_blocks.div_ceil(RECORD_ENTRIES);
         let free = self.free_for(Point::Dirty) * self.segments.blocks as usize;
         free + self.room_in_open() < BLOCKS_FOR_CHECKPOINTS + entries && self.checkpoint_starved()
