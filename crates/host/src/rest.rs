@@ -1,6 +1,6 @@
 //! What an origin looks like while nobody is to write to it, to see later whether somebody did: its
 //! first part, where partition tables and the superblocks of file systems lie, which a mount for
-//! writing changes, and the time of a file's last change. A write elsewhere on a block device is not
+//! writing changes, and the time of a file's last change. A write elsewhere on a disk is not
 //! seen.
 
 use crate::device::Device;
