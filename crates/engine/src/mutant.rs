@@ -91,10 +91,6 @@ mutants! {
     NoVoid,
     /// A volume that grows is used beyond its old end before the superblock knows its size.
     GrownBeforeDurable,
-    /// The log goes on in a pair of segments, one of which lacks a record.
-    RepairGoesOn,
-    /// A checkpoint does not wait for the word that clean blocks were dropped.
-    DropsUnsaid,
     /// Writeback uses the room that the next checkpoint needs.
     LastRoomTaken,
     /// Both superblock copies are overwritten at each update.

@@ -4,7 +4,6 @@
 //! without gaps; the failure of either device would leave gaps, so before the first answer both are
 //! whole again.
 
-use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
@@ -94,9 +93,6 @@ impl Engine {
     /// A record stays with one copy. Nothing may follow it in the other, where no start would look
     /// behind the gap, and no start may need it: checkpoints come first.
     fn repair_missed(&mut self, repair: Repair) {
-        if self.is(Mutant::RepairGoesOn) {
-            return;
-        }
         let Some(opening) = &mut self.opening else { return };
         opening.unrepaired = true;
         let open = self.log.open[Point::Dirty as usize];

@@ -148,11 +148,10 @@ impl Engine {
             self.drop_clean_range(id, base, base + blocks - 1);
         }
         let dseq = self.log.dseq_gathered();
-        let unsaid = self.is(Mutant::DropsUnsaid);
         let volume = self.vol_mut(id);
         volume.filled_seq = volume.synced_seq;
         // A checkpoint that mentions what was dropped does not count before the log says so.
-        volume.synced_dseq = if unsaid { volume.synced_dseq } else { dseq };
+        volume.synced_dseq = dseq;
         volume.fills_off = true;
     }
 
