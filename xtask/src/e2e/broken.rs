@@ -66,7 +66,8 @@ pub fn run() -> Result<()> {
     let mut machine = Machine::start_in(directory, LARGE, &caches, |_| Ok(()))?;
     write(&machine, &KEPT)?;
     memory.fill()?;
-    ensure!(write(&machine, &FAILING).is_err(), "a write that no device has was acknowledged");
+    // An error; unless writeback met the full file system before: then the cache is used no longer.
+    let went_past = write(&machine, &FAILING).is_ok();
     let (_, told) = machine.daemon.said(&["status"])?;
     for part in ["no longer used: a write failed", "No space left", "can be read and not written"] {
         ensure!(told.contains(part), "status does not say `{part}`: {told}");
@@ -81,6 +82,9 @@ pub fn run() -> Result<()> {
     ensure!(well && !told.contains("degraded"), "{told}");
     read(&machine, &KEPT)?;
     read(&machine, &PASSING)?;
+    if went_past {
+        read(&machine, &FAILING)?;
+    }
     write(&machine, &FAILING)?;
     read(&machine, &FAILING)?;
     machine.finish()

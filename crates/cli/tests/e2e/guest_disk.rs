@@ -81,6 +81,7 @@ fn a_disk_that_cannot_be_made_is_told_and_made_when_somebody_asks() {
     let cache = ["cache", "big.img", "--with", "ssd.img", "--export", "vhost-user"];
     world.forebay(&cache).expect(0).says("it has no block device").says("volume attach big");
     world.forebay(&["status"]).expect(3).says("degraded").says("it has no block device");
+    world.forebay(&["volume", "attach", "big"]).expect(1).complains("vhost-user socket");
     fs::remove_file(&place).unwrap();
     world.forebay(&["volume", "attach", "big"]).expect(0).says("vhost/big.sock");
     connect(&place.join("big.sock"));

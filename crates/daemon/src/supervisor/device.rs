@@ -63,6 +63,16 @@ pub(super) enum Again {
     Asked(Offer),
 }
 
+impl NoDevice {
+    /// How the volume is offered when the device is made.
+    pub fn offer(&self) -> Option<&Offer> {
+        match &self.again {
+            Again::Asked(offer) => Some(offer),
+            Again::At(_) => None,
+        }
+    }
+}
+
 /// A device. The kernel keeps its requests while nobody serves it.
 pub(super) struct Device {
     pub loop_device: LoopDevice,
@@ -90,7 +100,11 @@ impl Inner {
             Again::At(_) => "it is tried again every few seconds".to_string(),
             Again::Asked(_) => format!("try again: forebay volume attach {volume}"),
         };
-        Some((format!("it has no block device: {}", error.message), action))
+        let what = match self.nbd.contains_key(volume) {
+            true => "its block device has no connection",
+            false => "it has no block device",
+        };
+        Some((format!("{what}: {}", error.message), action))
     }
 
     /// The path of a volume's device, if it is served.
@@ -262,8 +276,7 @@ impl Supervisor {
 
     /// Whether a volume's device could not be made, and is when somebody asks.
     pub(super) fn device_is_missing(&self, volume: &str) -> bool {
-        let asked = |it: &NoDevice| matches!(it.again, Again::Asked(_));
-        self.inner().no_device.get(volume).is_some_and(asked)
+        self.inner().no_device.get(volume).is_some_and(|missing| missing.offer().is_some())
     }
 
     /// Whether a volume's device was taken away behind our back, as `losetup -d` does.
@@ -277,14 +290,15 @@ impl Supervisor {
     pub(super) fn device_renew(&self, pool: &str, name: &str) -> Result<(), ApiError> {
         let missing = self.inner().no_device.remove(name);
         let device = self.inner().devices.remove(name);
-        let offer = match missing.map(|missing| missing.again) {
-            Some(Again::Asked(offer)) => Some(offer),
-            _ => device.as_ref().and_then(|device| device.offer.clone()),
-        };
+        let missing = missing.and_then(|missing| missing.offer().cloned());
+        let offer = missing.or_else(|| device.as_ref().and_then(|device| device.offer.clone()));
         if let Some(device) = device {
             self.device_forget(name, device);
         }
-        offer.map_or(Ok(()), |offer| self.export_volume(pool, name, &offer))
+        offer.map_or(Ok(()), |offer| self.export_volume(pool, name, &offer))?;
+        let inner = self.inner();
+        let failed = inner.no_device.get(name).filter(|missing| missing.offer().is_some());
+        failed.map_or(Ok(()), |missing| Err(missing.error.clone()))
     }
 
     /// Has nobody serve a volume's device for a while: the kernel keeps its requests.

@@ -121,7 +121,7 @@ impl Supervisor {
     }
 
     /// Refuses a second job.
-    fn no_job(&self, volume: &str) -> Result<(), ApiError> {
+    pub(super) fn no_job(&self, volume: &str) -> Result<(), ApiError> {
         match self.inner().jobs.get(volume).filter(|job| job.is_running()) {
             Some(job) => {
                 let kind = job.kind.name();

@@ -104,7 +104,10 @@ impl Supervisor {
             }
         };
         // The kernel may take its time to answer: not under the lock.
-        let Shown { looped, ublk, export, nbd, guest } = self.inner().shown(pool, name);
+        let Shown { looped, ublk, export, nbd, guest, missing } = self.inner().shown(pool, name);
+        if let Some(offer) = missing {
+            offer.bytes.grow(bytes);
+        }
         if let Some((device, offer)) = looped {
             offer.bytes.grow(bytes);
             note(device.path(), device.resize());
@@ -143,6 +146,8 @@ struct Shown {
     export: Option<Arc<Export>>,
     nbd: Option<KernelNbd>,
     guest: Option<(GuestServer, Offer)>,
+    /// Of a device that could not be made.
+    missing: Option<Offer>,
 }
 
 impl Inner {
@@ -157,6 +162,7 @@ impl Inner {
             export: open.and_then(|open| open.exports.get(name).cloned()),
             nbd: nbd.and_then(|it| KernelNbd::find(it.index, &it.backend)),
             guest: self.guests.get(name).map(GuestDisk::shown),
+            missing: self.no_device.get(name).and_then(|missing| missing.offer().cloned()),
         }
     }
 }

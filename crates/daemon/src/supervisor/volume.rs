@@ -372,12 +372,16 @@ impl Supervisor {
             }
             (Ok(found), _) => {
                 let offline = found.snapshot.view.offline.is_some();
-                let lost = self.device_is_lost(&found.snapshot) || self.device_is_missing(name);
+                let served = !offline && !found.open.problems.contains_key(name);
+                // One that a job takes out of service gets no other.
+                let stays = served && self.no_job(name).is_ok();
+                let lost =
+                    stays && (self.device_is_lost(&found.snapshot) || self.device_is_missing(name));
                 if lost && !request.dry_run {
                     self.device_renew(&found.pool, name)?;
                     return self.how_to_use(name, false);
                 }
-                if !lost && !offline && !found.open.problems.contains_key(name) {
+                if !lost && served {
                     if request.dry_run {
                         return planned(format!("{name} is in service: nothing would be done"));
                     }

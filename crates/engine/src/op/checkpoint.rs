@@ -132,7 +132,10 @@ impl Engine {
         }
         let entries = self.tuning.writeback_slice_blocks.div_ceil(RECORD_ENTRIES);
         let free = self.free_for(Point::Dirty) * self.segments.blocks as usize;
-        free + self.room_in_open() < BLOCKS_FOR_CHECKPOINTS + entries && self.checkpoint_starved()
+        free + self.room_in_open() < BLOCKS_FOR_CHECKPOINTS + entries
+            && self.checkpoint_starved()
+            // Where some already wait for room, there is nothing left to keep.
+            && self.log.backlog.is_empty()
     }
 
     /// Blocks that the open segment of dirty data has room for.

@@ -223,12 +223,17 @@ impl Engine {
         let all = self.dead || v.offline.is_some();
         let lost = |block: &u64| all || v.unreadable.contains(block);
         let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
-        let base = v.base;
+        let (base, end) = (v.base, v.blocks());
         let changed = !blocks.is_empty();
-        for block in blocks {
+        for &block in &blocks {
             self.forget(base + block);
-            if !self.dead {
-                self.note(EntryKind::Tombstone, volume, block, 1);
+        }
+        if all && changed && !self.dead {
+            // One entry for all, however many there are: it may end clean blocks too.
+            self.note(EntryKind::Tombstone, volume, 0, end);
+        } else if !self.dead {
+            for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+                self.note(EntryKind::Tombstone, volume, run[0], run.len() as u64);
             }
         }
         self.answer(id, if changed { CommandReply::Changed } else { CommandReply::Unchanged });

@@ -154,11 +154,19 @@ impl Engine {
         self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
     }
 
-    /// Takes clean blocks out of cache and RAM, with a word in the log for each.
+    /// Takes clean blocks out of cache and RAM, with one word in the log, if any was there.
     pub(crate) fn drop_range(&mut self, first: Key, last: Key) {
+        let (mut from, mut to) = (None, first);
         for key in first..=last {
             self.ram.remove(key);
-            self.drop_clean(key);
+            let Some(located) = self.index.get(key) else { continue };
+            assert!(!self.dirty.get(located.slot as usize), "I4: a dirty version is not dropped");
+            self.forget(key);
+            (from, to) = (from.or(Some(key)), key);
+        }
+        if let Some(from) = from.filter(|_| !self.dead) {
+            let (id, base) = self.volume_of(from).map(|v| (v.id, v.base)).expect("of a volume");
+            self.note(EntryKind::Tombstone, id, from - base, to - from + 1);
         }
     }
 

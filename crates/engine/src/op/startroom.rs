@@ -64,7 +64,10 @@ impl Engine {
     pub(crate) fn recover_room_more(&mut self, counted: u64) {
         if self.checkpoint.counted > counted {
             self.segments.release(u64::MAX, self.sb.previous_seq());
-            return self.recover_room();
+            self.recover_room();
+            if !matches!(self.open_mut().step, Step::Room { .. }) {
+                return;
+            }
         }
         self.checkpoint.wanted = !self.checkpoint.running();
         loop {

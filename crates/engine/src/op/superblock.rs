@@ -40,8 +40,9 @@ pub(crate) enum Then {
 pub(crate) struct Superblocks {
     /// As the next update will write it.
     pub(crate) block: Superblock,
-    /// As it is on the devices.
+    /// As it is on the devices, and as the update under way will make it.
     durable_previous_seq: u64,
+    sent_previous_seq: u64,
     wanted: Vec<Then>,
     under_way: Vec<Then>,
     pending: u32,
@@ -54,6 +55,7 @@ impl Superblocks {
         Superblocks {
             block,
             durable_previous_seq,
+            sent_previous_seq: durable_previous_seq,
             wanted: Vec::new(),
             under_way: Vec::new(),
             pending: 0,
@@ -108,6 +110,7 @@ impl Engine {
         self.sync_volume_table();
         let generation = self.sb.block.header.generation.get() + 1;
         self.sb.block.header.generation = U64::new(generation);
+        self.sb.sent_previous_seq = previous_seq(&self.sb.block);
         let copy = (generation % 2) as usize;
         let copies: &[usize] = if self.is(Mutant::SuperblockInPlace) { &[0, 1] } else { &[copy] };
         for index in 0..self.segments.devices.len() {
@@ -173,7 +176,7 @@ impl Engine {
         if self.dead {
             return self.superblock_failed(under_way);
         }
-        self.sb.durable_previous_seq = previous_seq(&self.sb.block);
+        self.sb.durable_previous_seq = self.sb.sent_previous_seq;
         for then in under_way {
             match then {
                 Then::CaughtUp => self.recover_epoch(),

@@ -8,7 +8,7 @@ use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::op::Stage;
 use crate::volume::Volume;
-use forebay_format::record::EntryKind;
+use forebay_format::record::{EntryKind, REGION_ALL};
 
 /// A sync point being made.
 #[derive(Debug)]
@@ -145,7 +145,11 @@ impl Engine {
         let (base, blocks) = (volume.base, volume.blocks());
         if volume.filled_seq > volume.synced_seq {
             self.ram.remove_range(base, base + blocks - 1);
-            self.drop_clean_range(id, base, base + blocks - 1);
+            self.forget_clean_range(base, base + blocks - 1);
+            if !self.dead {
+                // One entry, however many blocks it is: nobody made sure of room for more.
+                self.note(EntryKind::RegionDrop, id, REGION_ALL, 0);
+            }
         }
         let dseq = self.log.dseq_gathered();
         let volume = self.vol_mut(id);

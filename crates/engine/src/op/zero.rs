@@ -89,10 +89,8 @@ impl Engine {
         [head.then_some(req.first), tail.then_some(req.last)]
     }
 
-    /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty
-    /// blocks.
-    pub(crate) fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
-        let base = self.vol(id).base;
+    /// Takes the clean blocks of a range out of the index, without a word in the log.
+    pub(crate) fn forget_clean_range(&mut self, first: Key, last: Key) {
         let mut keys = Vec::new();
         if last - first < self.index.len() as u64 {
             keys.extend((first..=last).filter(|&key| self.index.get(key).is_some()));
@@ -107,9 +105,16 @@ impl Engine {
         for key in keys {
             self.forget(key);
         }
+    }
+
+    /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty
+    /// blocks.
+    fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
+        self.forget_clean_range(first, last);
         if self.dead {
             return;
         }
+        let base = self.vol(id).base;
         let dirty: Vec<u64> = self
             .vol(id)
             .dirty
@@ -183,7 +188,8 @@ impl Engine {
         self.zero_end(name);
     }
 
-    /// The zeros are durable at the origin: the dirty versions may end.
+    /// The zeros are durable at the origin: the dirty versions may end, with one entry for all of
+    /// them. Many requests may come here at once, and none asks for room.
     pub(crate) fn zero_flushed(&mut self, name: u64) {
         let req = self.reqs.get(name).expect("under way");
         if req.error.is_none() && !self.dead {
@@ -192,10 +198,12 @@ impl Engine {
             let (from, to) = (req.first - base, req.last - base);
             let dirty: Vec<u64> =
                 volume.dirty.iter_from(from).take_while(|&block| block <= to).collect();
-            for block in dirty {
+            for &block in &dirty {
                 self.forget(base + block);
-                let dseq = self.note(EntryKind::Tombstone, id, block, 1);
-                self.log.cleaned.push_back((dseq, base + block));
+            }
+            if !dirty.is_empty() {
+                let dseq = self.note(EntryKind::Tombstone, id, from, to - from + 1);
+                self.log.cleaned.extend(dirty.iter().map(|block| (dseq, base + block)));
             }
         }
         self.zero_end(name);
