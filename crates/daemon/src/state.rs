@@ -50,6 +50,12 @@ pub struct PoolSeen {
     pub uuid: String,
     /// The life of its log that began then.
     pub epoch: u64,
+    /// The newest life that is known to have begun: its devices cannot be older.
+    #[serde(default)]
+    pub begun: u64,
+    /// Identities of devices without which it went on: what they hold is old.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
     /// How an administrator can tell its devices: path, identity, serial number.
     pub devices: Vec<String>,
 }

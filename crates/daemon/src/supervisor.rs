@@ -14,6 +14,7 @@ mod job;
 mod link;
 mod listen;
 mod nbd_kernel;
+mod newest;
 mod open;
 mod origin;
 mod plan;
@@ -41,6 +42,7 @@ use forebay_host::shard::{NbdServer, ServerLimits, ShardError, ShardHandle, Volu
 use guest::GuestDisk;
 use job::JobCell;
 use listen::Listening;
+use newest::Parts;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -132,6 +134,8 @@ struct Opened {
     devices: Vec<DeviceInfo>,
     /// What was wrong with the devices when it was opened.
     findings: Vec<String>,
+    /// Its devices, and which of them are used.
+    parts: Parts,
     /// Volumes whose origin could not be used, by name.
     problems: BTreeMap<String, ApiError>,
     /// What clients are offered, by name.

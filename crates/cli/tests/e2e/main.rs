@@ -6,6 +6,7 @@ mod guest_disk;
 mod main_job;
 mod missing;
 mod nbd;
+mod older;
 mod output;
 mod refused;
 mod replaced;

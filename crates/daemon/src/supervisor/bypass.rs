@@ -36,14 +36,19 @@ impl Supervisor {
                 None => format!("{} (uuid {uuid})", info.path),
             }
         });
-        let seen = PoolSeen {
+        let mut seen = PoolSeen {
             name: pool.name.clone(),
             uuid: hex(&on_disk.uuid()),
             epoch: on_disk.superblock.header.epoch.get() + 1,
+            begun: 0,
+            left: Vec::new(),
             devices: devices.collect(),
         };
         self.remember(|all| {
             let before = all.seen(&seen.name).filter(|before| before.uuid == seen.uuid);
+            if let Some(before) = before {
+                (seen.begun, seen.left) = (before.begun, before.left.clone());
+            }
             if before.is_none_or(|before| before.epoch + 1 < seen.epoch) {
                 // Another machine had it meanwhile, and wrote to the origins.
                 let volumes = all.volumes.iter_mut().filter(|volume| volume.pool == seen.name);

@@ -1,6 +1,7 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
 use super::listen::{Offer, Space};
+use super::newest::Parts;
 use super::origin::Returned;
 use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, pool_error};
@@ -186,6 +187,7 @@ impl Supervisor {
                 .action(format!("use its name: forebay pool create {found} {devices}")));
         }
         self.check_identity(&on_disk)?;
+        self.check_newest(&on_disk)?;
         if on_disk.devices.iter().all(|slot| slot.device.is_err()) {
             // Their superblock is all that can be used of them.
             return Err(ApiError::not_found(on_disk.findings.join("; ")));
@@ -222,6 +224,7 @@ impl Supervisor {
         let volumes = on_disk.superblock.volumes.clone();
         let origins = self.open_origins(&pool.name, &on_disk, accept)?;
         let (uuid, findings) = (on_disk.uuid(), on_disk.findings.clone());
+        let parts = Parts::of(&on_disk);
         let devices = device_infos(pool, &on_disk);
         let number = {
             let mut inner = self.inner();
@@ -231,6 +234,7 @@ impl Supervisor {
         let spaces: BTreeMap<VolumeId, Space> =
             origins.usable.iter().map(|(id, origin)| (*id, Space::of(origin))).collect();
         let notices = Arc::new(Mutex::new(VecDeque::new()));
+        let sink = notice_sink(pool.name.clone(), Arc::clone(&notices));
         let settings = ShardSettings {
             pool: on_disk,
             origins: origins.usable,
@@ -240,7 +244,7 @@ impl Supervisor {
             backend: Backend::Auto,
             number,
             server: Arc::clone(&self.server),
-            notices: notice_sink(pool.name.clone(), Arc::clone(&notices)),
+            notices: self.watching(&pool.name, &parts, sink),
         };
         let handle =
             ShardHandle::start(settings).map_err(|error| shard_error(&pool.name, &error))?;
@@ -252,6 +256,7 @@ impl Supervisor {
             capacity_bytes: slots * block,
             devices,
             findings,
+            parts,
             problems: origins.problems,
             exports: BTreeMap::new(),
             notices,
@@ -279,7 +284,7 @@ impl Supervisor {
     ) -> Result<(), ApiError> {
         let open = self.open_pool(name)?;
         match open.handle.wait_open(OPEN_TIMEOUT) {
-            Ok(()) => {}
+            Ok(()) => self.note_begun(name, &open.parts)?,
             Err(ShardError::OpenFailed(why)) => {
                 // Nothing was written: it is as if the devices were missing.
                 self.close_pool(name, &open)?;

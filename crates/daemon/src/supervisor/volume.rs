@@ -362,6 +362,11 @@ impl Supervisor {
         let name = &request.name;
         let known = self.inner().store.get().volume(name).cloned();
         let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
+        if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)
+            && !request.dry_run
+        {
+            self.accept_old(&known.pool)?;
+        }
         match (self.find_volume(name), known) {
             (Ok(found), Some(known)) if found.open.bypass.is_some() => {
                 if request.dry_run {

@@ -81,6 +81,11 @@ impl Checkpoint {
         self.run.as_ref().filter(|run| run.phase == Phase::Settle).map(|run| run.end_seq)
     }
 
+    /// Records up to here must be on the devices before the checkpoint counts.
+    pub(crate) fn wants_dseq(&self) -> Option<u64> {
+        self.run.as_ref().filter(|run| run.phase == Phase::Settle).map(|run| run.end_dseq)
+    }
+
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> u64 {
         let phase = self.run.as_ref().map_or(0, |run| 1 + run.phase as u64);

@@ -427,11 +427,11 @@ impl Engine {
     /// entries without data gather until a record is full or somebody waits for them: what makes
     /// room needs room. For the same reason blocks that reclaim moves gather: each in a record of
     /// its own would take as much room as it gave. With many writes outstanding a small record
-    /// waits for more of them, a very short time: a device that counts I/Os is used for more than
-    /// one write each.
+    /// waits for more of them, a very short time: some devices count I/Os.
     fn worth_a_block(&self) -> bool {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
-        let wanted = self.cache_flush.wanted.last().is_some_and(|&dseq| dseq > self.log.dseq);
+        let most = self.cache_flush.wanted.last().copied().max(self.checkpoint.wants_dseq());
+        let wanted = most > Some(self.log.dseq);
         let awaited = || {
             wanted
                 || self.segments.undurable_emptied(self.log.dseq).is_some()

@@ -101,7 +101,13 @@ fn mkfs(device: &str) -> Result<()> {
 }
 
 fn make() -> Result<()> {
-    mkfs("/dev/disk/by-id/virtio-plain")?;
+    // On a busy machine the system may be up before udev has made the links.
+    let plain = "/dev/disk/by-id/virtio-plain";
+    wait_until("udev has linked the disks", Duration::from_secs(60), || {
+        Ok(Path::new(plain).exists())
+    })?;
+    run("udevadm", &["settle"])?;
+    mkfs(plain)?;
     let there: Vec<&str> = MODULES.into_iter().filter(|module| is_loaded(module)).collect();
     ensure!(there.is_empty(), "loaded before the daemon starts: {there:?}");
     run("systemctl", &["start", "forebayd"])?;

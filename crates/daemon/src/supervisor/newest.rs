@@ -1,0 +1,125 @@
+//! Whether the devices of a pool that are here hold its newest state. A device that was away while
+//! the pool went on without it cannot know that; when it comes back alone, only we can.
+
+use super::Supervisor;
+use crate::convert::hex;
+use crate::state::PoolSeen;
+use forebay_api::ApiError;
+use forebay_engine::Notice;
+use forebay_host::notice::{HostNotice, NoticeSink};
+use forebay_host::pool::PoolOnDisk;
+use std::sync::Arc;
+
+/// Identities of a pool's devices, by their index, and which of them are used.
+#[derive(Debug, Clone)]
+pub(super) struct Parts(Vec<(String, bool)>);
+
+impl Parts {
+    pub fn of(on_disk: &PoolOnDisk) -> Parts {
+        let slots = on_disk.devices.iter();
+        Parts(slots.map(|slot| (hex(&slot.entry.uuid), slot.device.is_ok())).collect())
+    }
+
+    fn used(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().filter(|(_, used)| *used).map(|(uuid, _)| uuid)
+    }
+
+    fn absent(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().filter(|(_, used)| !*used).map(|(uuid, _)| uuid)
+    }
+}
+
+impl Supervisor {
+    /// Refuses devices that hold an old state of their pool. It is as if none were here.
+    pub(super) fn check_newest(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
+        let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
+        let inner = self.inner();
+        let state = inner.store.get();
+        let Some(seen) = state.seen(&name).filter(|seen| seen.uuid == uuid) else { return Ok(()) };
+        let parts = Parts::of(on_disk);
+        if parts.used().next().is_none() {
+            // What is the matter with each of them tells more.
+            return Ok(());
+        }
+        let left = parts.used().all(|uuid| seen.left.contains(uuid));
+        if !left && on_disk.superblock.header.epoch.get() >= seen.begun {
+            return Ok(());
+        }
+        let text = format!(
+            "what is here of pool {name} holds an old state: the pool was in use since, without it"
+        );
+        let own = state.volumes.iter().find(|volume| volume.pool == name);
+        let error = ApiError::not_found(text);
+        Err(match own {
+            Some(volume) => error.action(format!(
+                "if the newer devices will never be back, and what was written since is lost: \
+                 forebay volume attach {} --keep-dirty",
+                volume.name
+            )),
+            None => error,
+        })
+    }
+
+    /// An administrator takes the old state of a pool for its newest.
+    pub(super) fn accept_old(&self, pool: &str) -> Result<(), ApiError> {
+        let is_old = |it: &&PoolSeen| it.begun > 0 || !it.left.is_empty();
+        let closed = self.open_pool(pool).map_or(true, |open| open.bypass.is_some());
+        if !closed || self.inner().store.get().seen(pool).filter(is_old).is_none() {
+            return Ok(());
+        }
+        self.remember(|all| {
+            if let Some(seen) = all.seen.iter_mut().find(|seen| seen.name == pool) {
+                (seen.begun, seen.left) = (0, Vec::new());
+            }
+        })
+    }
+
+    /// Remembers that a pool is open, and which devices it goes on without.
+    pub(super) fn note_begun(&self, pool: &str, parts: &Parts) -> Result<(), ApiError> {
+        self.remember(|all| {
+            let Some(seen) = all.seen.iter_mut().find(|seen| seen.name == pool) else { return };
+            seen.begun = seen.epoch;
+            seen.left.extend(parts.absent().cloned());
+            seen.left.retain(|uuid| !parts.used().any(|used| used == uuid));
+            seen.left.sort();
+            seen.left.dedup();
+        })
+    }
+
+    /// Passes notices on, and remembers devices that fail while others go on.
+    pub(super) fn watching(
+        self: &Arc<Self>,
+        pool: &str,
+        parts: &Parts,
+        mut sink: NoticeSink,
+    ) -> NoticeSink {
+        let (supervisor, pool) = (Arc::downgrade(self), pool.to_string());
+        let (parts, mut working) = (parts.clone(), parts.used().count());
+        Box::new(move |notice: HostNotice| {
+            if let HostNotice::Engine(Notice::DeviceFailed(device, _)) = &notice {
+                working = working.saturating_sub(1);
+                let uuid = parts.0.get(usize::from(device.0)).map(|(uuid, _)| uuid.clone());
+                if let (true, Some(uuid), Some(supervisor)) =
+                    (working > 0, uuid, supervisor.upgrade())
+                {
+                    let pool = pool.clone();
+                    // The shard's thread must not wait for a file.
+                    std::thread::spawn(move || supervisor.note_left(&pool, uuid));
+                }
+            }
+            sink(notice);
+        })
+    }
+
+    fn note_left(&self, pool: &str, uuid: String) {
+        let noted = self.remember(|all| {
+            let seen = all.seen.iter_mut().find(|seen| seen.name == pool);
+            if let Some(seen) = seen.filter(|seen| !seen.left.contains(&uuid)) {
+                seen.left.push(uuid);
+            }
+        });
+        if let Err(error) = noted {
+            tracing::error!(pool, "{}", error.message);
+        }
+    }
+}
