@@ -11,6 +11,7 @@ mod life;
 mod machine;
 mod reconnect;
 mod sectors;
+mod stacked;
 mod twins;
 
 use crate::command::cargo;
@@ -26,7 +27,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 13] = [
+const TESTS: [Test; 14] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -66,6 +67,7 @@ const TESTS: [Test; 13] = [
     Test { name: "reconnect", programs: &["qemu-io"], kernel: None, run: reconnect::run },
     Test { name: "life", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: life::run },
     Test { name: "away", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: away::run },
+    Test { name: "stacked", programs: &["mkfs.ext4"], kernel: Some("ext4"), run: stacked::run },
     Test { name: "broken", programs: &["fio"], kernel: Some("tmpfs"), run: broken::run },
     Test {
         name: "twins",

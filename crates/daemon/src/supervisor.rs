@@ -21,6 +21,7 @@ mod plan;
 mod pool;
 mod resize;
 mod rest;
+mod stacked;
 mod ublk;
 mod view;
 mod volume;

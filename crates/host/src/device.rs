@@ -112,6 +112,9 @@ impl Device {
         // of its files. Who starts a daemon again at once must not be told that the dead one has them.
         // Of a ring of ours that has ended, a worker of the kernel may hold a file a moment longer.
         let start = Instant::now();
+        if let Some(other) = sysfs::loop_on(path).filter(|_| access == Access::Exclusive) {
+            return Err(in_use(path, format!("in use by {other} (losetup -d {other})")));
+        }
         loop {
             let result = Device::open_now(path, access);
             if !matches!(result, Err(DeviceError::InUse { .. })) {

@@ -40,6 +40,7 @@ impl Supervisor {
             force: request.force,
         };
         wanted.check()?;
+        wanted.devices.iter().try_for_each(|device| self.check_not_stacked(device))?;
         if self.is_this_pool(&wanted)? {
             let mut done = Done::new(Outcome::Unchanged, format!("pool {} is open", request.name));
             done.pool = Some(self.pool(&request.name)?);

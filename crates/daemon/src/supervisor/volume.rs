@@ -68,6 +68,8 @@ impl Supervisor {
                 return Err(ApiError::usage(text));
             }
         }
+        let paths = request.devices.iter().chain([&request.origin]);
+        paths.into_iter().try_for_each(|path| self.check_not_stacked(path))?;
         let user = self.pool_using(&request.devices);
         let pool_name = match (&user, super::plan::whole_pool_on(&request.devices)) {
             (Some(user), _) => user.name.clone(),
@@ -215,6 +217,7 @@ impl Supervisor {
         }
         let pool = self.pool_for(request.pool.as_deref())?;
         let name = &request.name;
+        self.check_not_stacked(&request.origin)?;
         if request.dry_run {
             let bytes = open_origin(&request.origin)?.bytes();
             let mode = request.mode.unwrap_or_default();
