@@ -73,7 +73,8 @@ fn report(bench: &str, round: usize, value: f64, unit: &str, more: &str) {
 fn spec(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
     // What is written in order to fill the cache must not pass it by.
     let tuning = Tuning { sequential_bytes: u64::MAX, ..Tuning::default() };
-    WorldSpec { pool_bytes, volume_bytes, mode: Mode::WriteBack, tuning }
+    let mode = Mode::WriteBack;
+    WorldSpec { pool_bytes, volume_bytes, mode, tuning, origin_present: true }
 }
 
 /// 4 KiB reads at depth 32 that hit the cache device (there is no RAM tier), and how often they

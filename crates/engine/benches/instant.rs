@@ -1,8 +1,8 @@
 //! An executor whose devices are memory and whose I/O ends at once.
 
 use forebay_engine::{
-    Buf, Completion, DeviceSettings, Effect, Engine, Event, IoError, Mode, Notice, OriginSettings,
-    Request, RequestId, RequestKind, Settings, State, Target, Tuning, VolumeId,
+    Buf, CommandReply, Completion, DeviceSettings, Effect, Engine, Event, IoError, Mode, Notice,
+    OriginSettings, Request, RequestId, RequestKind, Settings, State, Target, Tuning, VolumeId,
 };
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{
@@ -11,7 +11,7 @@ use forebay_format::superblock::{
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
-const VOLUME: VolumeId = VolumeId(1);
+pub const VOLUME: VolumeId = VolumeId(1);
 
 /// splitmix64.
 pub struct Random(pub u64);
@@ -38,6 +38,8 @@ pub struct WorldSpec {
     pub mode: Mode,
     /// The engine's tuning.
     pub tuning: Tuning,
+    /// Whether the origin can be used.
+    pub origin_present: bool,
 }
 
 /// The memory of both devices. Pages that were never written to take none.
@@ -130,11 +132,17 @@ pub struct World {
     /// The engine.
     pub engine: Engine,
     devices: Devices,
-    now: u64,
-    out: Vec<Effect>,
+    /// The time, in nanoseconds.
+    pub now: u64,
+    /// What the engine wants.
+    pub out: Vec<Effect>,
     done: VecDeque<Event>,
     bufs: Vec<Buf>,
     replies: u64,
+    /// Answers to commands.
+    pub commands: Vec<CommandReply>,
+    /// The next FLUSH of the origin fails.
+    pub flush_fails: bool,
 }
 
 impl World {
@@ -155,7 +163,11 @@ impl World {
                 volatile_cache: true,
                 present: true,
             }],
-            origins: vec![OriginSettings { volume: VOLUME, present: true, volatile_cache: true }],
+            origins: vec![OriginSettings {
+                volume: VOLUME,
+                present: spec.origin_present,
+                volatile_cache: true,
+            }],
             distrust_epoch: 0,
             ram_bytes: 0,
             tuning: spec.tuning.clone(),
@@ -170,6 +182,8 @@ impl World {
             done: VecDeque::new(),
             bufs: Vec::new(),
             replies: 0,
+            commands: Vec::new(),
+            flush_fails: false,
         };
         for _ in 0..10_000_000 {
             match world.engine.state() {
@@ -244,7 +258,7 @@ impl World {
     }
 
     fn request_buf(&mut self, kind: RequestKind, len: u64, number: u64) -> Buf {
-        if kind == RequestKind::Flush {
+        if !matches!(kind, RequestKind::Read | RequestKind::Write) {
             return Buf::empty();
         }
         let mut buf = self.bufs.pop().unwrap_or_else(|| Buf::zeroed(len as usize));
@@ -259,7 +273,7 @@ impl World {
     }
 
     /// Carries out what the engine wants, tells it how that went, and lets time pass.
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         self.engine.settle(self.now, &mut self.out);
         let mut out = std::mem::take(&mut self.out);
         let idle = out.is_empty();
@@ -298,9 +312,14 @@ impl World {
                 }
                 (op, Buf::empty())
             }
-            Effect::Flush { op, .. } | Effect::Discard { op, .. } | Effect::Distrust { op, .. } => {
+            Effect::Flush { op, target } => {
+                let origin = matches!(target, Target::Origin(_));
+                if origin && std::mem::take(&mut self.flush_fails) {
+                    result = Err(IoError::Io);
+                }
                 (op, Buf::empty())
             }
+            Effect::Discard { op, .. } | Effect::Distrust { op, .. } => (op, Buf::empty()),
             Effect::Reply { result, buf, .. } => {
                 result.expect("devices that do not fail");
                 self.replies += 1;
@@ -309,7 +328,7 @@ impl World {
                 }
                 return;
             }
-            Effect::CommandDone { .. } => return,
+            Effect::CommandDone { reply, .. } => return self.commands.push(reply),
             Effect::Notice(Notice::OpenFailed(why)) => panic!("{why}"),
             Effect::Notice(_) => return,
         };

@@ -492,12 +492,17 @@ impl Engine {
         Some(located)
     }
 
-    /// Takes a clean block out of the cache and writes down that it is gone. I11.
-    pub(crate) fn drop_clean(&mut self, key: Key) {
-        let Some(located) = self.index.get(key) else { return };
+    /// As [`Engine::forget`], of a clean block. Whether it was there.
+    pub(crate) fn forget_clean(&mut self, key: Key) -> bool {
+        let Some(located) = self.index.get(key) else { return false };
         assert!(!self.dirty.get(located.slot as usize), "I4: a dirty version is not dropped");
         self.forget(key);
-        if !self.dead {
+        true
+    }
+
+    /// Takes a clean block out of the cache and writes down that it is gone. I11.
+    pub(crate) fn drop_clean(&mut self, key: Key) {
+        if self.forget_clean(key) && !self.dead {
             let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
             self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
         }

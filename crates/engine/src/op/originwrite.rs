@@ -159,10 +159,9 @@ impl Engine {
         let (mut from, mut to) = (None, first);
         for key in first..=last {
             self.ram.remove(key);
-            let Some(located) = self.index.get(key) else { continue };
-            assert!(!self.dirty.get(located.slot as usize), "I4: a dirty version is not dropped");
-            self.forget(key);
-            (from, to) = (from.or(Some(key)), key);
+            if self.forget_clean(key) {
+                (from, to) = (from.or(Some(key)), key);
+            }
         }
         if let Some(from) = from.filter(|_| !self.dead) {
             let (id, base) = self.volume_of(from).map(|v| (v.id, v.base)).expect("of a volume");
