@@ -138,16 +138,17 @@ fn process_with_open(device: u64) -> Option<u32> {
 }
 
 /// The loop device that was made of this file and can be written to, if there is one: a mount of it
-/// would not know of us, nor we of it.
+/// would not know of us, nor we of it. Told by its path: to ask for the files behind loop devices
+/// themselves could wait for ever, where one lies on a device that nobody serves.
 pub(super) fn loop_on(path: &Path) -> Option<String> {
-    let own = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let own = std::fs::canonicalize(path).ok()?;
     let names = std::fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.into_string().ok()).find_map(|name| {
         let dir = Path::new("/sys/block").join(&name);
         let behind = std::fs::read_to_string(dir.join("loop/backing_file")).ok()?;
         let read_only = std::fs::read_to_string(dir.join("ro")).is_ok_and(|ro| ro.trim() == "1");
-        let behind = std::fs::metadata(behind.trim_end_matches('\n')).ok()?;
-        let same = (behind.dev(), behind.ino()) == (own.dev(), own.ino());
+        let same = Path::new(behind.trim_end_matches('\n')) == own;
         (same && !read_only).then(|| format!("/dev/{name}"))
     })
 }
