@@ -36,6 +36,7 @@ use device::{Choice, Device, NoDevice};
 use forebay_api::config::{Config, nearest};
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
+use forebay_engine::CommandReply;
 use forebay_host::frontend::nbd::{Export, Tls, TlsConfig};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::hold::Holder;
@@ -394,8 +395,11 @@ impl Supervisor {
             let Ok(open) = pool.open else { continue };
             let served = self.served_volumes(&open);
             match open.handle.stop(STOP_TIMEOUT) {
-                Ok(reply) => {
-                    tracing::info!(pool = pool.name, "stopped: {reply:?}");
+                Ok(CommandReply::Failed(why)) => {
+                    tracing::error!(pool = pool.name, "stop: {why}; the next start recovers");
+                }
+                Ok(_) => {
+                    tracing::info!(pool = pool.name, "stopped");
                     self.note_rest(&pool.name, &served);
                 }
                 Err(error) => {

@@ -3,7 +3,6 @@
 //! writing changes, and the time of a file's last change. A write elsewhere on a disk is not
 //! seen.
 
-use crate::device::Device;
 use crate::fingerprint::hash;
 use crate::origin::Origin;
 use forebay_engine::Buf;
@@ -39,22 +38,19 @@ impl Rest {
     /// # Errors
     /// It cannot be read.
     pub fn of(origin: &Origin) -> io::Result<Option<Rest>> {
-        match origin {
-            Origin::File(device) => Rest::of_device(device).map(Some),
-            Origin::Ram(..) | Origin::Spindle(..) => Ok(None),
-        }
-    }
-
-    fn of_device(device: &Device) -> io::Result<Rest> {
-        let len = HEAD_BYTES.min(device.info().bytes / 512 * 512);
+        let Origin::File(device) = origin else { return Ok(None) };
+        let len = HEAD_BYTES.min(origin.bytes());
         let mut buf = Buf::zeroed(len as usize);
         device.file_for(0, len).read_exact_at(buf.bytes_mut(), 0)?;
         let head = hash(&[buf.bytes()]);
-        if device.info().is_block {
-            return Ok(Rest { head, changed: None });
-        }
-        let metadata = device.file().metadata()?;
-        Ok(Rest { head, changed: Some((metadata.mtime(), metadata.mtime_nsec())) })
+        let changed = match device.info().is_block {
+            true => None,
+            false => {
+                let metadata = device.file().metadata()?;
+                Some((metadata.mtime(), metadata.mtime_nsec()))
+            }
+        };
+        Ok(Some(Rest { head, changed }))
     }
 
     /// As text, to keep.
@@ -70,15 +66,10 @@ impl Rest {
     /// version wrote the text.
     pub fn since(&self, text: &str) -> Since {
         let now = self.encode();
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        match (&words(text)[..], &words(&now)[..]) {
-            ([version, head, changed @ ..], [own, now, changes @ ..]) if version == own => {
-                match (head == now, changed == changes) {
-                    (false, _) => Since::Written,
-                    (true, false) => Since::Touched,
-                    (true, true) => Since::Nothing,
-                }
-            }
+        let head = |text: &str| text.split(' ').nth(1).map(str::to_owned);
+        match text.starts_with("1 ") {
+            true if head(text) != head(&now) => Since::Written,
+            true if text != now => Since::Touched,
             _ => Since::Nothing,
         }
     }

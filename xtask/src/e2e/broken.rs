@@ -4,7 +4,7 @@
 
 use super::machine::{Machine, tool};
 use crate::bench::daemon::Directory;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -102,9 +102,5 @@ fn fio(machine: &Machine, more: &[&str]) -> Result<()> {
     let device = format!("--filename={}", machine.device());
     let common = ["fio", "--name=broken", "--ioengine=io_uring", "--direct=1", "--bs=4k", &device];
     let verify = ["--iodepth=16", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"];
-    let said = tool(&[&common[..], &verify, more].concat())?;
-    if said.contains("error=") || said.contains("verify:") {
-        bail!("fio {more:?}: {said}");
-    }
-    Ok(())
+    tool(&[&common[..], &verify, more].concat()).map(drop)
 }

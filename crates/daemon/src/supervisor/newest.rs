@@ -3,11 +3,12 @@
 
 use super::Supervisor;
 use crate::convert::hex;
-use crate::state::PoolSeen;
 use forebay_api::ApiError;
 use forebay_engine::Notice;
+use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
-use forebay_host::pool::PoolOnDisk;
+use forebay_host::pool::{PoolOnDisk, read_pool};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Identities of a pool's devices, by their index, and which of them are used.
@@ -60,11 +61,16 @@ impl Supervisor {
         })
     }
 
-    /// An administrator takes the old state of a pool for its newest.
+    /// An administrator takes the old state of a pool for its newest, where that is what keeps it
+    /// closed.
     pub(super) fn accept_old(&self, pool: &str) -> Result<(), ApiError> {
-        let is_old = |it: &&PoolSeen| it.begun > 0 || !it.left.is_empty();
-        let closed = self.open_pool(pool).map_or(true, |open| open.bypass.is_some());
-        if !closed || self.inner().store.get().seen(pool).filter(is_old).is_none() {
+        if self.open_pool(pool).is_ok_and(|open| open.bypass.is_none()) {
+            return Ok(());
+        }
+        let known = self.inner().pools.get(pool).cloned();
+        let paths = known.map(|known| known.paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        let on_disk = read_pool(&paths.unwrap_or_default(), Access::ReadOnly);
+        if on_disk.map_or(true, |on_disk| self.check_newest(&on_disk).is_ok()) {
             return Ok(());
         }
         self.remember(|all| {

@@ -354,7 +354,8 @@ impl FusePort {
     /// Answers what is done.
     fn answer_all(&mut self, link: &mut PortLink) {
         let ring = self.answers.len() > 1 && !self.outgoing.is_empty();
-        for tag in std::mem::take(&mut self.answers) {
+        let mut answers = std::mem::take(&mut self.answers);
+        for tag in answers.drain(..) {
             if ring {
                 self.start_answer(link, tag);
             } else {
@@ -362,6 +363,7 @@ impl FusePort {
                 self.forget(link, tag);
             }
         }
+        self.answers = answers;
     }
 
     /// Has the ring answer a request.
