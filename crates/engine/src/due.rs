@@ -71,7 +71,7 @@ impl Engine {
                 if volume.origin_used + idle / 50 >= self.now {
                     at(volume.origin_used + idle / 50 + 1);
                 }
-                volume.quarantine.values().for_each(|&(until, _)| at(until));
+                volume.quarantine.next_due(self.now).into_iter().for_each(&mut at);
                 at(self.writeback.rests_until());
                 at(self.writeback.over_since().map_or(0, |since| since + idle / 4 + 1));
             }

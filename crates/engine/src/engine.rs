@@ -17,6 +17,7 @@ use crate::settings::{Settings, Tuning};
 use crate::slab::Slab;
 use crate::stats::{PoolStats, VolumeStats};
 use crate::volume::Volume;
+use crate::work::Work;
 use crate::{BlockStatus, Mutant};
 use forebay_format::{BLOCK_SIZE, MASK_FULL, SECTOR_SIZE};
 use std::collections::{BTreeMap, VecDeque};
@@ -119,6 +120,7 @@ pub struct Engine {
     pub(crate) distrusted: bool,
     pub(crate) stats: PoolStats,
     pub(crate) deadline: Option<Time>,
+    pub(crate) work: Work,
 }
 
 impl Engine {
@@ -180,6 +182,7 @@ impl Engine {
             distrusted: false,
             stats,
             deadline: None,
+            work: Work::default(),
             tuning: settings.tuning.clone(),
         };
         engine.recover(&settings);
@@ -189,6 +192,7 @@ impl Engine {
 
     /// Takes one event. Effects are appended to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
+        self.work.begin();
         self.now = self.now.max(now);
         match event {
             Event::Submit(id, request) => self.submit(id, request),
@@ -202,6 +206,7 @@ impl Engine {
     /// To be called after each batch of events: sends what has gathered (group commit) and does a
     /// bounded piece of background work.
     pub fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.work.begin();
         self.now = self.now.max(now);
         if self.state == State::Opening {
             self.recover_more();
@@ -218,13 +223,14 @@ impl Engine {
                     self.wake();
                     self.shutdown_more();
                     rounds += 1;
-                    if self.progress() == before || rounds == SETTLE_ROUNDS_MAX {
+                    if self.progress() == before {
+                        self.deadline = self.next_deadline();
                         break;
                     }
-                }
-                self.deadline = self.next_deadline();
-                if rounds == SETTLE_ROUNDS_MAX {
-                    self.deadline = Some(self.now);
+                    if rounds == SETTLE_ROUNDS_MAX || self.work.steps() >= SETTLE_STEPS {
+                        self.deadline = Some(self.now);
+                        break;
+                    }
                 }
             }
             State::Opening | State::Failed(_) => {}
@@ -261,6 +267,11 @@ impl Engine {
     /// When the next `Tick` is due at the latest.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
+    }
+
+    /// Steps of work that the last call took: entries, items and blocks that it looked at.
+    pub fn steps(&self) -> u64 {
+        self.work.steps()
     }
 
     /// Where the engine stands.
@@ -479,9 +490,7 @@ impl Engine {
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let volume = self.vol_mut(id);
         volume.dirty.remove(key - base);
-        if volume.unreadable.remove(&(key - base)) {
-            volume.quarantine.remove(&(key - base));
-        }
+        volume.quarantine.forget(key - base);
         volume.stats.dirty_blocks = volume.dirty.len();
     }
 

@@ -18,12 +18,14 @@ mod mutant;
 mod op;
 mod overlap;
 mod policy;
+mod quarantine;
 mod ram;
 mod segment;
 pub mod settings;
 mod slab;
 pub mod stats;
 mod volume;
+mod work;
 
 pub use buf::{Buf, BufPool};
 pub use engine::{Engine, State, VolumeView};

@@ -44,6 +44,8 @@ pub const SEGMENTS_FOR_ENTRIES: usize = 1;
 pub const BLOCKS_FOR_CHECKPOINTS: usize = 8;
 /// Rounds of background work in one `settle`.
 pub const SETTLE_ROUNDS_MAX: usize = 64;
+/// Steps of work after which a `settle` leaves the rest to the next.
+pub const SETTLE_STEPS: u64 = 8192;
 /// Free segments below which nothing but dirty data is admitted.
 pub const SEGMENTS_FOR_FILLS: usize = 3;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be
@@ -86,9 +88,16 @@ pub const HOLD_NS_MAX: u64 = 2_000_000_000;
 pub const WRITEBACK_WANTED_BLOCKS: usize = 1024;
 /// Blocks of one write home.
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
-/// Time after which a range that could not be written home is tried again; doubles up to 64 times
-/// that.
+/// Time after which what could not be written home is tried again; it doubles each time.
 pub const WRITEBACK_RETRY_NS: u64 = 500_000_000;
+/// So often.
+pub const WRITEBACK_RETRY_DOUBLINGS: u32 = 6;
+/// Writes home that an origin refuses, one after the other, before it rests as a whole.
+pub const REFUSED_IN_ROW_MAX: u32 = 16;
+/// Blocks of a volume that wait each for itself because its origin refused them.
+pub const QUARANTINE_BLOCKS_MAX: usize = 256;
+/// Dirty blocks that one search for blocks to send home looks at.
+pub const WRITEBACK_LOOK_BLOCKS: usize = 1024;
 /// Bytes of unused buffers that are kept.
 pub const BUFFERS_HELD_MAX: usize = 64 << 20;
 

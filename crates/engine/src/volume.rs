@@ -3,12 +3,13 @@
 use crate::event::{CommandId, Time, VolumeId, VolumeSpec};
 use crate::index::Key;
 use crate::mode::Mode;
+use crate::quarantine::Quarantine;
 use crate::settings::OriginSettings;
 use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use roaring::RoaringTreemap;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
 
@@ -183,10 +184,10 @@ pub struct Volume {
     pub removing: bool,
     /// Where the writeback sweep stands, as a block number.
     pub sweep: u64,
-    /// Blocks that could not be written home: when to try again, and the last wait.
-    pub quarantine: BTreeMap<u64, (Time, u64)>,
-    /// Dirty blocks that could not be read from any copy.
-    pub unreadable: BTreeSet<u64>,
+    /// Dirty blocks that the sweep has passed since it last found one to send.
+    pub looked_in_vain: u64,
+    /// What does not go home for now.
+    pub(crate) quarantine: Quarantine,
     /// Sequential streams.
     pub streams: [Stream; 8],
     /// Requests seen.
@@ -240,8 +241,8 @@ impl Volume {
             task_failures: 0,
             removing: false,
             sweep: 0,
-            quarantine: BTreeMap::new(),
-            unreadable: BTreeSet::new(),
+            quarantine: Quarantine::default(),
+            looked_in_vain: 0,
             streams: [Stream::default(); 8],
             requests: 0,
             origin_used: 0,
@@ -308,7 +309,7 @@ impl Volume {
     /// while the origin is not there.
     pub fn stuck(&self) -> u64 {
         let dirty = self.dirty.len();
-        if self.offline.is_some() { dirty } else { dirty.min(self.unreadable.len() as u64) }
+        if self.offline.is_some() { dirty } else { dirty.min(self.quarantine.unreadable().len() as u64) }
     }
 
     /// Whether it is offline for a moment only: its origin is tried again.

@@ -8,12 +8,14 @@ pub mod checker;
 pub mod content;
 pub mod coverage;
 pub mod disk;
+pub mod large;
 pub mod model;
 pub mod rng;
 pub mod swarm;
 pub mod world;
 
 use coverage::Coverage;
+use large::Large;
 use model::Violation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use swarm::bend::Bend;
@@ -77,9 +79,21 @@ pub struct Outcome {
 /// Runs the world of `seed` to its end, or to the first broken rule. An assertion that fails is one
 /// too.
 pub fn run_seed(seed: u64, options: Options) -> Outcome {
+    if options.bend == Some(Bend::Large) {
+        let mut world = Large::new(seed, options);
+        let failure = failure_of(|| world.run());
+        let (hash, totals) = (world.hash(), world.totals());
+        return Outcome { seed, failure, hash, totals, coverage: world.take_coverage() };
+    }
     let mut world = World::new(seed, options);
-    let result = catch_unwind(AssertUnwindSafe(|| world.run()));
-    let failure = match result {
+    let failure = failure_of(|| world.run());
+    let (hash, totals) = (world.hash(), world.totals());
+    Outcome { seed, failure, hash, totals, coverage: world.take_coverage() }
+}
+
+/// The rule that a world broke, if it broke one.
+fn failure_of(run: impl FnOnce() -> Result<(), Violation>) -> Option<Violation> {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => None,
         Ok(Err(violation)) => Some(violation),
         Err(panic) => {
@@ -90,12 +104,5 @@ pub fn run_seed(seed: u64, options: Options) -> Outcome {
                 .unwrap_or_else(|| "a panic without words".into());
             Some(Violation::new("P", format!("an assertion failed: {text}")))
         }
-    };
-    Outcome {
-        seed,
-        failure,
-        hash: world.hash(),
-        totals: world.totals(),
-        coverage: world.take_coverage(),
     }
 }

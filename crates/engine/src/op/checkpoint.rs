@@ -231,6 +231,7 @@ impl Engine {
             self.checkpoint.placed.extend(self.index.stashed());
         }
         let to = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
+        self.work.did(to - from);
         for bucket in from..to {
             self.checkpoint_bucket(bucket);
             let full = items_per_chunk::<BucketItem>(CHUNK_BLOCKS_MAX);
@@ -278,6 +279,7 @@ impl Engine {
         if self.is(Mutant::CheckpointMissesMoves) {
             keys.clear();
         }
+        self.work.did(keys.len());
         keys.sort_unstable();
         keys.dedup();
         let mut items = Vec::new();
@@ -356,6 +358,7 @@ impl Engine {
         for point in crate::log::POINTS {
             self.send(point);
         }
+        self.work.did(self.segments.table.len());
         let segments: Vec<SegmentItem> = (0..self.segments.table.len())
             .filter(|&id| self.segments.table[id].generation > 0)
             .map(|id| self.segment_item(id))

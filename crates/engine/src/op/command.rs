@@ -221,7 +221,7 @@ impl Engine {
             return self.refuse(id, "there is no such volume");
         };
         let all = self.dead || v.offline.is_some();
-        let lost = |block: &u64| all || v.unreadable.contains(block);
+        let lost = |block: &u64| all || v.quarantine.unreadable().contains(block);
         let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
         let (base, end) = (v.base, v.blocks());
         let changed = !blocks.is_empty();
@@ -271,7 +271,7 @@ impl Engine {
                 );
                 continue;
             }
-            let lost = volume.unreadable.len() as u64;
+            let lost = volume.quarantine.unreadable().len() as u64;
             if !drained && lost >= volume.dirty.len() {
                 // All that is left cannot be read: waiting does not help.
                 self.vol_mut(id).task = None;
@@ -335,6 +335,7 @@ impl Engine {
         let volume = self.vol(id);
         let (base, blocks) = (volume.base, volume.blocks());
         let mut keys = Vec::new();
+        self.work.did(self.index.bucket_count());
         self.index.scan(0, self.index.bucket_count(), |key, _| {
             if (base..base + blocks).contains(&key) {
                 keys.push(key);

@@ -53,7 +53,9 @@ impl Engine {
                 clean.push(key);
             }
         });
+        self.work.did(self.index.bucket_count());
         for key in clean {
+            self.work.did(1);
             self.forget(key);
         }
         self.log.backlog.clear();

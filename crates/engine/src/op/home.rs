@@ -63,25 +63,15 @@ impl Engine {
             self.ram.remove(item.key);
             return self.drop_clean(item.key);
         }
-        self.quarantine(item.key);
-        let (id, base) = self.volume_of(item.key).map(|v| (v.id, v.base)).expect("of volumes");
-        self.vol_mut(id).unreadable.insert(item.key - base);
-    }
-
-    /// Does not try a block again for a while.
-    pub(crate) fn quarantine(&mut self, key: Key) {
-        let now = self.now;
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
-        let entry = self.vol_mut(id).quarantine.entry(key - base).or_insert((0, 0));
-        entry.1 = (entry.1 * 2).clamp(WRITEBACK_RETRY_NS, WRITEBACK_RETRY_NS * 64);
-        entry.0 = now + entry.1;
+        let (now, id) = (self.now, self.slice().volume);
+        let volume = self.vol_mut(id);
+        volume.quarantine.cannot_read(item.key - volume.base, now);
     }
 
     /// Whether any of these blocks could not be written home a short while ago.
     pub(crate) fn rests(&self, first: Key, last: Key) -> bool {
         let volume = self.volume_of(first).expect("keys are of volumes");
-        let mut waits = volume.quarantine.range(first - volume.base..=last - volume.base);
-        waits.any(|(_, &(until, _))| until > self.now)
+        volume.quarantine.holds_any(first - volume.base, last - volume.base, self.now)
     }
 
     /// A read of a run has ended; when all have, it is written.
@@ -136,6 +126,7 @@ impl Engine {
             self.home_failed(at);
         } else {
             run.state = RunState::Written;
+            self.vol_mut(id).quarantine.took();
         }
         self.run_end(at);
     }
@@ -143,12 +134,15 @@ impl Engine {
     /// The origin refused a run: it stays dirty. Long runs are tried again block by block, so that
     /// one bad sector keeps only its own block from going home.
     pub(crate) fn home_failed(&mut self, at: usize) {
-        let id = self.slice().volume;
+        let (now, id) = (self.now, self.slice().volume);
         let items = self.slice().runs[at].items.clone();
-        let block = items[0].key - self.vol(id).base;
-        self.out.push(Effect::Notice(Notice::WritebackFailed { volume: id, block }));
+        let volume = self.vol_mut(id);
+        let block = items[0].key - volume.base;
         if items.len() == 1 {
-            return self.quarantine(items[0].key);
+            if volume.quarantine.refused(block, now) {
+                self.out.push(Effect::Notice(Notice::WritebackFailed { volume: id, block }));
+            }
+            return;
         }
         let runs: Vec<Run> =
             items.into_iter().map(|item| Run { items: vec![item], ..Run::default() }).collect();

@@ -219,6 +219,7 @@ impl Engine {
     }
 
     fn candidates(&self) -> impl Iterator<Item = (u32, Candidate)> + '_ {
+        self.work.did(self.segments.table.len());
         let blocks = self.segments.blocks;
         (0..).zip(&self.segments.table).filter_map(move |(id, segment)| {
             let ready = segment.usage == Use::Sealed && segment.inflight == 0;
@@ -243,6 +244,7 @@ impl Engine {
         let segments = &self.segments;
         let of_victim =
             |slot: Slot| segments.table[segments.of(slot) as usize].usage == Use::Victim;
+        self.work.did(to.min(self.index.bucket_count()) - from);
         self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         let moved = self.index.take_moved();
         found.extend(moved.iter().filter(|(_, located)| of_victim(located.slot)));
@@ -262,6 +264,7 @@ impl Engine {
     /// Decides for each block of the victims. Those to drop stay in `found` until the segment is
     /// empty.
     fn keep_or_drop(&mut self) {
+        self.work.did(self.reclaim.found.len());
         self.reclaim.found.sort_unstable_by_key(|&(_, located)| located.slot);
         self.reclaim.found.dedup();
         for at in 0..self.reclaim.found.len() {

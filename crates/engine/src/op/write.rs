@@ -266,8 +266,8 @@ impl Engine {
         }
         let volume = self.vol(req.volume);
         let bound = req.written > 0 || req.pending > 0 || self.touches_dirty(req);
-        let fails = volume.quarantine.len() > volume.unreadable.len();
-        if fails || (bound && !volume.quarantine.is_empty()) {
+        let lost = !volume.quarantine.unreadable().is_empty();
+        if volume.quarantine.is_failing() || (bound && lost) {
             self.req(name).fail(IoError::Io);
             return true;
         }
@@ -291,7 +291,7 @@ impl Engine {
 
     /// Whether an origin did not take dirty blocks home lately, or is not there to take them.
     pub(crate) fn origins_fail(&self) -> bool {
-        let fails = |v: &Volume| !v.quarantine.is_empty() || v.stuck() > 0;
+        let fails = |v: &Volume| v.quarantine.is_failing() || v.stuck() > 0;
         self.volumes.iter().flatten().any(|volume| fails(volume))
     }
 

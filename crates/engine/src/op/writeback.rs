@@ -18,6 +18,9 @@ use crate::policy::writeback::{Situation, due, holds_reads, is_short};
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
+/// Where a sweep stands that has come to the end of its volume.
+const SWEPT: u64 = u64::MAX;
+
 /// One block of a slice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
@@ -73,6 +76,8 @@ pub(crate) struct Writeback {
     pub(super) slice: Option<Slice>,
     abandoned: bool,
     turn: usize,
+    /// Dirty blocks that were looked at so far.
+    looked: u64,
     /// Reads of the origin that wait for the end of the slice.
     pub(super) held: Vec<Effect>,
     /// No slice that keeps reads waiting begins before.
@@ -98,7 +103,8 @@ impl Writeback {
 
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> u64 {
-        self.slice.as_ref().map_or(0, |slice| {
+        let looked = self.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        looked ^ self.slice.as_ref().map_or(0, |slice| {
             2 + ((slice.next as u64) << 8)
                 + ((slice.active as u64) << 32)
                 + u64::from(slice.flush.is_some()) * 4
@@ -157,7 +163,8 @@ impl Engine {
             let at = (self.writeback.turn + step) % count;
             let Some(volume) = self.volumes[at].as_deref() else { continue };
             let id = volume.id;
-            if volume.dirty.is_empty() || volume.offline.is_some() {
+            let rests = volume.quarantine.rests(self.now);
+            if volume.dirty.is_empty() || volume.offline.is_some() || rests {
                 continue;
             }
             let situation = self.situation(id);
@@ -168,12 +175,10 @@ impl Engine {
             if alone && self.now < self.writeback.rests_until && !self.room_is_wanted() {
                 continue;
             }
-            let mut items = self.select(id, self.tuning.writeback_slice_blocks);
-            if items.is_empty() {
-                // The sweep has come to the end of the volume.
+            if self.vol(id).sweep == SWEPT {
                 self.vol_mut(id).sweep = 0;
-                items = self.select(id, self.tuning.writeback_slice_blocks);
             }
+            let items = self.select(id, self.tuning.writeback_slice_blocks);
             if items.is_empty() {
                 continue;
             }
@@ -240,7 +245,8 @@ impl Engine {
     }
 
     /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
-    /// them, and at most `most`.
+    /// them, and at most `most`. None may be found although there are some: the search has looked at
+    /// enough for once, or has come to the end of the volume.
     fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
         let undurable_too = self.is(Mutant::WritebackUndurable);
         let now = self.now;
@@ -248,12 +254,15 @@ impl Engine {
         let base = volume.base;
         let mut items = Vec::new();
         let mut undurable = false;
+        let (mut looked, mut sweep) = (0, SWEPT);
         for block in volume.dirty.iter_from(volume.sweep) {
-            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) {
+            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) || looked == WRITEBACK_LOOK_BLOCKS {
+                sweep = block;
                 break;
             }
+            looked += 1;
             let key = base + block;
-            let waits = volume.quarantine.get(&block).is_some_and(|&(until, _)| until > now);
+            let waits = volume.quarantine.holds(block, now);
             if waits || self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key)) {
                 continue;
             }
@@ -266,14 +275,23 @@ impl Engine {
             let mask = self.mask(located.slot);
             items.push(Item { key, located, generation, mask });
         }
-        if let Some(last) = items.last() {
-            let next = last.key - base + 1;
-            self.vol_mut(id).sweep = next;
+        self.work.did(looked);
+        let volume = self.vol_mut(id);
+        // To go on looking helps, but not to look again at what waits for the log.
+        let goes_on = !undurable && (looked > 0 || volume.sweep > 0);
+        volume.sweep = sweep;
+        volume.looked_in_vain += looked as u64;
+        if !items.is_empty() || undurable {
+            volume.looked_in_vain = 0;
+        } else if volume.looked_in_vain >= volume.dirty.len() {
+            volume.looked_in_vain = 0;
+            volume.quarantine.nothing_to_send(now);
         }
         if undurable {
             let dseq = self.log.dseq_gathered();
             self.want_durable(dseq);
         }
+        self.writeback.looked += u64::from(goes_on);
         items
     }
 
@@ -303,6 +321,7 @@ impl Engine {
         let depth = self.tuning.writeback_depth.max(1);
         loop {
             self.slice_grow();
+            self.slice_cut();
             let Some(slice) = &mut self.writeback.slice else { return };
             if slice.next >= slice.runs.len() || slice.active >= depth || self.writeback.abandoned {
                 return;
@@ -339,6 +358,16 @@ impl Engine {
                 }
             }
             self.run_read(at);
+        }
+    }
+
+    /// The origin refuses what it is sent: the rest of the slice stays where it is for now.
+    fn slice_cut(&mut self) {
+        let Some(slice) = &self.writeback.slice else { return };
+        if self.vol(slice.volume).quarantine.rests(self.now) {
+            let slice = self.slice();
+            slice.runs.truncate(slice.next);
+            slice.grows = false;
         }
     }
 
@@ -386,16 +415,20 @@ impl Engine {
             self.writeback.rests_until = self.now + 3 * (self.now - slice.since);
         }
         let abandoned = std::mem::take(&mut self.writeback.abandoned) || self.dead;
+        let now = self.now;
+        let quarantine = &mut self.vol_mut(slice.volume).quarantine;
         if flushed && !abandoned {
+            let took = slice.runs.iter().any(|run| run.state == RunState::Written);
+            if took {
+                quarantine.flushed();
+            }
             for run in &slice.runs {
                 if run.state == RunState::Written {
                     run.items.iter().for_each(|item| self.mark_clean(slice.volume, *item));
                 }
             }
         } else if !abandoned {
-            for item in slice.runs.iter().flat_map(|run| &run.items) {
-                self.quarantine(item.key);
-            }
+            quarantine.flush_failed(now);
         }
         self.vol_mut(slice.volume).urgent = false;
         for name in std::mem::take(&mut self.behind_writeback) {
@@ -421,7 +454,7 @@ impl Engine {
         };
         self.log.cleaned.push_back((dseq, item.key));
         let volume = self.vol_mut(id);
-        volume.quarantine.remove(&block);
+        volume.quarantine.forget(block);
         volume.stats.writeback_blocks += 1;
     }
 

@@ -93,8 +93,10 @@ impl Engine {
     pub(crate) fn forget_clean_range(&mut self, first: Key, last: Key) {
         let mut keys = Vec::new();
         if last - first < self.index.len() as u64 {
+            self.work.did((last - first) as usize);
             keys.extend((first..=last).filter(|&key| self.index.get(key).is_some()));
         } else {
+            self.work.did(self.index.bucket_count());
             self.index.scan(0, self.index.bucket_count(), |key, _| {
                 if (first..=last).contains(&key) {
                     keys.push(key);

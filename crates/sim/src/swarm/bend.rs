@@ -20,16 +20,19 @@ pub enum Bend {
     Admin,
     /// See [`Params::repair_in_vain`].
     Repair,
+    /// Another kind of world: see [`crate::large`].
+    Large,
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 6] = [
+pub const BENDS: [(&str, Bend); 7] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
     ("harm", Bend::Harm),
     ("admin", Bend::Admin),
     ("repair", Bend::Repair),
+    ("large", Bend::Large),
 ];
 
 impl Bend {
@@ -62,6 +65,7 @@ impl Params {
             Bend::Harm => self.harm_often(rng),
             Bend::Admin => self.manage(rng),
             Bend::Repair => self.repair_in_vain(rng),
+            Bend::Large => {}
         }
     }
 

@@ -1,0 +1,128 @@
+//! What a large world is like: pools of thousands of segments that fill in a second or two, and what
+//! then goes wrong, if anything.
+
+use crate::rng::Rng;
+use forebay_engine::{Mode, Time, Tuning};
+
+const SECOND: Time = 1_000_000_000;
+const MILLISECOND: Time = 1_000_000;
+
+/// Blocks of a pool: as many as a world can fill in a moment of ours.
+const SLOTS_MAX: u64 = 48 << 10;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    Nothing,
+    /// The origin of the first volume fails every write and FLUSH from some moment on.
+    OriginFails,
+    /// A cache device fails.
+    DeviceDies,
+    /// A cache device is not there at the second start.
+    DeviceMissing,
+}
+
+/// One volume and its clients.
+#[derive(Debug, Clone)]
+pub struct VolumePlan {
+    pub blocks: u64,
+    pub mode: Mode,
+    pub writers: u64,
+    pub readers: u64,
+    /// Writers write in this part, in blocks.
+    pub hot_blocks: u64,
+    /// Most blocks of a request.
+    pub blocks_max: u64,
+    /// A writer flushes after so many writes; 0 for never.
+    pub flush_after: u64,
+    /// Longest pause between two requests of a client.
+    pub think_ns: Time,
+    pub spindle: bool,
+}
+
+/// The world of one seed.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Segments of each device, about.
+    pub segments: Vec<u64>,
+    pub volatile: Vec<bool>,
+    pub segment_blocks: u32,
+    pub volumes: Vec<VolumePlan>,
+    /// Blocks a second of a cache device.
+    pub cache_rate: u64,
+    pub tuning: Tuning,
+    pub trouble: Trouble,
+    /// When it comes.
+    pub trouble_at: Time,
+    /// When clients stop.
+    pub lasts_ns: Time,
+    /// Or have asked so much.
+    pub requests_max: u64,
+    /// Most events between two calls of `settle`.
+    pub batch_max: u64,
+}
+
+impl Plan {
+    /// The world of a seed.
+    pub fn draw(rng: &mut Rng) -> Plan {
+        let count = rng.pick(&[1, 1, 2, 2, 2, 3, 4]);
+        let segment_blocks = rng.pick(&[8, 8, 16, 32]);
+        let shares: Vec<u64> = (0..count).map(|_| rng.pick(&[1, 1, 1, 2, 3])).collect();
+        let all = rng.range(1000, 4000).min(SLOTS_MAX / u64::from(segment_blocks));
+        let least = all / shares.iter().sum::<u64>();
+        let segments: Vec<u64> = shares.iter().map(|share| share * least).collect();
+        let slots = segments.iter().sum::<u64>() * u64::from(segment_blocks);
+        let volumes = if rng.one_in(3) { 2 } else { 1 };
+        let trouble = rng.pick(&[
+            Trouble::Nothing,
+            Trouble::Nothing,
+            Trouble::Nothing,
+            Trouble::OriginFails,
+            Trouble::DeviceDies,
+            Trouble::DeviceMissing,
+        ]);
+        let lasts_ns = rng.range(3, 8) * SECOND;
+        Plan {
+            volumes: (0..volumes).map(|_| VolumePlan::draw(rng, slots)).collect(),
+            volatile: (0..count).map(|_| !rng.one_in(4)).collect(),
+            cache_rate: rng.log_range(20_000, 120_000),
+            tuning: Tuning {
+                scan_buckets: rng.log_range(64, 2048) as usize,
+                sequential_bytes: u64::MAX,
+                sync_interval_ns: rng.log_range(100, 5_000) * MILLISECOND,
+                checkpoint_share: rng.range(2, 10) as f64 / 100.0,
+                admit_second_miss: rng.coin(),
+                ..Tuning::default()
+            },
+            trouble,
+            trouble_at: rng.range(1, lasts_ns / 2),
+            lasts_ns,
+            requests_max: 3 * slots,
+            batch_max: rng.log_range(1, 32),
+            segments,
+            segment_blocks,
+        }
+    }
+}
+
+impl VolumePlan {
+    fn draw(rng: &mut Rng, slots: u64) -> VolumePlan {
+        let blocks = slots * rng.pick(&[1, 2, 4, 4, 8]) + rng.below(64);
+        let mode = match rng.below(8) {
+            0 => Mode::WriteThrough,
+            1 => Mode::WriteOnly,
+            _ => Mode::WriteBack,
+        };
+        VolumePlan {
+            blocks,
+            mode,
+            writers: rng.pick(&[1, 4, 16, 16, 32]),
+            readers: rng.pick(&[0, 0, 1, 1, 8]),
+            hot_blocks: blocks / rng.pick(&[1, 1, 1, 4, 16]),
+            blocks_max: rng.pick(&[1, 1, 4, 16]),
+            flush_after: rng.pick(&[0, 0, 32, 256]),
+            think_ns: rng.pick(&[0, 0, 100_000, 2_000_000]),
+            spindle: !rng.one_in(4),
+        }
+    }
+}
