@@ -5,13 +5,16 @@
 //! and requests run where they arrive. The protocol (`device.rs`) is spoken on a thread of its own
 //! for each connection; it hands queues to the shard and takes them back. What a queue has taken
 //! and not answered is written down in memory that the other side keeps (`inflight.rs`), so that a
-//! daemon that was killed loses no request.
+//! daemon that was killed loses no request. Others can write any number into the rings and into
+//! that memory: both have one door (`rings.rs`), where it is checked (`head.rs`).
 
 mod channel;
 mod device;
+mod head;
 mod inflight;
 mod queue;
 mod request;
+mod rings;
 mod segment;
 mod server;
 
@@ -21,4 +24,4 @@ pub use server::{VhostServer, VhostVolume};
 pub(crate) use queue::QueuePort;
 
 #[cfg(test)]
-pub(crate) use inflight::Region;
+pub(crate) use {head::Head, inflight::Region};

@@ -5,6 +5,7 @@ use super::channel::Channel;
 use super::inflight::{self, Region};
 use super::queue::{QUEUE_SIZE_MAX, QueueSetup};
 use super::request;
+use super::rings::Rings;
 use super::server::VhostVolume;
 use crate::shard::PortSetup;
 use crate::sys;
@@ -164,17 +165,15 @@ impl Device {
         queue.set_event_idx(self.features & RING_EVENT_IDX != 0);
         queue.set_next_avail(ring.base);
         queue.set_ready(true);
-        let log = self.inflight.as_ref().and_then(|region| region.queue(index, ring.size));
+        let log = self.inflight.as_ref().map(|region| (region, index));
         let (kick, call) = (ring.kick.as_ref().expect("seen by the caller"), ring.call.as_ref());
         let next_avail = Arc::new(AtomicU16::new(ring.base));
         let setup = QueueSetup {
             volume: self.volume.volume,
             name: self.volume.name_bytes(),
-            memory,
-            queue,
+            rings: Rings::new(memory, queue, log),
             kick: kick.try_clone().map_err(Error::ReqHandlerError)?,
             call: call.map(File::try_clone).transpose().map_err(Error::ReqHandlerError)?,
-            log,
             durable_writes: self.features & BLK_FLUSH == 0,
             next_avail: Arc::clone(&next_avail),
         };

@@ -3,7 +3,11 @@
 //!
 //! A process that is killed has made its stores in program order, and nobody else writes here, so
 //! the order of the stores below is what a successor sees.
+//!
+//! The other side can write anything here. What is read is a flag, a counter, or a number that
+//! becomes a [`Head`] before anything is found by it.
 
+use super::head::Head;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -76,8 +80,11 @@ pub struct QueueLog {
 }
 
 impl QueueLog {
+    /// Bytes of this queue's part: those of others cannot be had here.
     fn slice(&self, at: usize, len: usize) -> VolatileSlice<'_> {
-        self.memory.get_slice(self.start + at, len).expect("checked when it was made")
+        let part = self.memory.get_slice(self.start, queue_bytes(self.size));
+        let part = part.expect("checked when it was made");
+        part.subslice(at, len).expect("the head of the part, or a state of one of its heads")
     }
 
     fn get16(&self, at: usize) -> u16 {
@@ -88,20 +95,20 @@ impl QueueLog {
         self.slice(at, 2).store(value, 0, Ordering::Release).expect("aligned and inside");
     }
 
-    fn state(&self, head: u16) -> VolatileSlice<'_> {
-        self.slice(HEAD_BYTES + STATE_BYTES * usize::from(head), STATE_BYTES)
+    fn state(&self, head: Head) -> VolatileSlice<'_> {
+        self.slice(HEAD_BYTES + STATE_BYTES * usize::from(head.number()), STATE_BYTES)
     }
 
-    fn set_state(&self, head: u16, taken: u8) {
+    fn set_state(&self, head: Head, taken: u8) {
         let stored: Result<(), Error> = self.state(head).store(taken, 0, Ordering::Release);
         stored.expect("inside");
     }
 
     /// Begins to keep a queue whose used index is `used`. Returns the requests that were taken and
     /// not answered, in the order in which they were taken.
-    pub fn open(&mut self, used: u16) -> Vec<u16> {
+    pub fn open(&mut self, used: u16) -> Vec<Head> {
         if self.get16(VERSION_AT) != VERSION || self.get16(COUNT_AT) != self.size {
-            for head in 0..self.size {
+            for head in Head::all(self.size) {
                 self.set_state(head, 0);
             }
             self.set16(COUNT_AT, self.size);
@@ -111,28 +118,27 @@ impl QueueLog {
         }
         if self.get16(USED_AT) != used {
             // The last answer was given and not noted.
-            let last = self.get16(LAST_HEAD_AT);
-            if last < self.size {
+            if let Some(last) = Head::new(self.get16(LAST_HEAD_AT), self.size) {
                 self.set_state(last, 0);
             }
             self.set16(USED_AT, used);
         }
-        let counter = |head: u16| -> u64 {
+        let counter = |head: Head| -> u64 {
             self.state(head).load(COUNTER_AT, Ordering::Acquire).expect("aligned and inside")
         };
-        let taken = |head: &u16| {
+        let taken = |head: &Head| {
             let flag: u8 = self.state(*head).load(0, Ordering::Acquire).expect("inside");
             flag == 1
         };
-        let mut heads: Vec<(u64, u16)> =
-            (0..self.size).filter(taken).map(|head| (counter(head), head)).collect();
+        let mut heads: Vec<(u64, Head)> =
+            Head::all(self.size).filter(taken).map(|head| (counter(head), head)).collect();
         heads.sort_unstable();
         self.counter = heads.last().map_or(0, |&(counter, _)| counter.wrapping_add(1));
         heads.into_iter().map(|(_, head)| head).collect()
     }
 
     /// A request was taken from the queue.
-    pub fn take(&mut self, head: u16) {
+    pub fn take(&mut self, head: Head) {
         let stored: Result<(), Error> =
             self.state(head).store(self.counter, COUNTER_AT, Ordering::Release);
         stored.expect("aligned and inside");
@@ -141,12 +147,12 @@ impl QueueLog {
     }
 
     /// A request is about to be answered.
-    pub fn answering(&self, head: u16) {
-        self.set16(LAST_HEAD_AT, head);
+    pub fn answering(&self, head: Head) {
+        self.set16(LAST_HEAD_AT, head.number());
     }
 
     /// It is answered: the used index is `used` now.
-    pub fn answered(&self, head: u16, used: u16) {
+    pub fn answered(&self, head: Head, used: u16) {
         self.set_state(head, 0);
         self.set16(USED_AT, used);
     }
@@ -162,24 +168,57 @@ mod tests {
         Region::map(file, 0, 2, 8).unwrap()
     }
 
+    fn head(number: u16) -> Head {
+        Head::new(number, 8).unwrap()
+    }
+
     #[test]
     fn a_successor_finds_what_was_not_answered_in_order() {
         let region = region();
         let mut log = region.queue(1, 8).unwrap();
-        assert_eq!(log.open(5), &[] as &[u16]);
-        for head in [3, 1, 7] {
-            log.take(head);
+        assert_eq!(log.open(5), []);
+        for number in [3, 1, 7] {
+            log.take(head(number));
         }
-        log.answering(1);
-        log.answered(1, 6);
-        assert_eq!(region.queue(1, 8).unwrap().open(6), [3, 7]);
+        log.answering(head(1));
+        log.answered(head(1), 6);
+        assert_eq!(region.queue(1, 8).unwrap().open(6), [3, 7].map(head));
         // Killed between the answer and its note: the used index has moved.
-        log.answering(3);
+        log.answering(head(3));
         let mut successor = region.queue(1, 8).unwrap();
-        assert_eq!(successor.open(7), [7]);
-        successor.take(3);
-        assert_eq!(region.queue(1, 8).unwrap().open(7), [7, 3]);
-        assert_eq!(region.queue(0, 8).unwrap().open(0), &[] as &[u16], "queues are apart");
+        assert_eq!(successor.open(7), [head(7)]);
+        successor.take(head(3));
+        assert_eq!(region.queue(1, 8).unwrap().open(7), [7, 3].map(head));
+        assert_eq!(region.queue(0, 8).unwrap().open(0), [], "queues are apart");
+    }
+
+    #[test]
+    fn whatever_stands_in_it_a_queue_finds_its_own_heads_and_leaves_the_others_alone() {
+        let region = region();
+        let one = queue_bytes(8);
+        let written = |at: usize| {
+            let mut bytes = vec![0; one];
+            region.memory.get_slice(at, one).unwrap().copy_to(&mut bytes[..]);
+            bytes
+        };
+        let last_heads = [8, 9, 511, u16::MAX];
+        for (last, fill) in last_heads.into_iter().zip([1_u8, 0x80, 0xff, 1]) {
+            region.memory.get_slice(0, 2 * one).unwrap().copy_from(&vec![fill; 2 * one][..]);
+            let mut log = region.queue(0, 8).unwrap();
+            log.set16(VERSION_AT, VERSION);
+            log.set16(COUNT_AT, 8);
+            log.set16(LAST_HEAD_AT, last);
+            let heads = log.open(7);
+            // Of equal counters the lower head goes first. One byte of a state is the flag.
+            let expected: Vec<Head> = Head::all(8).filter(|_| fill == 1).collect();
+            assert_eq!(heads, expected);
+            for head in Head::all(8) {
+                log.take(head);
+                log.answering(head);
+                log.answered(head, 8);
+            }
+            assert_eq!(written(one), vec![fill; one], "the other queue's part");
+        }
     }
 
     #[test]

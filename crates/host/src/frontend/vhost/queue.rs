@@ -1,8 +1,9 @@
 //! One virtqueue on a shard: a kick wakes it, requests are taken until none is left, answers go
 //! back with one notification for all that ended together.
 
-use super::inflight::QueueLog;
+use super::head::Head;
 use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
+use super::rings::{Broken, Rings};
 use super::segment::{self, Segment};
 use crate::frontend::port::{PortAnswer, PortLink};
 use crate::slab::Slab;
@@ -13,8 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use virtio_queue::{Queue, QueueT};
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Address, Bytes, GuestAddress};
 
 /// Descriptors of a queue.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
@@ -36,16 +36,13 @@ pub struct QueueSetup {
     pub volume: VolumeId,
     /// Name of the disk, for the guest.
     pub name: [u8; ID_BYTES],
-    /// The guest's memory.
-    pub memory: Arc<GuestMemoryMmap>,
-    /// Where the queue lies there, and how far it has come.
-    pub queue: Queue,
+    /// Where the queue lies in the guest's memory, how far it has come, and what was taken and not
+    /// answered.
+    pub(super) rings: Rings,
     /// Tells that there are requests.
     pub kick: File,
     /// Tells the guest that there are answers.
     pub call: Option<File>,
-    /// What was taken and not answered.
-    pub(super) log: Option<QueueLog>,
     /// The guest knows nothing of a volatile cache: each write is durable before its answer.
     pub durable_writes: bool,
     /// Where the next request to take stands when the queue has come to rest.
@@ -53,9 +50,9 @@ pub struct QueueSetup {
 }
 
 /// A request that is not answered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
-    head: u16,
+    head: Head,
     /// Where its data goes.
     data: Vec<Segment>,
     status: GuestAddress,
@@ -67,12 +64,6 @@ struct Slot {
     parts: u32,
     error: Option<IoError>,
 }
-
-/// The other side broke the rules of the queue: it is not served until it is set up again.
-#[derive(Debug)]
-struct Broken(&'static str);
-
-const OUTSIDE: Broken = Broken("its rings are not in memory");
 
 /// One virtqueue.
 pub(crate) struct QueuePort {
@@ -121,24 +112,14 @@ impl QueuePort {
     /// # Errors
     /// The queue does not lie in the guest's memory, or the kick is no descriptor to wait on.
     pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
-        let setup = &mut self.setup;
-        sys::set_nonblocking(setup.kick.as_raw_fd(), true)?;
-        let outside = |_| io::Error::new(io::ErrorKind::InvalidInput, "the queue is not in memory");
-        if !setup.queue.is_valid(&*setup.memory) {
-            return Err(outside(()));
-        }
-        let used = setup.queue.used_idx(&*setup.memory, Ordering::Acquire);
-        let used = used.map_err(|_| outside(()))?.0;
-        setup.queue.set_next_used(used);
-        let Some(log) = &mut setup.log else {
-            self.take_some(link);
-            return Ok(());
-        };
-        let again = log.open(used);
-        setup.queue.set_next_avail(used.wrapping_add(again.len() as u16));
+        sys::set_nonblocking(self.setup.kick.as_raw_fd(), true)?;
+        let again = self.setup.rings.open();
+        let again = again.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.0))?;
         for head in again {
             if let Err(broken) = self.begin(link, head) {
+                // The rest stays written down.
                 self.give_up(link, &broken);
+                break;
             }
         }
         self.take_some(link);
@@ -163,26 +144,22 @@ impl QueuePort {
         if self.broken || self.stopping {
             return false;
         }
-        let QueueSetup { queue, memory, .. } = &mut self.setup;
         if !std::mem::replace(&mut self.attentive, true)
-            && queue.disable_notification(&**memory).is_err()
+            && let Err(broken) = self.setup.rings.refuse_kicks()
         {
-            self.give_up(link, &OUTSIDE);
+            self.give_up(link, &broken);
             return false;
         }
         for taken in 0..TAKE_MAX {
             if self.held >= BYTES_MAX {
                 return taken > 0;
             }
-            let QueueSetup { queue, memory, .. } = &mut self.setup;
-            let chain = queue.pop_descriptor_chain(&**memory);
-            let Some(head) = chain.map(|chain| chain.head_index()) else {
-                return taken > 0;
+            let begun = match self.setup.rings.take() {
+                Ok(None) => return taken > 0,
+                Ok(Some(head)) => self.begin(link, head),
+                Err(broken) => Err(broken),
             };
-            if let Some(log) = &mut self.setup.log {
-                log.take(head);
-            }
-            if let Err(broken) = self.begin(link, head) {
+            if let Err(broken) = begun {
                 self.give_up(link, &broken);
                 return true;
             }
@@ -207,11 +184,11 @@ impl QueuePort {
             return false;
         }
         self.attentive = false;
-        match self.setup.queue.enable_notification(&*self.setup.memory) {
+        match self.setup.rings.ask_for_kicks() {
             // Some came after the last look and before kicks were asked for.
             Ok(more) => more && self.take_some(link),
-            Err(_) => {
-                self.give_up(link, &OUTSIDE);
+            Err(broken) => {
+                self.give_up(link, &broken);
                 false
             }
         }
@@ -227,11 +204,11 @@ impl QueuePort {
     }
 
     /// Begins the request whose first descriptor this is.
-    fn begin(&mut self, link: &mut PortLink, head: u16) -> Result<(), Broken> {
-        let table = (GuestAddress(self.setup.queue.desc_table()), self.setup.queue.size());
+    fn begin(&mut self, link: &mut PortLink, head: Head) -> Result<(), Broken> {
+        let (memory, table) = (self.setup.rings.memory(), self.setup.rings.table());
         let parts = (&mut self.readable, &mut self.writable);
-        segment::walk(&self.setup.memory, table, head, parts).map_err(Broken)?;
-        if self.slots.len() >= usize::from(self.setup.queue.size()) {
+        segment::walk(memory, table, head, parts).map_err(Broken)?;
+        if self.slots.len() >= usize::from(table.1) {
             return Err(Broken("it holds more requests than it has room for"));
         }
         let last = self.writable.last().filter(|last| last.len > 0);
@@ -239,13 +216,13 @@ impl QueuePort {
         let status = last.address.checked_add(u64::from(last.len) - 1);
         let status = status.ok_or(Broken("an address is too large"))?;
         let mut bytes = [0; HEAD_BYTES];
-        if !segment::copy_in(&self.setup.memory, &self.readable, 0, &mut bytes) {
+        if !segment::copy_in(memory, &self.readable, 0, &mut bytes) {
             return Err(Broken("a request has no head"));
         }
         let room: u64 = self.writable.iter().map(|segment| u64::from(segment.len)).sum();
         let mut data = self.spare.pop().unwrap_or_default();
         data.clone_from(&self.writable);
-        let slot = Slot { head, data, status, ..Slot::default() };
+        let slot = Slot { head, data, status, bytes: 0, held: 0, parts: 0, error: None };
         let tag = self.slots.insert(slot);
         match request::parse_head(&bytes) {
             Some(Call::Read(offset)) => self.read(link, tag, offset, room - 1),
@@ -323,7 +300,7 @@ impl QueuePort {
             let bytes = PART_BYTES.min(len - at);
             let mut buf = link.bufs.take(bytes as usize);
             if !segment::copy_in(
-                &self.setup.memory,
+                self.setup.rings.memory(),
                 &self.readable,
                 HEAD_BYTES as u64 + at,
                 buf.bytes_mut(),
@@ -345,7 +322,7 @@ impl QueuePort {
         let slot = self.slot(tag);
         slot.bytes = bytes as u64;
         let data = std::mem::take(&mut slot.data);
-        let written = segment::copy_out(&self.setup.memory, &data, 0, &name[..bytes]);
+        let written = segment::copy_out(self.setup.rings.memory(), &data, 0, &name[..bytes]);
         self.slot(tag).data = data;
         self.finish(tag, if written { Status::Ok } else { Status::Error });
     }
@@ -355,7 +332,12 @@ impl QueuePort {
         let len: u64 = self.readable.iter().map(|segment| u64::from(segment.len)).sum();
         let one = len == (HEAD_BYTES + RANGE_BYTES) as u64;
         if !one
-            || !segment::copy_in(&self.setup.memory, &self.readable, HEAD_BYTES as u64, &mut range)
+            || !segment::copy_in(
+                self.setup.rings.memory(),
+                &self.readable,
+                HEAD_BYTES as u64,
+                &mut range,
+            )
         {
             return self.finish(tag, Status::Error);
         }
@@ -378,8 +360,12 @@ impl QueuePort {
         slot.error = slot.error.or(answer.result.err());
         if slot.bytes > 0 && answer.result.is_ok() {
             let data = std::mem::take(&mut slot.data);
-            let written =
-                segment::copy_out(&self.setup.memory, &data, part * PART_BYTES, answer.buf.bytes());
+            let written = segment::copy_out(
+                self.setup.rings.memory(),
+                &data,
+                part * PART_BYTES,
+                answer.buf.bytes(),
+            );
             let slot = self.slot(tag);
             slot.data = data;
             if !written {
@@ -392,7 +378,7 @@ impl QueuePort {
             return;
         }
         let error = slot.error;
-        if error == Some(IoError::Shutdown) && self.setup.log.is_some() {
+        if error == Some(IoError::Shutdown) && self.setup.rings.is_logged() {
             // It stays written down: who serves the queue next does it.
             self.take_back(tag);
             return;
@@ -403,17 +389,10 @@ impl QueuePort {
     /// Answers a request.
     fn finish(&mut self, tag: u32, status: Status) {
         let slot = self.take_back(tag);
-        let memory = Arc::clone(&self.setup.memory);
         // Where the status cannot be written nobody waits for it.
-        let _ = memory.write_obj(status as u8, slot.status);
-        if let Some(log) = &self.setup.log {
-            log.answering(slot.head);
-        }
+        let _ = self.setup.rings.memory().write_obj(status as u8, slot.status);
         let bytes = if status == Status::Ok { slot.bytes as u32 + 1 } else { 1 };
-        let _ = self.setup.queue.add_used(&*memory, slot.head, bytes);
-        if let Some(log) = &self.setup.log {
-            log.answered(slot.head, self.setup.queue.next_used());
-        }
+        self.setup.rings.answer(slot.head, bytes);
         self.signal = true;
         self.spare.push(slot.data);
     }
@@ -421,8 +400,7 @@ impl QueuePort {
     /// Tells the guest of answers, and waits for the next kick, or ends that wait.
     pub fn arm(&mut self, link: &mut PortLink) {
         if std::mem::take(&mut self.signal) {
-            let memory = Arc::clone(&self.setup.memory);
-            let wanted = self.setup.queue.needs_notification(&*memory).unwrap_or(true);
+            let wanted = self.setup.rings.wants_call();
             if let Some(call) = self.setup.call.as_mut().filter(|_| wanted) {
                 // Fails only where the guest has not looked at very many: it will.
                 let _ = call.write(&1_u64.to_ne_bytes());
@@ -451,7 +429,7 @@ impl QueuePort {
 
     /// Says how far it came.
     pub fn release(self, _bufs: &mut BufPool) {
-        self.setup.next_avail.store(self.setup.queue.next_avail(), Ordering::Release);
+        self.setup.next_avail.store(self.setup.rings.next_avail(), Ordering::Release);
     }
 }
 

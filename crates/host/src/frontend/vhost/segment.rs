@@ -1,5 +1,6 @@
 //! Requests and their data in the guest's memory, in as many pieces as the guest likes.
 
+use super::head::Head;
 use std::ops::Range;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -27,13 +28,13 @@ pub struct Segment {
 pub fn walk(
     memory: &GuestMemoryMmap,
     (mut table, size): (GuestAddress, u16),
-    head: u16,
+    head: Head,
     (readable, writable): (&mut Vec<Segment>, &mut Vec<Segment>),
 ) -> Result<(), &'static str> {
     readable.clear();
     writable.clear();
     let mut count = u32::from(size);
-    let (mut index, mut left, mut indirect) = (u32::from(head), count, false);
+    let (mut index, mut left, mut indirect) = (u32::from(head.number()), count, false);
     loop {
         if index >= count || left == 0 {
             return Err("a chain of descriptors leaves its table");

@@ -2,7 +2,8 @@
 //! test is the driver that fills the rings.
 
 use super::*;
-use crate::frontend::vhost::{Region, VhostServer, VhostVolume};
+use crate::frontend::vhost::{Head, Region, VhostServer, VhostVolume};
+use std::fs::File;
 use std::sync::atomic::Ordering;
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserInflight, VhostUserProtocolFeatures,
@@ -29,9 +30,13 @@ const PROTOCOL: u64 = 1 << 30;
 const EVENT_IDX: u64 = 1 << 29;
 const FLUSH: u64 = 1 << 9;
 
+/// One queue of a guest's disk.
 struct Guest {
     memory: GuestMemoryMmap,
     front: Frontend,
+    /// The queue's number, and how far behind those of the first its rings lie.
+    queue: usize,
+    rings: u64,
     kick: EventFd,
     call: EventFd,
     avail: u16,
@@ -58,9 +63,28 @@ impl Guest {
         front.set_protocol_features(known).unwrap();
         let (kick, call) =
             (EventFd::new(EFD_NONBLOCK).unwrap(), EventFd::new(EFD_NONBLOCK).unwrap());
-        let mut guest = Guest { memory, front, kick, call, avail: 0, seen: 0 };
+        let mut guest = Guest { memory, front, queue: 0, rings: 0, kick, call, avail: 0, seen: 0 };
         guest.tell_memory();
         guest
+    }
+
+    /// Another queue of the same disk.
+    fn second(&self) -> Guest {
+        Guest {
+            memory: self.memory.clone(),
+            front: self.front.clone(),
+            queue: 1,
+            rings: 0x2000,
+            kick: EventFd::new(EFD_NONBLOCK).unwrap(),
+            call: EventFd::new(EFD_NONBLOCK).unwrap(),
+            avail: 0,
+            seen: 0,
+        }
+    }
+
+    /// Hands over the memory in which the daemon writes down what it has taken.
+    fn tell_log(&mut self, told: &VhostUserInflight, file: &File) {
+        self.front.set_inflight_fd(told, std::os::fd::AsRawFd::as_raw_fd(file)).unwrap();
     }
 
     fn tell_memory(&mut self) {
@@ -82,21 +106,22 @@ impl Guest {
             queue_max_size: SIZE,
             queue_size: SIZE,
             flags: 0,
-            desc_table_addr: USER + TABLE,
-            used_ring_addr: USER + USED,
-            avail_ring_addr: USER + AVAIL,
+            desc_table_addr: USER + self.rings + TABLE,
+            used_ring_addr: USER + self.rings + USED,
+            avail_ring_addr: USER + self.rings + AVAIL,
             log_addr: None,
         };
-        self.front.set_vring_num(0, SIZE).unwrap();
-        self.front.set_vring_addr(0, &config).unwrap();
-        self.front.set_vring_base(0, base).unwrap();
-        self.front.set_vring_call(0, &self.call).unwrap();
-        self.front.set_vring_kick(0, &self.kick).unwrap();
-        self.front.set_vring_enable(0, true).unwrap();
+        let queue = self.queue;
+        self.front.set_vring_num(queue, SIZE).unwrap();
+        self.front.set_vring_addr(queue, &config).unwrap();
+        self.front.set_vring_base(queue, base).unwrap();
+        self.front.set_vring_call(queue, &self.call).unwrap();
+        self.front.set_vring_kick(queue, &self.kick).unwrap();
+        self.front.set_vring_enable(queue, true).unwrap();
     }
 
     fn describe(&self, index: u64, address: u64, len: u32, flags: u16, next: u16) {
-        let at = TABLE + index * 16;
+        let at = self.rings + TABLE + index * 16;
         self.memory.write_obj(address, GuestAddress(at)).unwrap();
         self.memory.write_obj(len, GuestAddress(at + 8)).unwrap();
         self.memory.write_obj(flags, GuestAddress(at + 12)).unwrap();
@@ -129,10 +154,23 @@ impl Guest {
     }
 
     fn publish(&mut self, head: u16) {
-        let slot = AVAIL + 4 + 2 * u64::from(self.avail % SIZE);
+        let slot = self.rings + AVAIL + 4 + 2 * u64::from(self.avail % SIZE);
         self.memory.write_obj(head, GuestAddress(slot)).unwrap();
         self.avail = self.avail.wrapping_add(1);
-        self.memory.store(self.avail, GuestAddress(AVAIL + 2), Ordering::SeqCst).unwrap();
+        let index = GuestAddress(self.rings + AVAIL + 2);
+        self.memory.store(self.avail, index, Ordering::SeqCst).unwrap();
+    }
+
+    /// How many answers the daemon has given.
+    fn used(&self) -> u16 {
+        self.memory.load(GuestAddress(self.rings + USED + 2), Ordering::SeqCst).unwrap()
+    }
+
+    /// The driver begins again with empty rings.
+    fn clear_rings(&self) {
+        for at in [AVAIL, USED] {
+            self.memory.write_slice(&[0; 0x1000], GuestAddress(self.rings + at)).unwrap();
+        }
     }
 
     /// Waits for so many more answers. The heads, and the bytes written for each.
@@ -141,9 +179,9 @@ impl Guest {
         let mut answers = Vec::new();
         while answers.len() < usize::from(count) {
             assert!(Instant::now() < end, "{} of {count} answers", answers.len());
-            let used: u16 = self.memory.load(GuestAddress(USED + 2), Ordering::SeqCst).unwrap();
+            let used = self.used();
             while self.seen != used {
-                let at = USED + 4 + 8 * u64::from(self.seen % SIZE);
+                let at = self.rings + USED + 4 + 8 * u64::from(self.seen % SIZE);
                 let head: u32 = self.memory.read_obj(GuestAddress(at)).unwrap();
                 let len = self.memory.read_obj(GuestAddress(at + 4)).unwrap();
                 answers.push((head as u16, len));
@@ -181,12 +219,22 @@ fn serve(rig: &Rig, volume: VolumeId) -> (VhostServer, PathBuf) {
 }
 
 fn serve_bytes(rig: &Rig, volume: VolumeId, bytes: &VolumeBytes) -> (VhostServer, PathBuf) {
-    let path = rig.dir.path().join("disk.sock");
+    let path = rig.dir.path().join(format!("disk-{}.sock", volume.0));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     let name = "the-name-of-the-disk-is-long".to_owned();
     let volume = VhostVolume { shard: rig.shard.clone(), volume, bytes: bytes.clone(), name };
     (VhostServer::start(listener, volume).unwrap(), path)
+}
+
+/// Waits until the administrator is told something. All of it.
+fn told(rig: &Rig, of: &str) -> Vec<String> {
+    let end = Instant::now() + SECONDS;
+    while rig.seen.lock().unwrap().is_empty() {
+        assert!(Instant::now() < end, "nobody was told of {of}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::mem::take(&mut rig.seen.lock().unwrap())
 }
 
 fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
@@ -324,7 +372,7 @@ fn requests_that_a_dead_daemon_took_are_done_by_the_next() {
     for number in [1, 2] {
         let head = guest.prepare(number, 1, u64::from(number) * 8, Ok(&[9; 4096]));
         guest.publish(head);
-        log.take(head);
+        log.take(Head::new(head, SIZE).unwrap());
     }
     // The other side knows only what was answered.
     guest.start(1);
@@ -411,12 +459,7 @@ fn a_guest_that_breaks_the_rules_harms_itself_only() {
         let head = spoil(&guest);
         guest.publish(head);
         guest.kick.write(1).unwrap();
-        let end = Instant::now() + SECONDS;
-        while rig.seen.lock().unwrap().is_empty() {
-            assert!(Instant::now() < end, "nobody was told of {what}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(rig.seen.lock().unwrap()[0].contains("is broken"), "{what}");
+        assert!(told(&rig, what)[0].contains("is broken"), "{what}");
     };
     broken("a loop", &|guest| {
         guest.describe(0, DATA, 16, 1, 1);
@@ -472,4 +515,73 @@ fn a_guest_that_breaks_the_rules_harms_itself_only() {
     let mut guest = Guest::connect(&path, memory(), FLUSH);
     guest.start(0);
     assert_eq!(guest.ask(0, 0, Err(512)), 0, "the next connection is served");
+}
+
+/// Trial of November 2026, S2: the head that a guest put into its available ring named a state in
+/// the in-flight log before anybody looked whether the queue has such a descriptor. Beyond the log
+/// that ended the daemon, at each reconnect again; inside it another queue lost or got requests.
+#[test]
+fn a_head_beyond_its_queue_stops_that_queue_and_nothing_else() {
+    let rig = rig(Backend::Auto);
+    let (volume, other) = (rig.add("disk"), rig.add("other"));
+    let (_other_server, path) = serve(&rig, other);
+    let mut neighbour = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+    neighbour.start(0);
+    // A queue takes 4,160 bytes of the log, and a state 16, behind a head of 16. In the log: just
+    // behind this queue's states, another queue's first one, the last; behind the log: the first
+    // and the last that can be said.
+    for head in [SIZE, SIZE + 4, 518, 519, u16::MAX] {
+        let (server, path) = serve(&rig, volume);
+        let mut guest = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+        let wanted = VhostUserInflight::new(0, 0, 2, SIZE);
+        let (log, file) = guest.front.get_inflight_fd(&wanted).unwrap();
+        assert_eq!(log.mmap_size, 2 * 4160);
+        guest.tell_log(&log, &file);
+        let mut second = guest.second();
+        guest.start(0);
+        second.start(0);
+        assert_eq!(guest.ask(1, 0, Ok(&[7; 512])), 0);
+        assert_eq!(second.ask(1, 1, Ok(&[8; 512])), 0);
+        let written = || {
+            let mut bytes = vec![0; log.mmap_size as usize];
+            file.read_exact_at(&mut bytes, log.mmap_offset).unwrap();
+            bytes
+        };
+        let (before, sentence) = (written(), format!("volume {} is broken", volume.0));
+        rig.seen.lock().unwrap().clear();
+        guest.publish(head);
+        guest.kick.write(1).unwrap();
+        let notices = told(&rig, "a head beyond the queue");
+        assert!(notices[0].contains(&sentence), "{head}: {notices:?}");
+        assert!(written() == before, "something is written down of head {head}");
+        assert_eq!((second.ask(0, 0, Err(1024)), neighbour.ask(0, 0, Err(512))), (0, 0));
+        assert_eq!(second.data(0, 1024), [[7; 512], [8; 512]].concat());
+        // The machine goes on, and connects again: to this daemon, and to its successor.
+        let memory = guest.memory.clone();
+        drop((guest, second));
+        let (bases, mut server) = ([1, 2], Some(server));
+        for fresh in [false, true] {
+            if fresh {
+                drop(server.take());
+                server = Some(serve(&rig, volume).0);
+            }
+            let mut guest = Guest::connect(&path, memory.clone(), EVENT_IDX | FLUSH);
+            guest.tell_log(&log, &file);
+            guest.start(bases[0]);
+            assert!(told(&rig, "the same head again")[0].contains(&sentence));
+            let mut second = guest.second();
+            second.start(bases[1] + u16::from(fresh));
+            assert_eq!((second.ask(4, 0, Err(0)), neighbour.ask(0, 0, Err(512))), (0, 0));
+            assert_eq!(guest.used(), bases[0]);
+        }
+        // Its driver begins again.
+        let mut guest = Guest::connect(&path, memory, EVENT_IDX | FLUSH);
+        let (log, file) = guest.front.get_inflight_fd(&wanted).unwrap();
+        guest.tell_log(&log, &file);
+        guest.clear_rings();
+        guest.start(0);
+        assert_eq!(guest.ask(0, 0, Err(512)), 0);
+        assert_eq!(guest.data(0, 512), [7; 512]);
+        assert_eq!(rig.seen.lock().unwrap().as_slice(), &[] as &[String]);
+    }
 }

@@ -1,8 +1,12 @@
+use super::super::inflight::{Region, queue_bytes};
 use super::*;
 use crate::driver::{Backend, Driver};
 use crate::frontend::port::PortRequest;
 use crate::notice::Notices;
 use crate::waker::Waker;
+use std::sync::Mutex;
+use virtio_queue::{Queue, QueueT};
+use vm_memory::GuestMemoryMmap;
 
 const SIZE: u16 = 16;
 const AVAIL: u64 = 0x1000;
@@ -20,11 +24,16 @@ struct Rig {
     bufs: BufPool,
     requests: Vec<PortRequest>,
     notices: Notices,
+    told: Arc<Mutex<Vec<String>>>,
     published: u16,
 }
 
 impl Rig {
     fn new() -> Rig {
+        Rig::with_log(None)
+    }
+
+    fn with_log(log: Option<&Region>) -> Rig {
         let range = (GuestAddress(0), 64 << 20);
         let memory = Arc::new(GuestMemoryMmap::from_ranges(&[range]).unwrap());
         let mut queue = Queue::new(SIZE).unwrap();
@@ -34,19 +43,20 @@ impl Rig {
         let setup = QueueSetup {
             volume: VolumeId(1),
             name: [0; ID_BYTES],
-            memory: Arc::clone(&memory),
-            queue,
+            rings: Rings::new(Arc::clone(&memory), queue, log.map(|region| (region, 0))),
             kick: sys::eventfd().unwrap(),
             call: None,
-            log: None,
             durable_writes: false,
             next_avail: Arc::default(),
         };
         let (driver, _) = Driver::new(Backend::Threads, &Waker::new().unwrap()).unwrap();
         let port = QueuePort::new(setup);
-        let notices = Notices::new(Box::new(|_| {}));
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let sink = Arc::clone(&told);
+        let notices =
+            Notices::new(Box::new(move |notice| sink.lock().unwrap().push(notice.to_string())));
         let (bufs, requests) = (BufPool::new(0), Vec::new());
-        Rig { port, memory, driver, bufs, requests, notices, published: 0 }
+        Rig { port, memory, driver, bufs, requests, notices, told, published: 0 }
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut QueuePort, &mut PortLink) -> T) -> T {
@@ -64,10 +74,29 @@ impl Rig {
             let descriptor = virtio_queue::desc::split::Descriptor::new(address, len, flags, next);
             memory.write_obj(descriptor, GuestAddress(index * 16)).unwrap();
         }
-        let slot = AVAIL + 4 + 2 * u64::from(number);
-        memory.write_obj(number * 2, GuestAddress(slot)).unwrap();
-        self.published += 1;
-        memory.store(self.published, GuestAddress(AVAIL + 2), Ordering::SeqCst).unwrap();
+        self.publish_head(number * 2);
+    }
+
+    fn publish_head(&mut self, head: u16) {
+        let slot = AVAIL + 4 + 2 * u64::from(self.published);
+        self.memory.write_obj(head, GuestAddress(slot)).unwrap();
+        self.claim(self.published + 1);
+    }
+
+    /// The guest says that it has made so many requests.
+    fn claim(&mut self, published: u16) {
+        self.published = published;
+        self.memory.store(published, GuestAddress(AVAIL + 2), Ordering::SeqCst).unwrap();
+    }
+
+    /// What the administrator was told: that the queue is broken, each time why.
+    fn told(&self) -> Vec<String> {
+        let told = std::mem::take(&mut *self.told.lock().unwrap());
+        let why = |line: String| {
+            let from = line.find("on volume 1 is broken (").expect("says which volume");
+            line[from..].split(['(', ')']).nth(1).expect("says why").to_owned()
+        };
+        told.into_iter().map(why).collect()
     }
 
     /// Whether the guest is told not to kick.
@@ -115,4 +144,60 @@ fn what_is_under_way_has_a_bound_and_the_ring_keeps_the_rest() {
     }
     assert!(rig.with(QueuePort::look));
     assert_eq!(rig.requests.len() as u64, 2 * PARTS_MAX);
+}
+
+#[test]
+fn a_head_that_the_queue_does_not_have_stays_in_the_ring() {
+    for head in [SIZE, u16::MAX] {
+        let mut rig = Rig::new();
+        rig.with(|port, link| port.start(link)).unwrap();
+        rig.publish(4096);
+        rig.publish_head(head);
+        rig.publish(4096);
+        assert!(rig.with(QueuePort::look));
+        assert_eq!(rig.told(), ["a request begins at a descriptor that it does not have"]);
+        assert_eq!((rig.requests.len(), rig.port.setup.rings.next_avail()), (1, 1));
+        // What was taken before it is answered.
+        let (_, tag, request) = rig.requests.pop().unwrap();
+        let answer = PortAnswer { result: Ok(()), buf: request.buf };
+        rig.with(|port, link| port.complete(link, tag, answer));
+        assert_eq!(rig.memory.load::<u16>(GuestAddress(USED + 2), Ordering::SeqCst).unwrap(), 1);
+        rig.with(|port, link| port.arrived(link, KICK, 1));
+        assert!(!rig.with(QueuePort::look) && !rig.with(QueuePort::park));
+        assert!(rig.told().is_empty(), "once");
+    }
+}
+
+#[test]
+fn a_guest_that_claims_more_requests_than_the_ring_holds_is_told_of() {
+    let mut rig = Rig::new();
+    rig.with(|port, link| port.start(link)).unwrap();
+    rig.claim(SIZE + 1);
+    assert!(rig.with(QueuePort::look));
+    assert_eq!(rig.told(), ["more requests wait than it has room for"]);
+    assert!(!rig.port.is_attentive() && rig.requests.is_empty());
+}
+
+#[test]
+fn a_log_that_somebody_wrote_over_breaks_its_queue_once() {
+    let file = tempfile::tempfile().unwrap();
+    let region_bytes = 2 * queue_bytes(SIZE);
+    file.set_len(region_bytes as u64).unwrap();
+    let region = Region::map(file.try_clone().unwrap(), 0, 2, SIZE).unwrap();
+    assert_eq!(region.queue(0, SIZE).unwrap().open(0), []);
+    // All is taken, and the last head is none. There is nothing in the table of descriptors.
+    let mut bytes = vec![1; queue_bytes(SIZE)];
+    bytes[8..16].copy_from_slice(&[1, 0, SIZE as u8, 0, 0xff, 0xff, 9, 9]);
+    let write = |at: u64, bytes: &[u8]| {
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).unwrap();
+    };
+    write(0, &bytes);
+    write(bytes.len() as u64, &[0xaa; 16]);
+    let mut rig = Rig::with_log(Some(&region));
+    rig.with(|port, link| port.start(link)).unwrap();
+    assert_eq!(rig.told(), ["a request has no room for its status"]);
+    assert!(rig.requests.is_empty() && !rig.port.is_attentive());
+    let mut next = vec![0; 16];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut next, bytes.len() as u64).unwrap();
+    assert_eq!(next, [0xaa; 16], "the next queue's part");
 }
