@@ -13,7 +13,7 @@ use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::superblock::{
     DeviceEntry, SUPERBLOCK_SIZE, Superblock, VolumeEntry, text_field,
 };
-use forebay_format::{BLOCK_SIZE, MASK_FULL, SEGMENT_NONE, checksum};
+use forebay_format::{BLOCK_SIZE, FORMAT_VERSION, MASK_FULL, checksum};
 use std::path::Path;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -33,7 +33,8 @@ pub fn write(directory: &Path) -> Result<()> {
     save("superblock-torn.bin", &torn(&good, BLOCK_SIZE + 512))?;
     save("superblock-ro-compat.bin", &featured(|sb| sb.header.features_ro_compat = U64::new(4)))?;
     save("superblock-incompat.bin", &featured(|sb| sb.header.features_incompat = U64::new(8)))?;
-    save("superblock-version.bin", &version(good, 2))?;
+    save("superblock-version.bin", &version(good.clone(), FORMAT_VERSION + 1))?;
+    save("superblock-too-old.bin", &version(good, 1))?;
     let dirty = dirty_record();
     save("record-dirty.bin", &dirty)?;
     save("record-torn-header.bin", &torn(&dirty, 100))?;
@@ -63,7 +64,7 @@ fn featured(change: impl FnOnce(&mut Superblock)) -> Vec<u8> {
     encoded(&superblock)
 }
 
-/// The image as if a newer version had written it, with a valid checksum.
+/// The image as if another version had written it, with a valid checksum.
 fn version(mut bytes: Vec<u8>, version: u32) -> Vec<u8> {
     bytes[8..12].copy_from_slice(&version.to_le_bytes());
     bytes[12..16].fill(0);
@@ -114,14 +115,14 @@ fn superblock() -> Superblock {
     header.previous_epoch = U64::new(15);
     header.checkpoint_index_blocks = U64::new(5);
     header.previous_index_blocks = U64::new(4);
-    let device = |uuid, base, count, mib: u64| DeviceEntry {
+    let device = |uuid, count, mib: u64| DeviceEntry {
         uuid,
-        segment_base: U32::new(base),
+        reserved: U32::new(0),
         segment_count: U32::new(count),
         bytes: U64::new(mib << 20),
     };
-    header.devices[0] = device([0xa1; 16], 0, 30, 32);
-    header.devices[1] = device([0xa2; 16], 30, 62, 64);
+    header.devices[0] = device([0xa1; 16], 30, 32);
+    header.devices[1] = device([0xa2; 16], 62, 64);
     superblock.volumes = vec![
         volume(3, 1, 10 << 30, "mail", "/dev/disk/by-id/ata-OLD-1"),
         volume(8, 4, (1 << 40) + 512, "größe", "nbd://store/big"),
@@ -134,12 +135,7 @@ fn record_header(class: RecordClass) -> RecordHeader {
     header.class = class as u8;
     header.pool = U64::new(0x1122_3344_5566_7788);
     header.epoch = U64::new(17);
-    header.seq = U64::new(2002);
-    header.dseq = U64::new(1502);
     header.durable_dseq = U64::new(1499);
-    header.segment = U32::new(5);
-    header.segment_generation = U32::new(71);
-    header.twin = U32::new(SEGMENT_NONE);
     header.offset = U32::new(130);
     header
 }
@@ -155,19 +151,20 @@ fn block_entry(kind: EntryKind, volume: u16, block: u64, mask: u8, payload: &[u8
 fn dirty_record() -> Vec<u8> {
     let (first, second, void) = (payload(3), payload(5), payload(9));
     let mut header = record_header(RecordClass::Dirty);
-    header.twin = U32::new(40);
-    header.twin_generation = U32::new(72);
+    header.seq = U64::new(2002);
+    header.dseq = U64::new(1502);
+    header.durable_seq = U64::new(1996);
+    header.segment = U32::new(4);
+    header.segment_generation = U32::new(71);
     let entries = [
         block_entry(EntryKind::Dirty, 3, 0x0000_8001_0203_0405, 0b0001_1000, &first),
         block_entry(EntryKind::Clean, 8, 77, MASK_FULL, &second),
         Entry::plain(EntryKind::Tombstone, 3, 100, 4096),
-        Entry::plain(EntryKind::MarkClean, 3, 101, 1290),
+        Entry::plain(EntryKind::MarkClean, 3, 101, 1034),
         Entry::plain(EntryKind::SegmentFree, 0, 12, 69),
         Entry::plain(EntryKind::Intent, 8, 4, 0),
         Entry::plain(EntryKind::SyncPoint, 8, 1480, 1998),
-        Entry::plain(EntryKind::EpochStart, 0, 16, 1490),
-        Entry::plain(EntryKind::FillCut, 8, 0, 1997),
-        Entry::plain(EntryKind::RegionDrop, 8, 6, 0),
+        Entry::plain(EntryKind::CleanDrop, 8, 0, 0),
         Entry::plain(EntryKind::VolumeDrop, 7, 0, 0),
         Entry::plain(EntryKind::Void, 3, 5, 0),
     ];
@@ -178,9 +175,14 @@ fn dirty_record() -> Vec<u8> {
 
 fn clean_record() -> Vec<u8> {
     let data = payload(7);
+    let mut header = record_header(RecordClass::Clean);
+    header.seq = U64::new(2001);
+    header.dseq = U64::new(1501);
+    header.segment = U32::new(7);
+    header.segment_generation = U32::new(70);
     let entries = [block_entry(EntryKind::Clean, 3, 42, MASK_FULL, &data)];
     let mut bytes = vec![0; BLOCK_SIZE];
-    record::encode(&record_header(RecordClass::Clean), &entries, &mut bytes);
+    record::encode(&header, &entries, &mut bytes);
     [bytes, data].concat()
 }
 
@@ -193,11 +195,11 @@ fn checkpoint_chunks() -> Vec<u8> {
         header.position = U64::new(position);
         header
     };
-    let segment = |segment, generation, last_seq, twin, flags| SegmentItem {
+    let segment = |segment, generation, last_seq, flags| SegmentItem {
         last_seq: U64::new(last_seq),
         segment: U32::new(segment),
         generation: U32::new(generation),
-        twin: U32::new(twin),
+        reserved: U32::new(0),
         flags: U32::new(flags),
     };
     let block = |volume: u64, block: u64, slot, crc, flags, mask| BlockItem {
@@ -219,16 +221,13 @@ fn checkpoint_chunks() -> Vec<u8> {
     let (bytes_before, table) = bytes.split_at_mut(4 * BLOCK_SIZE);
     let (segments, rest) = bytes_before.split_at_mut(BLOCK_SIZE);
     let (blocks, volumes) = rest.split_at_mut(2 * BLOCK_SIZE);
-    let items = [
-        segment(5, 71, 2002, SEGMENT_NONE, 4),
-        segment(6, 70, 1999, 40, 1 | 8),
-        segment(7, 2, 90, SEGMENT_NONE, 2),
-    ];
+    let items =
+        [segment(4, 71, 2002, 1 | 4), segment(6, 70, 2001, 4 | 8), segment(60, 2, 90, 2)];
     checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
     let items = [
-        block(3, 0x0000_8001_0203_0405, 1411, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
+        block(3, 0x0000_8001_0203_0405, 1155, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
         block(3, 9, checkpoint::SLOT_NONE, 0, 0, 0xff),
-        block(8, 77, 1413, 0x1234_5678, 0, MASK_FULL),
+        block(8, 77, 1156, 0x1234_5678, 0, MASK_FULL),
     ];
     checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
     let items = [volume(8, 0, 1998, 0), volume(8, 1, 4, 1490), volume(8, 2, 4096, 512)];
@@ -253,6 +252,6 @@ fn index_chunks(header: &dyn Fn(ChunkKind, u64) -> ChunkHeader, bytes: &mut [u8]
     let mut head = header(ChunkKind::Buckets, 5);
     head.first = U32::new(998);
     checkpoint::encode(&head, &[bucket(5), bucket(6)], buckets);
-    let item = MaskItem { slot: U32::new(1411), mask: 0x18, reserved: [0; 3] };
+    let item = MaskItem { slot: U32::new(1155), mask: 0x18, reserved: [0; 3] };
     checkpoint::encode(&header(ChunkKind::Masks, 6), &[item], masks);
 }

@@ -8,26 +8,26 @@ impl Engine {
         if matches!(self.state, State::Opening | State::Failed(_)) {
             return;
         }
-        let mut live = vec![(0_u32, 0_u32); self.segments.table.len()];
+        let mut live = vec![(0_u32, 0_u32); self.segments.units.len()];
         let mut slots = std::collections::BTreeSet::new();
         let mut dirty_count = 0;
         self.index.scan(0, self.index.bucket_count(), |key, located| {
             assert!(slots.insert(located.slot), "I1: two blocks in one slot");
             assert!(self.volume_of(key).is_some(), "I1: a block of no volume");
-            let segment = self.segments.of(located.slot) as usize;
-            live[segment].0 += 1;
+            let unit = self.segments.of(located.slot) as usize;
+            live[unit].0 += 1;
             let dirty = self.dirty.get(located.slot as usize);
-            live[segment].1 += u32::from(dirty);
+            live[unit].1 += u32::from(dirty);
             dirty_count += u64::from(dirty);
             let volume = self.volume_of(key).expect("checked");
             let listed =
                 volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
             assert_eq!(listed, dirty, "the dirty set and the index agree");
         });
-        for (segment, &(live, dirty)) in self.segments.table.iter().zip(&live) {
-            assert_eq!((segment.live, segment.dirty), (live, dirty), "I2");
+        for (unit, &(live, dirty)) in self.segments.units.iter().zip(&live) {
+            assert_eq!((unit.live, unit.dirty), (live, dirty), "I2");
             let in_use = matches!(
-                segment.usage,
+                unit.usage,
                 crate::segment::Use::Open
                     | crate::segment::Use::Sealed
                     | crate::segment::Use::Victim
@@ -66,7 +66,7 @@ impl Engine {
             })
             .collect();
         let uses: Vec<_> =
-            self.segments.table.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
+            self.segments.units.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
         format!(
             "state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} \
              dseq {} completed {} durable {} flush {:?} waits {waits:?} volumes {volumes:?} \

@@ -4,7 +4,7 @@ use crate::buf::{Buf, BufPool};
 use crate::event::*;
 use crate::index::{Bits, Index, Key, Located, Slot};
 use crate::limits::*;
-use crate::log::{Log, Point};
+use crate::log::Log;
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
@@ -12,6 +12,7 @@ use crate::op::{checkpoint, flush, open, reclaim, superblock, writeback};
 use crate::overlap::Overlap;
 use crate::policy::admission::Admission;
 use crate::ram::Ram;
+use crate::room::Room;
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
 use crate::slab::Slab;
@@ -76,6 +77,7 @@ pub struct Engine {
     /// Valid sectors of the slots that hold only part of a block.
     pub(crate) partial: BTreeMap<Slot, u8>,
     pub(crate) segments: Segments,
+    pub(crate) room: Room,
     pub(crate) log: Log,
     pub(crate) ram: Ram,
     pub(crate) admission: Admission,
@@ -126,14 +128,10 @@ pub struct Engine {
 impl Engine {
     /// Opens a pool: emits the reads of recovery. Requests may be submitted at once; they wait.
     pub fn open(settings: Settings, now: Time, out: &mut Vec<Effect>) -> Engine {
-        let mut segments = Segments::new(&settings.superblock);
-        for (device, given) in segments.devices.iter_mut().zip(&settings.devices) {
-            device.volatile_cache = given.volatile_cache;
-            device.healthy = given.present;
-        }
+        let segments = Segments::new(&settings.superblock, &settings.devices);
         let slots = segments.slots();
         let stats = PoolStats {
-            segments: segments.table.len() as u64,
+            segments: segments.count().into(),
             slots: u64::from(slots),
             ..PoolStats::default()
         };
@@ -149,6 +147,7 @@ impl Engine {
             dirty: Bits::new(slots as usize),
             referenced: Bits::new(slots as usize),
             partial: BTreeMap::new(),
+            room: Room::new(&segments),
             segments,
             log: Log::default(),
             ram: Ram::new(settings.ram_bytes),
@@ -227,13 +226,14 @@ impl Engine {
                         self.deadline = self.next_deadline();
                         break;
                     }
-                    if rounds == SETTLE_ROUNDS_MAX || self.work.steps() >= SETTLE_STEPS {
+                    if rounds == SETTLE_ROUNDS_MAX || self.work_is_enough() {
                         self.deadline = Some(self.now);
                         break;
                     }
                 }
             }
-            State::Opening | State::Failed(_) => {}
+            State::Opening => {}
+            State::Failed(_) => self.deadline = None,
         }
         out.append(&mut self.out);
     }
@@ -267,6 +267,11 @@ impl Engine {
     /// When the next `Tick` is due at the latest.
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
+    }
+
+    /// Whether this call has done its share: the rest waits for the next.
+    pub(crate) fn work_is_enough(&self) -> bool {
+        self.work.steps() >= SETTLE_STEPS
     }
 
     /// Steps of work that the last call took: entries, items and blocks that it looked at.
@@ -303,12 +308,12 @@ impl Engine {
     /// Counts of the pool.
     pub fn pool_stats(&self) -> PoolStats {
         PoolStats {
-            segments_free: self.segments.free_count() as u64,
+            segments_free: self.room.free_all() as u64,
             cached_blocks: self.index.len() as u64,
             ram_blocks: self.ram.len() as u64,
             ram_blocks_max: self.ram.blocks_max() as u64,
             index_bytes: self.index.bytes() + self.dirty.bytes() + self.referenced.bytes(),
-            degraded: self.dead || self.segments.devices.iter().any(|d| !d.healthy),
+            degraded: self.dead || self.segments.degraded(),
             ..self.stats.clone()
         }
     }
@@ -448,8 +453,8 @@ impl Engine {
         if let Some(old) = old {
             self.bury(key, old.slot);
         }
-        let segment = self.segments.of(located.slot) as usize;
-        self.segments.table[segment].live += 1;
+        let unit = self.segments.of(located.slot) as usize;
+        self.segments.units[unit].live += 1;
         let slot = located.slot as usize;
         assert!(!self.dirty.get(slot), "a slot is written once in a life of its segment");
         self.referenced.set(slot, false);
@@ -459,7 +464,7 @@ impl Engine {
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         if dirty {
             self.dirty.set(slot, true);
-            self.segments.table[segment].dirty += 1;
+            self.segments.units[unit].dirty += 1;
             self.vol_mut(id).dirty.insert(key - base);
         }
         let volume = self.vol_mut(id);
@@ -472,9 +477,9 @@ impl Engine {
         self.void_gathered(slot);
         self.make_clean(key, slot);
         self.partial.remove(&slot);
-        let segment = self.segments.of(slot) as usize;
-        assert!(self.segments.table[segment].live > 0, "I2");
-        self.segments.table[segment].live -= 1;
+        let unit = self.segments.of(slot) as usize;
+        assert!(self.segments.units[unit].live > 0, "I2");
+        self.segments.units[unit].live -= 1;
         let id = self.volume_of(key).expect("keys are of volumes").id;
         self.vol_mut(id).stats.cached_blocks -= 1;
     }
@@ -485,8 +490,8 @@ impl Engine {
             return;
         }
         self.dirty.set(slot as usize, false);
-        let segment = self.segments.of(slot) as usize;
-        self.segments.table[segment].dirty -= 1;
+        let unit = self.segments.of(slot) as usize;
+        self.segments.units[unit].dirty -= 1;
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let volume = self.vol_mut(id);
         volume.dirty.remove(key - base);
@@ -514,22 +519,6 @@ impl Engine {
         if self.forget_clean(key) && !self.dead {
             let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
             self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
-        }
-    }
-
-    /// Whether a write point may open a segment now, if it leaves `reserved` free ones.
-    pub(crate) fn may_open(&self, point: Point, reserved: usize) -> bool {
-        self.free_for(point) > reserved
-    }
-
-    /// Segments that a write point could still open.
-    pub(crate) fn free_for(&self, point: Point) -> usize {
-        match point {
-            Point::Dirty => self.segments.free_pairs(),
-            // Fills must not use up the room of one device: dirty data wants pairs.
-            Point::Fill | Point::Reinsert => {
-                self.segments.free_pairs().min(self.segments.free_count())
-            }
         }
     }
 }

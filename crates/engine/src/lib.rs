@@ -20,6 +20,7 @@ mod overlap;
 mod policy;
 mod quarantine;
 mod ram;
+mod room;
 mod segment;
 pub mod settings;
 mod slab;

@@ -35,19 +35,15 @@ pub const REGIONS_MARKED_MAX: usize = 4096;
 pub const SYNC_INTERVALS_MAX: u64 = 12;
 /// Between two sync points lies this many times what a FLUSH takes.
 pub const SYNC_REST: u64 = 16;
-/// Free segments that clients' writes leave to the engine's own entries and moves.
-pub const SEGMENTS_RESERVED: usize = 2;
-/// Free segments that moves of dirty blocks leave to the engine's own entries.
-pub const SEGMENTS_FOR_ENTRIES: usize = 1;
-/// Blocks of the last room of the log that writeback leaves to checkpoints: two have to count
-/// before a segment is free, each with a record of what was gathered, and some for sync points.
-pub const BLOCKS_FOR_CHECKPOINTS: usize = 8;
+/// One unit in so many is left to moves of dirty blocks, beside one.
+pub const MOVES_SHARE: usize = 128;
+/// Entries that fill as much of the log as one block of data: what ends all that a pool can hold
+/// dirty takes one block in so many.
+pub const ENTRIES_PER_UNIT_SHARE: usize = 150;
 /// Rounds of background work in one `settle`.
 pub const SETTLE_ROUNDS_MAX: usize = 64;
 /// Steps of work after which a `settle` leaves the rest to the next.
 pub const SETTLE_STEPS: u64 = 8192;
-/// Free segments below which nothing but dirty data is admitted.
-pub const SEGMENTS_FOR_FILLS: usize = 3;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be
 /// read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;
@@ -102,5 +98,5 @@ pub const WRITEBACK_LOOK_BLOCKS: usize = 1024;
 pub const BUFFERS_HELD_MAX: usize = 64 << 20;
 
 const _: () = assert!(PAYLOAD_BLOCKS_MAX <= RECORD_ENTRIES);
-const _: () = assert!(SEGMENTS_FOR_FILLS > SEGMENTS_RESERVED);
+const _: () = assert!(ENTRIES_PER_UNIT_SHARE <= RECORD_ENTRIES);
 const _: () = assert!(WRITEBACK_RUN_BLOCKS as u64 <= REQUEST_BLOCKS_MAX);

@@ -18,7 +18,6 @@ pub mod reclaim;
 pub mod record;
 pub mod repair;
 pub mod replay;
-pub mod startroom;
 pub mod superblock;
 pub mod survey;
 pub mod sync;
@@ -224,8 +223,6 @@ pub enum Op {
         run: usize,
         /// First block of those read.
         key: Key,
-        /// Segment pinned for it.
-        pinned: SegmentId,
         /// Tries that failed.
         tries: u8,
     },
@@ -378,9 +375,7 @@ impl Engine {
             Op::OriginWrite { req } => self.origin_write_done(req, result, buf),
             Op::Zero { req } => self.zero_done(req, result),
             Op::Move { key, located, tries } => self.move_done(key, located, tries, result, buf),
-            Op::HomeRead { run, key, pinned, tries } => {
-                self.home_read_done(run, key, pinned, tries, result, buf)
-            }
+            Op::HomeRead { run, key, tries } => self.home_read_done(run, key, tries, result, buf),
             Op::HomeWrite { run } => self.home_write_done(run, result, buf),
             Op::Checkpoint { device } => self.checkpoint_done(device, result, buf),
             Op::Superblock { device } => self.superblock_written(device, result, buf),

@@ -1,14 +1,21 @@
-//! The segment table: who uses which segment, how much of it lives, and when it may be used again.
+//! The segment table: what each segment, with its partner, is used for, and how much of it lives.
+//!
+//! A *unit* is a segment with its fixed partner on another device, or a segment that has none
+//! ([`Pairing`]). A unit is opened, sealed, emptied and freed as one. In each of its lives it is
+//! either a mirror (dirty-class records, the same in both segments) or two halves (clean records, each
+//! in one of them). Which units are free, and who may take them, [`crate::room`] says.
 
 use crate::event::DeviceId;
 use crate::index::Slot;
-use forebay_format::{BLOCK_SIZE, SEGMENT_NONE, superblock::Superblock};
-use std::collections::VecDeque;
+use crate::settings::DeviceSettings;
+use forebay_format::{BLOCK_SIZE, Pairing, superblock::Superblock};
 
 /// Number of a segment over all devices of the pool.
 pub type SegmentId = u32;
+/// Number of a unit.
+pub type UnitId = u32;
 
-/// What a segment is doing.
+/// What a unit is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// May be opened.
@@ -24,48 +31,43 @@ pub enum Use {
         /// The dirty-class record that says so must be durable.
         after_dseq: u64,
     },
-    /// The second copy of the segment named.
-    Twin(SegmentId),
     /// Holds a dirty block that cannot be read: not used again before that block is gone.
     Lost,
 }
 
-/// One segment.
+/// One unit.
 #[derive(Debug, Clone)]
-pub struct Segment {
+pub struct Unit {
     /// What it is doing.
     pub usage: Use,
     /// Grows by one each time that it is opened.
     pub generation: u32,
-    /// Its second copy.
-    pub twin: SegmentId,
     /// Blocks that the index points at. I2.
     pub live: u32,
     /// Dirty blocks among them.
     pub dirty: u32,
-    /// Next free block in it.
+    /// Next free block in the segment that is written to.
     pub end: u32,
-    /// Blocks of records that are durable, from the start.
+    /// Blocks of dirty-class records that are durable, from the start.
     pub durable_end: u32,
-    /// Records under way, and copies of records: a record is under way until all of its copies are
-    /// written or lost.
+    /// Copies of records under way.
     pub inflight: u32,
     /// Reads under way; it is not used again before they end.
     pub pins: u32,
     /// Greatest sequence number in it.
     pub last_seq: u64,
-    /// Whether it holds dirty-class records, which a roll-forward may need.
+    /// Whether it holds dirty-class records, which a roll-forward may need; with a partner they are
+    /// mirrored.
     pub dirty_class: bool,
     /// Order in which it was opened.
     pub order: u64,
 }
 
-impl Segment {
-    fn new() -> Segment {
-        Segment {
+impl Unit {
+    fn new() -> Unit {
+        Unit {
             usage: Use::Free,
             generation: 0,
-            twin: SEGMENT_NONE,
             live: 0,
             dirty: 0,
             end: 0,
@@ -82,12 +84,8 @@ impl Segment {
 /// One cache device, as the segment table sees it.
 #[derive(Debug, Clone)]
 pub struct Device {
-    /// First segment.
-    pub base: SegmentId,
     /// Segments.
     pub count: u32,
-    /// Free segments of this device, oldest first.
-    pub free: VecDeque<SegmentId>,
     /// Whether it has a volatile cache.
     pub volatile_cache: bool,
     /// Whether it is there and has not failed.
@@ -98,7 +96,7 @@ pub struct Device {
 #[derive(Debug)]
 pub struct Segments {
     /// By number.
-    pub table: Vec<Segment>,
+    pub units: Vec<Unit>,
     /// By index in the superblock.
     pub devices: Vec<Device>,
     /// Blocks of a segment.
@@ -106,53 +104,76 @@ pub struct Segments {
     /// Its logarithm, where it is a power of two, as in all but the simulator's pools.
     shift: Option<u32>,
     offset: u64,
+    pairing: Pairing,
     order_next: u64,
-    /// Segments in `Emptied`.
-    pub emptied: Vec<SegmentId>,
 }
 
 impl Segments {
-    /// The table of a pool, all segments free and none on a free list yet.
-    pub fn new(superblock: &Superblock) -> Segments {
+    /// The table of a pool, all units as nobody ever used them.
+    pub fn new(superblock: &Superblock, given: &[DeviceSettings]) -> Segments {
         let header = &superblock.header;
-        let count = usize::from(header.device_count.get());
-        let devices: Vec<Device> = header.devices[..count]
-            .iter()
-            .map(|entry| Device {
-                base: entry.segment_base.get(),
-                count: entry.segment_count.get(),
-                free: VecDeque::new(),
-                volatile_cache: true,
-                healthy: true,
-            })
-            .collect();
-        let total: u32 = devices.iter().map(|device| device.count).sum();
+        let pairing = Pairing::of(header);
+        let devices = header.devices.iter().zip(given).map(|(entry, given)| Device {
+            count: entry.segment_count.get(),
+            volatile_cache: given.volatile_cache,
+            healthy: given.present,
+        });
+        let blocks = header.segment_blocks.get();
         Segments {
-            table: vec![Segment::new(); total as usize],
-            devices,
-            blocks: header.segment_blocks.get(),
-            shift: header
-                .segment_blocks
-                .get()
-                .is_power_of_two()
-                .then(|| header.segment_blocks.get().ilog2()),
+            units: vec![Unit::new(); (pairing.segments() - pairing.pairs()) as usize],
+            devices: devices.collect(),
+            blocks,
+            shift: blocks.is_power_of_two().then(|| blocks.ilog2()),
             offset: header.segments_offset.get(),
+            pairing,
             order_next: 1,
-            emptied: Vec::new(),
         }
     }
 
     /// Slots of the pool.
     pub fn slots(&self) -> u32 {
-        self.table.len() as u32 * self.blocks
+        self.pairing.segments() * self.blocks
+    }
+
+    /// Segments of the pool.
+    pub fn count(&self) -> u32 {
+        self.pairing.segments()
     }
 
     /// The segment of a slot.
-    pub fn of(&self, slot: Slot) -> SegmentId {
+    pub fn segment_of(&self, slot: Slot) -> SegmentId {
         match self.shift {
             Some(shift) => slot >> shift,
             None => slot / self.blocks,
         }
+    }
+
+    /// The unit of a slot.
+    pub fn of(&self, slot: Slot) -> UnitId {
+        self.unit_of(self.segment_of(slot))
+    }
+
+    /// The unit of a segment.
+    pub fn unit_of(&self, segment: SegmentId) -> UnitId {
+        let pairs = self.pairing.pairs();
+        if segment < 2 * pairs { segment / 2 } else { segment - pairs }
+    }
+
+    /// The first segment of a unit.
+    pub fn first_of(&self, unit: UnitId) -> SegmentId {
+        let pairs = self.pairing.pairs();
+        if unit < pairs { 2 * unit } else { unit + pairs }
+    }
+
+    /// The segments of a unit.
+    pub fn segments_of(&self, unit: UnitId) -> impl Iterator<Item = SegmentId> + use<> {
+        let first = self.first_of(unit);
+        std::iter::once(first).chain(self.pairing.partner(first))
+    }
+
+    /// The partner of a segment.
+    pub fn partner(&self, segment: SegmentId) -> Option<SegmentId> {
+        self.pairing.partner(segment)
     }
 
     /// The slot of a block in a segment.
@@ -162,16 +183,16 @@ impl Segments {
 
     /// The device of a segment.
     pub fn device_of(&self, segment: SegmentId) -> DeviceId {
-        let index = self.devices.iter().rposition(|device| device.base <= segment);
-        DeviceId(index.expect("segment 0 is on device 0") as u8)
+        DeviceId(self.pairing.place(segment).0)
     }
 
     /// Device and byte at which a slot lies.
     pub fn locate(&self, slot: Slot) -> (DeviceId, u64) {
-        let device = self.device_of(self.of(slot));
-        let local = u64::from(slot)
-            - u64::from(self.devices[usize::from(device.0)].base) * u64::from(self.blocks);
-        (device, self.offset + local * BLOCK_SIZE as u64)
+        let segment = self.segment_of(slot);
+        let (device, index) = self.pairing.place(segment);
+        let block =
+            u64::from(index) * u64::from(self.blocks) + u64::from(slot - self.slot(segment, 0));
+        (DeviceId(device), self.offset + block * BLOCK_SIZE as u64)
     }
 
     /// Whether the device of a segment works.
@@ -179,75 +200,85 @@ impl Segments {
         self.devices[usize::from(self.device_of(segment).0)].healthy
     }
 
-    /// The segments that hold what is written to this one: itself and its second copy.
+    /// The devices that work.
+    pub fn working(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        (0..).zip(&self.devices).filter(|(_, it)| it.healthy).map(|(n, _)| DeviceId(n))
+    }
+
+    /// Whether a device is away or has failed.
+    pub fn degraded(&self) -> bool {
+        self.devices.iter().any(|device| !device.healthy)
+    }
+
+    /// Whether some segment of a unit can be written to.
+    pub fn usable(&self, unit: UnitId) -> bool {
+        self.segments_of(unit).any(|segment| self.healthy(segment))
+    }
+
+    /// Whether all segments of a unit can be written to.
+    pub fn whole(&self, unit: UnitId) -> bool {
+        self.segments_of(unit).all(|segment| self.healthy(segment))
+    }
+
+    /// Whether a unit may hold dirty data: in a pool of several devices it has a partner.
+    pub fn may_hold_dirty(&self, unit: UnitId) -> bool {
+        self.devices.len() == 1 || unit < self.pairing.pairs()
+    }
+
+    /// Whether a copy of what is in a slot may be read.
+    pub fn reachable(&self, slot: Slot) -> bool {
+        let segment = self.segment_of(slot);
+        self.healthy(segment) || self.mirror_of(segment).is_some_and(|copy| self.healthy(copy))
+    }
+
+    /// The segment that holds the same as this one, in this life of their unit.
+    pub fn mirror_of(&self, segment: SegmentId) -> Option<SegmentId> {
+        let mirrored = self.units[self.unit_of(segment) as usize].dirty_class;
+        self.pairing.partner(segment).filter(|_| mirrored)
+    }
+
+    /// The segments to which records for this one are written: itself, and its partner in a mirror.
     pub fn copies(&self, segment: SegmentId) -> impl Iterator<Item = SegmentId> + Clone + use<> {
-        let twin = self.table[segment as usize].twin;
-        std::iter::once(segment).chain((twin != SEGMENT_NONE).then_some(twin))
+        std::iter::once(segment).chain(self.mirror_of(segment))
     }
 
-    /// Free segments on working devices.
-    pub fn free_count(&self) -> usize {
-        self.devices.iter().filter(|d| d.healthy).map(|d| d.free.len()).sum()
+    /// Blocks that a life of a unit has room for.
+    pub fn room_in(&self, unit: UnitId) -> u32 {
+        let halves = !self.units[unit as usize].dirty_class;
+        let segments = if halves { self.segments_of(unit).count() as u32 } else { 1 };
+        self.blocks * segments
     }
 
-    /// Write units that can still be opened for dirty data: pairs where there are two devices.
-    pub fn free_pairs(&self) -> usize {
-        let free = self.devices.iter().filter(|d| d.healthy).map(|d| d.free.len());
-        let (count, total, largest) =
-            free.fold((0, 0, 0), |(count, total, most), n| (count + 1, total + n, most.max(n)));
-        if count < 2 {
-            return total;
-        }
-        (total - largest).min(total / 2)
+    /// Blocks that could be dirty at once.
+    pub fn dirty_blocks_max(&self) -> u64 {
+        let units = match self.pairing.pairs() {
+            0 => self.units.len() as u64,
+            pairs => u64::from(pairs),
+        };
+        units * u64::from(self.blocks)
     }
 
-    /// Opens a free segment, with a second copy on another device if `mirrored` and there is one.
-    pub fn open(&mut self, mirrored: bool) -> Option<SegmentId> {
-        let (device, second) = self.two_fullest();
-        let primary = self.devices[device?].free.pop_front()?;
-        self.prepare(primary, Use::Open);
-        if mirrored
-            && let Some(other) = second
-            && let Some(twin) = self.devices[other].free.pop_front()
-        {
-            self.prepare(twin, Use::Twin(primary));
-            self.table[primary as usize].twin = twin;
-        }
-        Some(primary)
-    }
-
-    fn prepare(&mut self, id: SegmentId, usage: Use) {
+    /// A unit begins a life.
+    pub fn begin(&mut self, unit: UnitId, dirty_class: bool) {
         let order = self.order_next;
         self.order_next += 1;
-        let segment = &mut self.table[id as usize];
-        assert_eq!(segment.usage, Use::Free, "I3: only a free segment is opened");
-        assert_eq!((segment.live, segment.pins, segment.inflight), (0, 0, 0));
-        let generation = segment.generation.wrapping_add(1);
-        *segment = Segment { usage, generation, order, ..Segment::new() };
+        let it = &mut self.units[unit as usize];
+        assert_eq!(it.usage, Use::Free, "I3: only a free unit is opened");
+        assert_eq!((it.live, it.pins, it.inflight), (0, 0, 0));
+        let generation = it.generation.wrapping_add(1);
+        *it = Unit { usage: Use::Open, generation, order, dirty_class, ..Unit::new() };
     }
 
-    /// The two working devices with most free segments.
-    fn two_fullest(&self) -> (Option<usize>, Option<usize>) {
-        let mut order: Vec<usize> = (0..self.devices.len())
-            .filter(|&d| self.devices[d].healthy && !self.devices[d].free.is_empty())
-            .collect();
-        order.sort_by_key(|&d| std::cmp::Reverse(self.devices[d].free.len()));
-        (order.first().copied(), order.get(1).copied())
-    }
-
-    /// A read of `slot` is under way, from `copy`. The slot's own segment is pinned too: should the
-    /// copy be bad, it is read next.
-    pub fn pin(&mut self, slot: Slot, copy: SegmentId) {
-        let own = self.of(slot);
-        self.table[own as usize].pins += 1;
-        self.table[copy as usize].pins += 1;
+    /// A read of a unit is under way.
+    pub fn pin(&mut self, slot: Slot) {
+        let unit = self.of(slot);
+        self.units[unit as usize].pins += 1;
     }
 
     /// The read has ended.
-    pub fn unpin(&mut self, slot: Slot, copy: SegmentId) {
-        let own = self.of(slot);
-        self.table[own as usize].pins -= 1;
-        self.table[copy as usize].pins -= 1;
+    pub fn unpin(&mut self, slot: Slot) {
+        let unit = self.of(slot);
+        self.units[unit as usize].pins -= 1;
     }
 
     /// The next number in the order of opening.
@@ -255,61 +286,9 @@ impl Segments {
         self.order_next
     }
 
-    /// Sets the order of a segment found at recovery.
-    pub fn set_order(&mut self, id: SegmentId) {
-        self.table[id as usize].order = self.order_next;
+    /// Sets the order of a unit found at recovery.
+    pub fn set_order(&mut self, unit: UnitId) {
+        self.units[unit as usize].order = self.order_next;
         self.order_next += 1;
-    }
-
-    /// Marks a segment as empty: it becomes free when `after_dseq` is durable and nobody needs it.
-    pub fn empty(&mut self, id: SegmentId, after_dseq: u64) {
-        let segment = &mut self.table[id as usize];
-        assert_eq!(segment.live, 0, "I2");
-        segment.usage = Use::Emptied { after_dseq };
-        self.emptied.push(id);
-        let (twin, last_seq, dirty_class) = (segment.twin, segment.last_seq, segment.dirty_class);
-        if twin != SEGMENT_NONE {
-            self.table[id as usize].twin = SEGMENT_NONE;
-            let copy = &mut self.table[twin as usize];
-            if let Use::Twin(_) = copy.usage {
-                copy.usage = Use::Emptied { after_dseq };
-                copy.last_seq = last_seq;
-                copy.dirty_class = dirty_class;
-                self.emptied.push(twin);
-            }
-        }
-    }
-
-    /// A record that emptied segments wait for and that is not durable, if there is one.
-    pub fn undurable_emptied(&self, durable_dseq: u64) -> Option<u64> {
-        let after = |id: &SegmentId| match self.table[*id as usize].usage {
-            Use::Emptied { after_dseq } => after_dseq,
-            _ => 0,
-        };
-        self.emptied.iter().map(after).filter(|&dseq| dseq > durable_dseq).min()
-    }
-
-    /// Frees the emptied segments that nobody needs any more. I3: what says that a segment is empty
-    /// is durable, no roll-forward needs its records, no read is under way. Returns how many became
-    /// free.
-    pub fn release(&mut self, durable_dseq: u64, forgotten_seq: u64) -> usize {
-        let before = self.emptied.len();
-        let mut kept = Vec::new();
-        for id in std::mem::take(&mut self.emptied) {
-            let segment = &self.table[id as usize];
-            let Use::Emptied { after_dseq } = segment.usage else { panic!("listed as emptied") };
-            let needed = segment.dirty_class && segment.last_seq > forgotten_seq;
-            let said = after_dseq <= durable_dseq;
-            let busy = segment.pins > 0 || segment.inflight > 0;
-            if !said || needed || busy {
-                kept.push(id);
-                continue;
-            }
-            self.table[id as usize].usage = Use::Free;
-            let device = usize::from(self.device_of(id).0);
-            self.devices[device].free.push_back(id);
-        }
-        self.emptied = kept;
-        before - self.emptied.len()
     }
 }

@@ -62,7 +62,7 @@ pub struct ChunkHeader {
     pub first: U32,
 }
 
-/// One segment that has ever been opened.
+/// One segment that has ever been opened, with its partner if it has one.
 #[repr(C)]
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -70,12 +70,12 @@ pub struct ChunkHeader {
 pub struct SegmentItem {
     /// Greatest sequence number in the segment.
     pub last_seq: U64,
-    /// The segment.
+    /// The segment; of two partners the first.
     pub segment: U32,
     /// Its generation.
     pub generation: U32,
-    /// Segment of its second copy, or `SEGMENT_NONE`.
-    pub twin: U32,
+    /// Zero.
+    pub reserved: U32,
     /// [`SEGMENT_DIRTY_CLASS`], [`SEGMENT_FREE`], [`SEGMENT_OPEN`].
     pub flags: U32,
 }
@@ -86,11 +86,9 @@ pub const SEGMENT_DIRTY_CLASS: u32 = 1;
 pub const SEGMENT_FREE: u32 = 2;
 /// Bit of [`SegmentItem::flags`]: records were still being appended to it.
 pub const SEGMENT_OPEN: u32 = 4;
-/// Bit of [`SegmentItem::flags`]: it is the second copy of another segment.
-pub const SEGMENT_TWIN: u32 = 8;
 /// Bit of [`SegmentItem::flags`]: it was opened while the checkpoint was written. All that it holds
 /// is in records behind the checkpoint; an entry that points into it is of its life before.
-pub const SEGMENT_FRESH: u32 = 16;
+pub const SEGMENT_FRESH: u32 = 8;
 
 /// Entries of a bucket.
 pub const BUCKET_WAYS: usize = 7;

@@ -7,10 +7,12 @@
 
 pub mod checkpoint;
 pub mod layout;
+pub mod pairing;
 pub mod record;
 pub mod superblock;
 
 pub use layout::Layout;
+pub use pairing::Pairing;
 
 /// Unit of caching, in bytes.
 pub const BLOCK_SIZE: usize = 4096;
@@ -20,12 +22,10 @@ pub const SECTOR_SIZE: usize = 512;
 pub const SECTORS_PER_BLOCK: usize = BLOCK_SIZE / SECTOR_SIZE;
 /// The sector mask of a block that is valid as a whole.
 pub const MASK_FULL: u8 = 0xff;
-/// No segment, no twin.
-pub const SEGMENT_NONE: u32 = u32::MAX;
 /// Most cache devices in one pool.
 pub const POOL_DEVICES_MAX: usize = 16;
 /// Version of the format that this build writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// CRC-32C (Castagnoli) of `bytes`.
 pub fn checksum(bytes: &[u8]) -> u32 {
@@ -68,6 +68,17 @@ pub enum FormatError {
     /// Written by a newer version in a format that this build does not know.
     #[error("the {what} has format version {version}, newer than this build; use a newer Forebay")]
     TooNewVersion {
+        /// The structure that was expected.
+        what: &'static str,
+        /// The version that was found.
+        version: u32,
+    },
+    /// Written by a version before the first release, in a format that no release reads.
+    #[error(
+        "the {what} has format version {version} of a build before the first release; make the pool \
+         anew (dirty data that it holds needs that build)"
+    )]
+    TooOld {
         /// The structure that was expected.
         what: &'static str,
         /// The version that was found.

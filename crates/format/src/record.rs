@@ -39,28 +39,19 @@ pub enum EntryKind {
     /// The volume's origin is flushed: clean entries up to sequence `aux` are true, and the intents
     /// of the volume in dirty-class records up to `block` are over.
     SyncPoint = 7,
-    /// A new life of the log: in the life `block` before, dirty-class records behind `aux` never
-    /// happened.
-    EpochStart = 8,
-    /// Clean entries of the volume with a sequence greater than `aux`, before this entry, never
-    /// happened.
-    FillCut = 9,
-    /// No clean block of region `block` ([`REGION_ALL`]: of any) of the volume counts any more.
-    RegionDrop = 10,
+    /// No clean block of the volume from before counts any more.
+    CleanDrop = 8,
     /// The volume was removed: nothing of it counts any more.
-    VolumeDrop = 11,
+    VolumeDrop = 9,
     /// A payload block that was replaced before its record was written: it says nothing.
-    Void = 12,
+    Void = 10,
 }
-
-/// In a [`EntryKind::RegionDrop`]: all regions of the volume.
-pub const REGION_ALL: u64 = u64::MAX;
 
 impl EntryKind {
     /// The kind with number `raw`, if there is one.
     pub fn from_raw(raw: u8) -> Option<EntryKind> {
         use EntryKind::*;
-        const BY_NUMBER: [EntryKind; 12] = [
+        const BY_NUMBER: [EntryKind; 10] = [
             Dirty,
             Clean,
             Tombstone,
@@ -68,9 +59,7 @@ impl EntryKind {
             SegmentFree,
             Intent,
             SyncPoint,
-            EpochStart,
-            FillCut,
-            RegionDrop,
+            CleanDrop,
             VolumeDrop,
             Void,
         ];
@@ -164,14 +153,11 @@ pub struct RecordHeader {
     pub dseq: U64,
     /// Every dirty-class record up to here was durable when this one was written.
     pub durable_dseq: U64,
-    /// Segment it was written to.
+    /// Segment it was written to. A dirty-class record is the same, byte for byte, in the partner of
+    /// that segment ([`crate::Pairing`]).
     pub segment: U32,
-    /// Generation of that segment.
+    /// Generation of that segment and its partner.
     pub segment_generation: U32,
-    /// Segment of the identical second copy, or `SEGMENT_NONE`.
-    pub twin: U32,
-    /// Generation of that segment.
-    pub twin_generation: U32,
     /// Block in the segment at which the header lies.
     pub offset: U32,
     /// Entries.
@@ -182,7 +168,7 @@ pub struct RecordHeader {
     /// written, header and payload. 0: nothing is known.
     pub durable_seq: U64,
     /// Zero.
-    pub reserved: [u8; 8],
+    pub reserved: [u8; 16],
 }
 
 const _: () = assert!(size_of::<RecordHeader>() == 96);

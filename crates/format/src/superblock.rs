@@ -41,9 +41,9 @@ const WHAT: &str = "superblock";
 pub struct DeviceEntry {
     /// Identity of the device, random.
     pub uuid: [u8; 16],
-    /// Global number of the device's first segment.
-    pub segment_base: U32,
-    /// Segments on the device.
+    /// Zero.
+    pub reserved: U32,
+    /// Segments on the device; [`crate::Pairing`] numbers them.
     pub segment_count: U32,
     /// Bytes of the device when the pool was made.
     pub bytes: U64,
@@ -137,7 +137,8 @@ pub struct Header {
     pub previous_seq: U64,
     /// As `checkpoint_dseq`, of the checkpoint before.
     pub previous_dseq: U64,
-    /// As `checkpoint_epoch`, of the checkpoint before.
+    /// As `checkpoint_epoch`, of the checkpoint before. Where it is another, the life that it is of
+    /// ended at `checkpoint_dseq`.
     pub previous_epoch: U64,
     /// The devices of the pool.
     pub devices: [DeviceEntry; POOL_DEVICES_MAX],
@@ -198,8 +199,12 @@ impl Superblock {
         if checksum_without(bytes, CRC_FIELD) != header.crc.get() {
             return Err(FormatError::Damaged { what: WHAT });
         }
-        if header.version.get() > FORMAT_VERSION {
-            return Err(FormatError::TooNewVersion { what: WHAT, version: header.version.get() });
+        let version = header.version.get();
+        if version > FORMAT_VERSION {
+            return Err(FormatError::TooNewVersion { what: WHAT, version });
+        }
+        if (1..FORMAT_VERSION).contains(&version) {
+            return Err(FormatError::TooOld { what: WHAT, version });
         }
         let missing = header.features_incompat.get() & !INCOMPAT_KNOWN;
         if missing != 0 {
@@ -324,12 +329,9 @@ fn check_devices(header: &Header) -> Result<(), FormatError> {
     {
         return invalid("segments_offset");
     }
-    let mut base = 0_u64;
+    let mut total = 0_u64;
     for device in &header.devices[..usize::from(header.device_count.get())] {
         let segments = device.segment_count.get();
-        if u64::from(device.segment_base.get()) != base {
-            return invalid("segment_base");
-        }
         if segments < SEGMENTS_MIN {
             return invalid("segment_count");
         }
@@ -337,9 +339,9 @@ fn check_devices(header: &Header) -> Result<(), FormatError> {
         if end.is_none_or(|end| end > device.bytes.get()) {
             return invalid("segment_count");
         }
-        base += u64::from(segments);
+        total += u64::from(segments);
     }
-    if base * u64::from(header.segment_blocks.get()) >= u64::from(u32::MAX) {
+    if total * u64::from(header.segment_blocks.get()) >= u64::from(u32::MAX) {
         return invalid("segment_count");
     }
     Ok(())
@@ -424,16 +426,14 @@ pub fn new_pool(spec: &PoolSpec) -> Result<Vec<Superblock>, FormatError> {
     base.header.device_count = U16::new(spec.devices.len() as u16);
     base.header.segment_blocks = U32::new(segment_blocks);
     base.header.clean = 1;
-    let mut segment_base = 0;
     for (entry, &(bytes, uuid)) in base.header.devices.iter_mut().zip(&spec.devices) {
         let layout = Layout::plan(bytes, pool_bytes, segment_blocks)?;
         *entry = DeviceEntry {
             uuid,
-            segment_base: U32::new(segment_base),
+            reserved: U32::new(0),
             segment_count: U32::new(layout.segment_count),
             bytes: U64::new(bytes),
         };
-        segment_base += layout.segment_count;
         base.header.checkpoint_area_bytes = U64::new(layout.checkpoint_area_bytes);
         base.header.segments_offset = U64::new(layout.segments_offset);
     }

@@ -6,7 +6,7 @@ use forebay_format::checkpoint::{
 };
 use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
 use forebay_format::superblock::{self, DeviceEntry, Header, VolumeEntry};
-use forebay_format::{checkpoint, layout};
+use forebay_format::{Pairing, checkpoint, layout};
 use std::mem::offset_of;
 use std::path::Path;
 
@@ -64,7 +64,7 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             previous_index_blocks,
             reserved_tail,
         }),
-        rows!(DeviceEntry { uuid, segment_base, segment_count, bytes }),
+        rows!(DeviceEntry { uuid, reserved, segment_count, bytes }),
         rows!(VolumeEntry { id, used, mode, reserved, bytes, uuid, name, fingerprint, origin }),
         rows!(RecordHeader {
             magic,
@@ -79,8 +79,6 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             durable_dseq,
             segment,
             segment_generation,
-            twin,
-            twin_generation,
             offset,
             entry_count,
             payload_blocks,
@@ -100,7 +98,7 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             count,
             first,
         }),
-        rows!(SegmentItem { last_seq, segment, generation, twin, flags }),
+        rows!(SegmentItem { last_seq, segment, generation, reserved, flags }),
         rows!(TableItem { buckets, slot_bits, key_bits, reserved }),
         rows!(BucketItem { crc, low, high, dirty }),
         rows!(MaskItem { slot, mask, reserved }),
@@ -136,6 +134,35 @@ fn tables_match_the_structures() {
             .map(|(at, size, field)| [at.to_string(), size.to_string(), format!("`{field}`")])
             .collect();
         assert_eq!(written, expected, "the table of {name} in docs/format.md");
+    }
+}
+
+/// The counts in a picture's marker, and the numbers in its lines, device by device.
+fn pictures(document: &str) -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
+    let numbers = |text: &str| text.split_whitespace().filter_map(|it| it.parse().ok()).collect();
+    let picture = |text: &str| {
+        let (counts, rest) = text.split_once("-->").expect("the marker ends");
+        let (_, drawn) = rest.split_once("```text").expect("a picture follows");
+        let (drawn, _) = drawn.split_once("```").expect("the picture ends");
+        let devices = drawn.lines().filter_map(|line| line.strip_prefix("device "));
+        let rows = devices.map(|line| numbers(line.split_once('|').expect("segments").1));
+        (numbers(counts), rows.collect())
+    };
+    document.split("<!-- pairing:").skip(1).map(picture).collect()
+}
+
+#[test]
+fn pictures_match_the_pairing() {
+    let pictures = pictures(&document());
+    assert_eq!(pictures.len(), 3);
+    for (counts, drawn) in pictures {
+        let pairing = Pairing::new(&counts);
+        let mut expected: Vec<Vec<u32>> = counts.iter().map(|&n| vec![0; n as usize]).collect();
+        for segment in 0..pairing.segments() {
+            let (device, index) = pairing.place(segment);
+            expected[usize::from(device)][index as usize] = segment;
+        }
+        assert_eq!(drawn, expected, "the picture of {counts:?} in docs/format.md");
     }
 }
 

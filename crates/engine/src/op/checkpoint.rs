@@ -11,7 +11,6 @@ use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
-use crate::log::Point;
 use crate::op::Op;
 use crate::op::flush::FlushFor;
 use crate::op::superblock::{NewCheckpoint, Then};
@@ -67,6 +66,9 @@ pub(crate) struct Checkpoint {
     pub(crate) tried_at: Time,
     /// Writes that have failed since the last that counted.
     failures: u32,
+    /// The greatest generation of one that could not be read at the start: its chunks may still lie
+    /// there.
+    pub(crate) generation_seen: u64,
     /// How many have counted since the start.
     pub(crate) counted: u64,
 }
@@ -126,34 +128,14 @@ impl Engine {
 
     /// Emptied segments wait for the checkpoints to forget them, and room is short.
     fn checkpoint_starved(&self) -> bool {
-        self.segments.free_pairs() <= SEGMENTS_FOR_FILLS + 2 && self.emptied_in_log()
-    }
-
-    /// Whether what is left of the log's room belongs to the checkpoint that makes more. Each block
-    /// that writeback sends home takes an entry, and writeback may be faster than a checkpoint.
-    pub(crate) fn last_room(&self) -> bool {
-        if self.is(Mutant::LastRoomTaken) {
-            return false;
-        }
-        let entries = self.tuning.writeback_slice_blocks.div_ceil(RECORD_ENTRIES);
-        let free = self.free_for(Point::Dirty) * self.segments.blocks as usize;
-        free + self.room_in_open() < BLOCKS_FOR_CHECKPOINTS + entries
-            && self.checkpoint_starved()
-            // Where some already wait for room, there is nothing left to keep.
-            && self.log.backlog.is_empty()
-    }
-
-    /// Blocks that the open segment of dirty data has room for.
-    fn room_in_open(&self) -> usize {
-        let open = self.log.open[Point::Dirty as usize].filter(|&s| !self.leaves(Point::Dirty, s));
-        open.map_or(0, |s| (self.segments.blocks - self.segments.table[s as usize].end) as usize)
+        self.room.is_short() && self.emptied_in_log()
     }
 
     /// Whether emptied segments wait for the checkpoints to forget them.
     fn emptied_in_log(&self) -> bool {
-        self.segments.emptied.iter().any(|&id| {
-            let segment = &self.segments.table[id as usize];
-            segment.dirty_class && segment.last_seq > self.sb.previous_seq()
+        self.room.emptied().iter().any(|&unit| {
+            let unit = &self.segments.units[unit as usize];
+            unit.dirty_class && unit.last_seq > self.sb.previous_seq()
         })
     }
 
@@ -166,7 +148,7 @@ impl Engine {
             || self.checkpoint.wanted
             || self.state != State::Serving
             || self.volumes.iter().flatten().any(|v| leaves(v))
-            || (self.segments.free_pairs() <= self.free_wanted() && self.emptied_in_log())
+            || (self.room.free() <= self.free_wanted() && self.emptied_in_log())
     }
 
     /// Whether a checkpoint that is needed waits for its time to try again.
@@ -184,8 +166,9 @@ impl Engine {
             return;
         }
         let header = &self.sb.block.header;
+        let generation = header.checkpoint_generation.get().max(self.checkpoint.generation_seen);
         let run = Run {
-            generation: header.checkpoint_generation.get() + 1,
+            generation: generation + 1,
             area: usize::from(header.checkpoint_area == 0),
             seq: self.log.seq,
             dseq: self.log.dseq,
@@ -345,11 +328,7 @@ impl Engine {
 
     /// Two working devices hold the checkpoint: one may be lost.
     fn checkpoint_devices(&self) -> Vec<DeviceId> {
-        (0..self.segments.devices.len())
-            .filter(|&index| self.segments.devices[index].healthy)
-            .take(2)
-            .map(|index| DeviceId(index as u8))
-            .collect()
+        self.segments.working().take(2).collect()
     }
 
     /// The scan has ended: segments and volumes, then everything that was mentioned must settle.
@@ -358,10 +337,10 @@ impl Engine {
         for point in crate::log::POINTS {
             self.send(point);
         }
-        self.work.did(self.segments.table.len());
-        let segments: Vec<SegmentItem> = (0..self.segments.table.len())
-            .filter(|&id| self.segments.table[id].generation > 0)
-            .map(|id| self.segment_item(id))
+        self.work.did(self.segments.units.len());
+        let segments: Vec<SegmentItem> = (0..self.segments.units.len())
+            .filter(|&unit| self.segments.units[unit].generation > 0)
+            .map(|unit| self.segment_item(unit))
             .collect();
         self.checkpoint_items(ChunkKind::Segments, &segments);
         let mut volumes = Vec::new();
@@ -388,22 +367,21 @@ impl Engine {
         (run.end_seq, run.end_dseq, run.phase) = (end_seq, end_dseq, Phase::Settle);
     }
 
-    fn segment_item(&self, id: usize) -> SegmentItem {
-        let segment = &self.segments.table[id];
-        let mut flags = if segment.dirty_class { SEGMENT_DIRTY_CLASS } else { 0 };
-        flags |= match segment.usage {
+    fn segment_item(&self, unit: usize) -> SegmentItem {
+        let it = &self.segments.units[unit];
+        let mut flags = if it.dirty_class { SEGMENT_DIRTY_CLASS } else { 0 };
+        flags |= match it.usage {
             Use::Free => SEGMENT_FREE,
             Use::Open => SEGMENT_OPEN,
-            Use::Twin(_) => SEGMENT_TWIN,
             _ => 0,
         };
-        let fresh = self.checkpoint.run.as_ref().is_some_and(|run| segment.order >= run.order);
+        let fresh = self.checkpoint.run.as_ref().is_some_and(|run| it.order >= run.order);
         flags |= if fresh { SEGMENT_FRESH } else { 0 };
         SegmentItem {
-            last_seq: U64::new(segment.last_seq),
-            segment: U32::new(id as u32),
-            generation: U32::new(segment.generation),
-            twin: U32::new(segment.twin),
+            last_seq: U64::new(it.last_seq),
+            segment: U32::new(self.segments.first_of(unit as u32)),
+            generation: U32::new(it.generation),
+            reserved: U32::new(0),
             flags: U32::new(flags),
         }
     }
@@ -473,12 +451,10 @@ impl Engine {
         let unflushed = self.is(Mutant::CheckpointUnflushed);
         self.run().phase = Phase::Flush;
         self.run().writes = 1;
-        for index in 0..self.segments.devices.len() {
-            if self.segments.devices[index].healthy && !unflushed {
-                let device = DeviceId(index as u8);
-                self.run().writes += 1;
-                self.device_flush(device, FlushFor::Checkpoint);
-            }
+        let devices: Vec<DeviceId> = self.segments.working().filter(|_| !unflushed).collect();
+        for device in devices {
+            self.run().writes += 1;
+            self.device_flush(device, FlushFor::Checkpoint);
         }
         self.checkpoint_write_done(Ok(()), Buf::empty());
     }

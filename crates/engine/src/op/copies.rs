@@ -2,36 +2,49 @@
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Slot;
+use crate::index::{Key, Located, Slot};
 use crate::segment::SegmentId;
-use forebay_format::SEGMENT_NONE;
 
 impl Engine {
-    /// Pins the copy of a slot that this try reads: its segment, and where it lies.
-    pub(crate) fn pin(&mut self, slot: Slot, tries: u8) -> (SegmentId, DeviceId, u64) {
-        let copy = self.copy_for(slot, tries);
-        self.segments.pin(slot, copy);
-        let at = self.segments.slot(copy, slot % self.segments.blocks);
-        let (device, offset) = self.segments.locate(at);
-        (copy, device, offset)
+    /// Pins what a slot holds for this try to read it, and says where that lies.
+    pub(crate) fn pin(&mut self, slot: Slot, tries: u8) -> (DeviceId, u64) {
+        self.segments.pin(slot);
+        self.place_of(slot, tries)
     }
 
-    /// The segment to read a slot from at this try: its own, or its second copy.
-    pub(crate) fn copy_for(&self, slot: Slot, tries: u8) -> SegmentId {
-        let segment = self.segments.of(slot);
-        let twin = self.segments.table[segment as usize].twin;
-        let second = twin != SEGMENT_NONE
-            && (tries % 2 == 1 || !self.segments.healthy(segment))
-            && self.segments.healthy(twin);
-        if second { twin } else { segment }
+    /// Device and byte at which this try reads a slot.
+    pub(crate) fn place_of(&self, slot: Slot, tries: u8) -> (DeviceId, u64) {
+        let segment = self.copy_for(self.segments.segment_of(slot), tries);
+        self.segments.locate(self.segments.slot(segment, slot % self.segments.blocks))
+    }
+
+    /// The segment to read a segment's content from at this try: it, or its mirror.
+    pub(crate) fn copy_for(&self, segment: SegmentId, tries: u8) -> SegmentId {
+        let second = tries % 2 == 1 || !self.segments.healthy(segment);
+        let mirror = self.segments.mirror_of(segment).filter(|&copy| self.segments.healthy(copy));
+        mirror.filter(|_| second).unwrap_or(segment)
+    }
+
+    /// Where a block is, for a reader. A clean block that was on a device which failed is forgotten:
+    /// the origin has it.
+    pub(crate) fn locate(&mut self, key: Key) -> Option<Located> {
+        let located = self.index.get(key)?;
+        let gone = self.segments.degraded()
+            && !self.segments.reachable(located.slot)
+            && !self.dirty.get(located.slot as usize);
+        if gone {
+            self.forget(key);
+            return None;
+        }
+        Some(located)
     }
 
     /// I: the reference bit counts hits in the older half of the log only.
     pub(crate) fn touch(&mut self, slot: Slot, blocks: u64) {
-        let segment = &self.segments.table[self.segments.of(slot) as usize];
-        self.reclaim.read(segment.dirty_class, blocks);
-        let in_use = self.segments.table.len() as u64;
-        if self.segments.order_next().saturating_sub(segment.order) * 2 > in_use {
+        let unit = &self.segments.units[self.segments.of(slot) as usize];
+        self.reclaim.read(unit.dirty_class, blocks);
+        let in_use = self.segments.units.len() as u64;
+        if self.segments.order_next().saturating_sub(unit.order) * 2 > in_use {
             for slot in slot..slot + blocks as u32 {
                 self.referenced.set(slot as usize, true);
             }

@@ -1,23 +1,24 @@
-//! A new life of the log begins with a superblock: when what recovery found, and the superblock
-//! that it began with, are on all devices.
+//! A start begins a new life of the log, with a checkpoint of its own: what recovery found, written
+//! anew. From then on nothing of the lives before is needed, and the log has room whatever they left.
+//! The superblock that names the checkpoint also begins the life: a crash leaves both or neither.
 
+use crate::Mutant;
 use crate::engine::Engine;
-use crate::event::DeviceId;
+use crate::event::{DeviceId, VolumeId};
 use crate::op::flush::FlushFor;
 use crate::op::open::Step;
-use crate::op::superblock::Then;
 use zerocopy::little_endian::U64;
 
 impl Engine {
-    /// The superblock that was read may not have survived a power cut yet: before the other copy is
-    /// written, it must.
+    /// The superblock and the records that were read may not have survived a power cut yet: before
+    /// anything follows from them, they must (I12).
     pub(crate) fn recover_settle(&mut self) {
         self.open_mut().step = Step::Settle;
-        for index in 0..self.segments.devices.len() {
-            let device = &self.segments.devices[index];
-            if device.healthy && device.volatile_cache {
+        let devices: Vec<DeviceId> = self.segments.working().collect();
+        for device in devices {
+            if self.segments.devices[usize::from(device.0)].volatile_cache {
                 self.open_mut().flushes += 1;
-                self.device_flush(DeviceId(index as u8), FlushFor::Opening);
+                self.device_flush(device, FlushFor::Opening);
             }
         }
         self.recover_settled();
@@ -30,7 +31,6 @@ impl Engine {
         let behind = std::mem::take(&mut self.open_mut().behind);
         let behind: Vec<usize> =
             behind.into_iter().filter(|&index| self.segments.devices[index].healthy).collect();
-        self.open_mut().step = Step::Superblock;
         match behind.is_empty() {
             true => self.recover_epoch(),
             false => self.superblock_catch_up(&behind),
@@ -42,7 +42,40 @@ impl Engine {
         let header = &mut self.sb.block.header;
         header.epoch = U64::new(header.epoch.get() + 1);
         header.clean = 0;
-        self.superblock_write(Then::Opened);
+        let opening = self.opening.as_mut().expect("recovery is under way");
+        let (seq, dseq) = (opening.seq_max, opening.summary.dseq_end);
+        opening.step = Step::Checkpoint;
+        (self.log.seq, self.log.dseq) = (seq, dseq);
+        (self.log.completed_dseq, self.log.durable_dseq) = (dseq, dseq);
+        // All that is in the index counts, and what else is in the log comes before the checkpoint.
+        for volume in self.volumes.iter_mut().flatten() {
+            (volume.synced_seq, volume.filled_seq) = (seq, seq);
+        }
+        if self.is(Mutant::NoFlushAtOpen) {
+            return;
+        }
+        let there = self.volumes.iter().flatten();
+        let there = there.filter(|v| v.offline.is_none() && v.volatile_cache);
+        let ids: Vec<VolumeId> = there.map(|v| v.id).collect();
+        for id in ids {
+            self.open_mut().flushes += 1;
+            self.recover_flush(id, 0);
+        }
+    }
+
+    /// Part of `settle` while the checkpoint of this start is written. Whether it counts.
+    pub(crate) fn recover_checkpointed(&mut self) -> bool {
+        if self.checkpoint.counted > 0 {
+            return true;
+        }
+        self.checkpoint.wanted = !self.checkpoint.running();
+        loop {
+            let before = self.checkpoint.progress();
+            self.checkpoint_more();
+            if self.checkpoint.progress() == before || self.work_is_enough() {
+                return false;
+            }
+        }
     }
 
     /// A cache device has been flushed, or has failed.

@@ -2,10 +2,10 @@
 
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::limits::SEGMENTS_FOR_ENTRIES;
 use crate::log::Point;
 use crate::op::Op;
 use crate::op::superblock::Then;
+use crate::room::Purpose;
 use crate::segment::SegmentId;
 
 impl Engine {
@@ -16,6 +16,7 @@ impl Engine {
             return;
         }
         entry.healthy = false;
+        self.room.device_failed(&self.segments);
         self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
         if self.segments.devices.iter().any(|device| device.healthy) {
             for point in crate::log::POINTS {
@@ -34,13 +35,17 @@ impl Engine {
         self.die();
     }
 
-    /// Whether a write point opens another segment although there is room in the one it has: some
-    /// copy of that is on a device that failed. In the last room of the log it goes on with the
-    /// copy that is left: what makes room needs room.
+    /// Whether a write point opens another segment although there is room in the one it has: that is
+    /// on a device that failed, or its mirror is and there are whole pairs.
     pub(crate) fn leaves(&self, point: Point, open: SegmentId) -> bool {
-        let copies = self.segments.copies(open);
-        let working = copies.clone().filter(|&copy| self.segments.healthy(copy)).count();
-        working < copies.count() && (working == 0 || self.may_open(point, SEGMENTS_FOR_ENTRIES))
+        let unit = self.segments.unit_of(open);
+        match point {
+            _ if self.segments.whole(unit) => false,
+            Point::Dirty => {
+                !self.segments.usable(unit) || self.room.has_whole(&self.segments, Purpose::Move)
+            }
+            Point::Fill | Point::Reinsert => !self.segments.healthy(open),
+        }
     }
 
     /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten;

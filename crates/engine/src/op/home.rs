@@ -12,9 +12,9 @@ use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 impl Engine {
     pub(crate) fn home_read(&mut self, run: usize, key: Key, blocks: u32, slot: Slot, tries: u8) {
         self.slice().runs[run].pending += 1;
-        let (pinned, device, offset) = self.pin(slot, tries);
+        let (device, offset) = self.pin(slot, tries);
         let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
-        let op = self.op(Op::HomeRead { run, key, pinned, tries });
+        let op = self.op(Op::HomeRead { run, key, tries });
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
     }
 
@@ -22,14 +22,13 @@ impl Engine {
         &mut self,
         run: usize,
         key: Key,
-        pinned: u32,
         tries: u8,
         result: Result<(), IoError>,
         buf: Buf,
     ) {
         let first = self.slice().runs[run].items[0].key;
         let slot = self.slice().runs[run].items[(key - first) as usize].located.slot;
-        self.segments.unpin(slot, pinned);
+        self.segments.unpin(slot);
         let mut bad = Vec::new();
         for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
             let at = (key - first) as usize + n;

@@ -13,7 +13,7 @@ use crate::event::VolumeId;
 use crate::index::{Index, Key, Located, Shape, Slot};
 use crate::op::command::base_among;
 use crate::op::open::{Source, Step};
-use crate::segment::SegmentId;
+use crate::segment::UnitId;
 use crate::settings::Tuning;
 use crate::volume::Volume;
 use forebay_format::checkpoint::*;
@@ -135,10 +135,11 @@ impl Engine {
         match chunk {
             Chunk::Segments(items) => {
                 for item in items {
-                    if item.segment.get() as usize >= self.segments.table.len() {
+                    if item.segment.get() >= self.segments.count() {
                         return false;
                     }
-                    opening.segments.insert(item.segment.get(), item);
+                    let unit = self.segments.unit_of(item.segment.get());
+                    opening.segments.insert(unit, item);
                 }
             }
             Chunk::Volumes(items) => {
@@ -253,19 +254,19 @@ impl Engine {
         self.load_placed(&load, gone);
     }
 
-    /// Segments whose entries in the checkpoint do not count: those are of a life before, or the
-    /// segment was emptied since.
-    pub(crate) fn segments_gone(&self, freed: &BTreeMap<SegmentId, u64>) -> Vec<bool> {
+    /// Units whose entries in the checkpoint do not count: those are of a life before, or the unit was
+    /// emptied since.
+    pub(crate) fn units_gone(&self, freed: &BTreeMap<UnitId, u64>) -> Vec<bool> {
         let opening = self.opening.as_ref().expect("recovery is under way");
-        let mut gone = vec![false; self.segments.table.len()];
-        for (&segment, item) in &opening.segments {
+        let mut gone = vec![false; self.segments.units.len()];
+        for (&unit, item) in &opening.segments {
             let flagged = item.flags.get() & SEGMENT_FRESH != 0;
-            gone[segment as usize] = flagged && !self.is(Mutant::FreshSegmentsCount);
+            gone[unit as usize] = flagged && !self.is(Mutant::FreshSegmentsCount);
         }
-        for (&segment, &last) in freed {
-            let item = opening.segments.get(&segment);
+        for (&unit, &last) in freed {
+            let item = opening.segments.get(&unit);
             let generation = item.map_or(0, |item| u64::from(item.generation.get()));
-            gone[segment as usize] |= generation <= last;
+            gone[unit as usize] |= generation <= last;
         }
         gone
     }
@@ -308,10 +309,10 @@ impl Engine {
         let (load, gone) = (&opening.load, &opening.plan.gone);
         self.index.sift(first..first + items.len(), |bucket, way, key, located| {
             let slot = located.slot;
-            let segment = self.segments.of(slot) as usize;
+            let unit = self.segments.of(slot) as usize;
             let found = counted.finder.find(key);
-            let Some((at, _)) = found.filter(|_| !gone[segment]) else { return false };
-            counted.live[segment] += 1;
+            let Some((at, _)) = found.filter(|_| !gone[unit]) else { return false };
+            counted.live[unit] += 1;
             counted.cached[at] += 1;
             let is_dirty = items[bucket - first].dirty >> way & 1;
             self.dirty.or(slot as usize, is_dirty);
@@ -332,13 +333,18 @@ impl Engine {
     /// All of the table is counted.
     fn table_counted(&mut self, mut counted: Counted) {
         counted.spread(&mut self.volumes);
-        for (id, live) in (0..).zip(counted.live) {
+        for (unit, live) in (0..).zip(counted.live) {
             // An entry that moved while the checkpoint was written may be there twice: its slot is
             // dirty once.
-            let (from, to) = (self.segments.slot(id, 0), self.segments.slot(id + 1, 0));
-            let segment = &mut self.segments.table[id as usize];
-            segment.live += live;
-            segment.dirty += self.dirty.ones(from as usize, to as usize);
+            let segments = self.segments.segments_of(unit);
+            let dirty = segments.map(|segment| {
+                let (from, to) = (self.segments.slot(segment, 0), self.segments.slot(segment + 1, 0));
+                self.dirty.ones(from as usize, to as usize)
+            });
+            let dirty: u32 = dirty.sum();
+            let unit = &mut self.segments.units[unit as usize];
+            unit.live += live;
+            unit.dirty += dirty;
         }
         for (keys, cached) in counted.keys.iter().zip(counted.cached) {
             if cached > 0 {
@@ -425,7 +431,7 @@ struct Counted {
     finder: Finder,
     /// Entries, by volume in `keys`.
     cached: Vec<u64>,
-    /// Entries, by segment.
+    /// Entries, by unit.
     live: Vec<u32>,
     /// Dirty blocks that are not in the sets of their volumes yet: the first so many.
     dirty: Vec<Key>,
@@ -437,7 +443,7 @@ impl Counted {
         Counted {
             finder: Finder::new(engine, &keys),
             cached: vec![0; keys.len()],
-            live: vec![0; engine.segments.table.len()],
+            live: vec![0; engine.segments.units.len()],
             keys,
             dirty: vec![0; DIRTY_GATHERED_MAX],
             dirties: 0,

@@ -2,15 +2,13 @@
 //! log. Of the checkpoint the index comes last, when it is known what of it counts.
 //!
 //! Reads only, until it is certain that the pool can be opened. Before the first request is
-//! answered, a new epoch is in the superblock, what recovery decided is in the log, and log and
-//! origins are flushed: a value read after a recovery never reverts (I12).
+//! answered, what recovery decided is in a checkpoint of its own (`epoch.rs`), and log and origins are
+//! flushed: a value read after a recovery never reverts (I12).
 
-use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::limits::*;
-use crate::log::Point;
 use crate::op::Op;
 use crate::op::fetch::RecoverRead;
 use crate::op::load::Load;
@@ -18,14 +16,15 @@ use crate::op::repair::Repair;
 use crate::op::replay::{Found, Plan, Summary};
 use crate::op::superblock::Then;
 use crate::op::survey::Chain;
-use crate::segment::SegmentId;
+use crate::segment::{SegmentId, UnitId};
 use crate::settings::Settings;
 use crate::volume::Volume;
 use forebay_format::checkpoint;
-use forebay_format::record::{EntryKind, REGION_ALL, RecordHeader};
+use forebay_format::record::RecordHeader;
 use forebay_format::superblock::CHECKPOINT_NONE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use zerocopy::little_endian::U64;
 
 /// A checkpoint that may be used.
 #[derive(Debug, Clone, Copy)]
@@ -51,12 +50,8 @@ pub(crate) enum Step {
     Index,
     Repair,
     Settle,
-    Superblock,
-    /// Checkpoints are needed first; so many had counted when this was seen.
-    Room {
-        counted: u64,
-    },
-    Flush,
+    /// The checkpoint of this start.
+    Checkpoint,
 }
 
 /// Recovery under way.
@@ -69,7 +64,8 @@ pub(crate) struct Opening {
     pub(crate) under_way: usize,
     pub(crate) blocks_under_way: u64,
     pub(crate) load: Load,
-    pub(crate) segments: BTreeMap<SegmentId, checkpoint::SegmentItem>,
+    /// By unit.
+    pub(crate) segments: BTreeMap<UnitId, checkpoint::SegmentItem>,
     pub(crate) marks: BTreeMap<(u16, u64), u64>,
     pub(crate) synced: BTreeMap<u16, u64>,
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
@@ -84,14 +80,11 @@ pub(crate) struct Opening {
     pub(crate) plan: Plan,
     pub(crate) repairs: VecDeque<Repair>,
     pub(crate) repairing: usize,
-    /// Some record could not get its second copy back.
-    pub(crate) unrepaired: bool,
     pub(crate) seq_max: u64,
     distrust_epoch: u64,
     pub(crate) summary: Summary,
     /// Devices whose superblock is one generation older than the pool's.
     pub(crate) behind: Vec<usize>,
-    want_dseq: u64,
     pub(crate) flushes: usize,
 }
 
@@ -137,7 +130,6 @@ impl Engine {
             plan: Plan::default(),
             repairs: VecDeque::new(),
             repairing: 0,
-            unrepaired: false,
             seq_max: 0,
             distrust_epoch: settings.distrust_epoch,
             summary: Summary::default(),
@@ -146,7 +138,6 @@ impl Engine {
                 .filter(|(_, it)| it.behind)
                 .map(|(n, _)| n)
                 .collect(),
-            want_dseq: 0,
             flushes: 0,
         }));
         if self.segments.devices.iter().all(|device| !device.healthy) {
@@ -156,40 +147,33 @@ impl Engine {
     }
 
     /// The checkpoints that may be used, newest first, each from every device.
-    fn checkpoint_sources(&self) -> VecDeque<Source> {
+    fn checkpoint_sources(&mut self) -> VecDeque<Source> {
         let header = &self.sb.block.header;
-        let mut sources = VecDeque::new();
-        if header.checkpoint_area != CHECKPOINT_NONE {
-            let area = usize::from(header.checkpoint_area);
-            let healthy = (0..self.segments.devices.len())
-                .filter(|&index| self.segments.devices[index].healthy)
-                .map(|index| DeviceId(index as u8));
-            for device in healthy.clone() {
-                sources.push_back(Source {
-                    device,
-                    area,
-                    generation: header.checkpoint_generation.get(),
-                    blocks: header.checkpoint_blocks.get(),
-                    index_blocks: header.checkpoint_index_blocks.get(),
-                    seq: header.checkpoint_seq.get(),
-                    dseq: header.checkpoint_dseq.get(),
-                    epoch: header.checkpoint_epoch.get(),
-                });
-            }
-            for device in healthy.filter(|_| header.previous_generation.get() > 0) {
-                sources.push_back(Source {
-                    device,
-                    area: 1 - area,
-                    generation: header.previous_generation.get(),
-                    blocks: header.previous_blocks.get(),
-                    index_blocks: header.previous_index_blocks.get(),
-                    seq: header.previous_seq.get(),
-                    dseq: header.previous_dseq.get(),
-                    epoch: header.previous_epoch.get(),
-                });
-            }
-        }
-        sources
+        self.checkpoint.generation_seen = header.checkpoint_generation.get();
+        let area = usize::from(header.checkpoint_area);
+        let newest = (header.checkpoint_area != CHECKPOINT_NONE).then(|| Source {
+            device: DeviceId(0),
+            area,
+            generation: header.checkpoint_generation.get(),
+            blocks: header.checkpoint_blocks.get(),
+            index_blocks: header.checkpoint_index_blocks.get(),
+            seq: header.checkpoint_seq.get(),
+            dseq: header.checkpoint_dseq.get(),
+            epoch: header.checkpoint_epoch.get(),
+        });
+        let before = newest.filter(|_| header.previous_generation.get() > 0).map(|_| Source {
+            device: DeviceId(0),
+            area: 1 - area,
+            generation: header.previous_generation.get(),
+            blocks: header.previous_blocks.get(),
+            index_blocks: header.previous_index_blocks.get(),
+            seq: header.previous_seq.get(),
+            dseq: header.previous_dseq.get(),
+            epoch: header.previous_epoch.get(),
+        });
+        let devices: Vec<DeviceId> = self.segments.working().collect();
+        let from_each = |source: Source| devices.iter().map(move |&device| Source { device, ..source });
+        newest.into_iter().chain(before).flat_map(from_each).collect()
     }
 
     pub(crate) fn open_failed(&mut self, why: String) {
@@ -269,7 +253,7 @@ impl Engine {
                 ))));
                 self.recover_checkpoint();
             }
-            Step::Repair | Step::Settle | Step::Superblock | Step::Room { .. } | Step::Flush => {}
+            Step::Repair | Step::Settle | Step::Checkpoint => {}
         }
     }
 
@@ -291,11 +275,13 @@ impl Engine {
             return self.open_failed(why);
         }
         let opening = self.open_mut();
-        opening.summary.distrusted =
-            opening.distrust_epoch > 0 && opening.summary.epoch_told <= opening.distrust_epoch;
-        if opening.summary.distrusted {
+        let epoch = opening.source.map_or(0, |source| source.epoch);
+        let distrusted = opening.distrust_epoch > 0 && epoch <= opening.distrust_epoch;
+        // Of two lives nobody knows what of the first was trusted when the second began.
+        if distrusted || epoch != self.sb.block.header.checkpoint_epoch.get() {
             self.drop_all_clean();
         }
+        self.checkpoint_found();
         self.rebuild_segments();
         self.open_mut().step = Step::Repair;
         self.recover_repair();
@@ -314,65 +300,25 @@ impl Engine {
         }
     }
 
-    /// The new epoch is durable: the log goes on.
-    pub(crate) fn recover_opened(&mut self) {
-        let opening = self.open_mut();
-        let (seq, dseq) = (opening.seq_max, opening.summary.dseq_end);
-        self.log.seq = seq;
-        self.log.dseq = dseq;
-        self.log.completed_dseq = dseq;
-        self.log.durable_dseq = dseq;
-        self.recover_room();
-    }
-
-    /// The log has room: it says what recovery decided.
-    pub(crate) fn recover_tell(&mut self) {
-        let (summary, seq) = (std::mem::take(&mut self.open_mut().summary), self.log.seq);
-        let dseq = summary.dseq_end;
-        if !self.is(Mutant::NoEpochStart) {
-            self.note(EntryKind::EpochStart, VolumeId(0), summary.epoch_before, dseq);
-        }
-        if summary.distrusted {
-            // In the record that starts the life: a crash leaves both or neither.
-            let ids: Vec<VolumeId> = self.volumes.iter().flatten().map(|v| v.id).collect();
-            ids.into_iter().for_each(|id| {
-                self.note(EntryKind::RegionDrop, id, REGION_ALL, 0);
-            });
-        }
-        let cuts: Vec<(VolumeId, u64)> =
-            self.volumes.iter().flatten().map(|v| (v.id, v.synced_seq)).collect();
-        for (id, synced) in cuts {
-            self.note(EntryKind::FillCut, id, 0, synced);
-            let volume = self.vol_mut(id);
-            (volume.synced_seq, volume.filled_seq) = (seq, seq);
-        }
-        for &(id, region) in &summary.regions_dropped {
-            self.note(EntryKind::RegionDrop, id, region, 0);
-        }
-        self.send(Point::Dirty);
-        let want = self.log.dseq_gathered();
-        self.want_durable(want);
-        let opening = self.open_mut();
-        opening.step = Step::Flush;
-        opening.want_dseq = want;
-        opening.summary = summary;
-        let flushed: Vec<VolumeId> = self
-            .volumes
-            .iter()
-            .flatten()
-            .filter(|v| v.offline.is_none() && v.volatile_cache)
-            .map(|v| v.id)
-            .collect();
-        if self.is(Mutant::NoFlushAtOpen) {
+    /// The checkpoint that was read is the one in use: where it is the one before, the newest is
+    /// damaged, and what this start writes goes over that.
+    fn checkpoint_found(&mut self) {
+        let Some(source) = self.open_mut().source else { return };
+        let header = &mut self.sb.block.header;
+        if header.checkpoint_generation.get() == source.generation {
             return;
         }
-        for id in flushed {
-            self.open_mut().flushes += 1;
-            self.recover_flush(id, 0);
-        }
+        header.checkpoint_area = source.area as u8;
+        header.checkpoint_generation = header.previous_generation;
+        header.checkpoint_blocks = header.previous_blocks;
+        header.checkpoint_index_blocks = header.previous_index_blocks;
+        header.checkpoint_seq = header.previous_seq;
+        header.checkpoint_dseq = header.previous_dseq;
+        header.checkpoint_epoch = header.previous_epoch;
+        header.previous_generation = U64::new(0);
     }
 
-    fn recover_flush(&mut self, volume: VolumeId, tries: u8) {
+    pub(crate) fn recover_flush(&mut self, volume: VolumeId, tries: u8) {
         let op = self.op(Op::RecoverFlush { volume, tries });
         self.out.push(Effect::Flush { op, target: Target::Origin(volume) });
     }
@@ -414,24 +360,21 @@ impl Engine {
 
     /// Part of `settle` while recovery runs.
     pub(crate) fn recover_more(&mut self) {
+        if self.opening.is_none() {
+            return;
+        }
         if self.dead {
             return self.open_failed("a cache device failed while the pool was opened".to_owned());
         }
         self.superblock_more();
-        match self.opening.as_ref().map(|opening| opening.step) {
-            Some(Step::Room { counted }) => return self.recover_room_more(counted),
-            Some(Step::Flush) => {}
-            _ => return,
-        }
-        self.send_gathered();
-        self.flush_more();
-        let opening = self.open_mut();
-        let (want, flushes) = (opening.want_dseq, opening.flushes);
-        let durable = self.log.durable_dseq >= want
-            || (self.is(Mutant::NoFlushAtOpen) && self.log.completed_dseq >= want);
-        if !durable || flushes > 0 {
+        if self.open_mut().step != Step::Checkpoint || !self.recover_checkpointed() {
             return;
         }
+        if self.open_mut().flushes > 0 {
+            return;
+        }
+        // The one that is the last resort is of the life before: the next replaces it soon.
+        self.checkpoint.wanted = true;
         let opening = self.opening.take().expect("recovery is under way");
         self.state = State::Serving;
         self.out.push(Effect::Notice(Notice::Opened {
@@ -440,7 +383,7 @@ impl Engine {
             dirty: self.volumes.iter().flatten().map(|v| v.dirty.len()).sum(),
         }));
         self.recover_tries.clear();
-        if self.segments.devices.iter().any(|device| !device.healthy) {
+        if self.segments.degraded() {
             self.superblock_write(Then::Away(1));
         }
         for (id, command) in std::mem::take(&mut self.early_commands) {

@@ -14,6 +14,7 @@ use crate::index::Key;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::{Op, Req, Stage};
+use crate::room::Purpose;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -45,8 +46,7 @@ impl Engine {
 
     /// Whether clients may add entries to the log: the last of its room belongs to what makes room.
     pub(crate) fn room_for_entries(&self) -> bool {
-        let free = self.free_for(Point::Dirty) >= SEGMENTS_RESERVED;
-        self.dead || (self.log.backlog.is_empty() && free)
+        self.dead || (self.log.backlog.is_empty() && self.room.may_write(Purpose::Client))
     }
 
     /// Lets those begin that waited for room in the log. Where an origin takes no dirty blocks home
@@ -56,7 +56,7 @@ impl Engine {
             return;
         }
         let room = self.room_for_entries();
-        let none = self.origins_fail() && self.segments.emptied.is_empty();
+        let none = self.origins_fail() && self.room.coming() == 0;
         for name in std::mem::take(&mut self.behind_room) {
             let late = self.req(name).since + ROOM_NS_MAX <= self.now;
             match (room, none && late) {
@@ -246,9 +246,8 @@ impl Engine {
             let mut block = self.pool.take(BLOCK_SIZE);
             let req = self.reqs.get(name).expect("under way");
             block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
-            let kind = EntryKind::Clean;
-            let room =
-                self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, SEGMENTS_FOR_FILLS);
+            let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
+            let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, purpose);
             if room.is_some() {
                 self.ram.insert(key, block.bytes());
             } else {

@@ -9,9 +9,10 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::{CACHE_READ_TRIES, SEGMENTS_FOR_FILLS};
+use crate::limits::CACHE_READ_TRIES;
 use crate::log::Point;
 use crate::op::Op;
+use crate::room::Purpose;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
@@ -25,8 +26,6 @@ pub struct CacheRun {
     pub key: Key,
     /// First slot.
     pub slot: Slot,
-    /// Segment pinned for it: the slot's, or its second copy's.
-    pub pinned: u32,
     /// Valid sectors of the block (a run of several blocks has only whole ones).
     pub mask: u8,
     /// Checksum of the first block.
@@ -45,7 +44,6 @@ impl CacheRun {
             req,
             key,
             slot: located.slot,
-            pinned: 0,
             mask,
             crc: located.crc,
             crcs: Vec::new(),
@@ -88,7 +86,7 @@ impl Engine {
         let mut cached: Option<CacheRun> = None;
         let mut origin: Option<(Key, u64)> = None;
         for key in first..=last {
-            let located = self.index.get(key);
+            let located = self.locate(key);
             let here = self.read_from_memory(name, key, located);
             let run = (!here).then_some(located).flatten();
             let missing = !here && located.is_none();
@@ -126,7 +124,8 @@ impl Engine {
         let mask = self.mask(located.slot);
         if let Some(mut run) = run {
             let next = u64::from(run.slot) + run.blocks() == u64::from(located.slot);
-            let same = self.segments.of(run.slot) == self.segments.of(located.slot);
+            let segments = [run.slot, located.slot].map(|slot| self.segments.segment_of(slot));
+            let same = segments[0] == segments[1];
             let whole = mask == MASK_FULL && run.mask == MASK_FULL;
             if next && same && whole && run.key + run.blocks() == key {
                 run.crcs.push(located.crc);
@@ -135,7 +134,7 @@ impl Engine {
             self.read_cache(run);
         }
         if self.log.sent_with_in(
-            self.segments.table[self.segments.of(located.slot) as usize].inflight,
+            self.segments.units[self.segments.of(located.slot) as usize].inflight,
             located.slot,
         ) {
             self.req(name).pending += 1;
@@ -195,9 +194,8 @@ impl Engine {
         self.read_cache_again(run, buf);
     }
 
-    fn read_cache_again(&mut self, mut run: CacheRun, buf: Buf) {
-        let (copy, device, offset) = self.pin(run.slot, run.tries);
-        run.pinned = copy;
+    fn read_cache_again(&mut self, run: CacheRun, buf: Buf) {
+        let (device, offset) = self.pin(run.slot, run.tries);
         let op = self.op(Op::ReadCache(run));
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
     }
@@ -208,7 +206,7 @@ impl Engine {
         result: Result<(), IoError>,
         mut buf: Buf,
     ) {
-        self.segments.unpin(run.slot, run.pinned);
+        self.segments.unpin(run.slot);
         let ignored = self.is(Mutant::ChecksumIgnored);
         let good = result.is_ok()
             && buf
@@ -460,14 +458,8 @@ impl Engine {
             {
                 Some(Reason::FirstMiss)
             } else {
-                let room = self.append(
-                    Point::Fill,
-                    key,
-                    block,
-                    EntryKind::Clean,
-                    MASK_FULL,
-                    SEGMENTS_FOR_FILLS,
-                );
+                let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
+                let room = self.append(Point::Fill, key, block, kind, MASK_FULL, purpose);
                 room.is_none().then_some(Reason::NoSpace)
             };
             if !overtaken

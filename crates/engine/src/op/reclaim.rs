@@ -10,14 +10,15 @@ use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::policy::eviction::{Bounds, Candidate, Choice, choose};
-use crate::segment::{SegmentId, Use};
+use crate::room::Purpose;
+use crate::segment::{Unit, UnitId, Use};
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, checksum};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
 struct Victim {
-    segment: SegmentId,
+    segment: UnitId,
     choice: Choice,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct Reclaim {
     moves: VecDeque<(Key, Located)>,
     moving: usize,
     /// Dirty blocks that cannot be read.
-    lost: Vec<SegmentId>,
+    lost: Vec<UnitId>,
     /// Nothing can be emptied because of dirty blocks.
     pub(crate) starves: bool,
     /// Blocks read lately that clients had read into the cache, and that they had written.
@@ -68,7 +69,7 @@ impl Engine {
     }
 
     pub(crate) fn free_wanted(&self) -> usize {
-        (self.segments.table.len() / 32).clamp(SEGMENTS_FOR_FILLS + 2, 64)
+        self.room.leaves_to_clean() + (self.segments.units.len() / 32).clamp(2, 64)
     }
 
     pub(crate) fn reclaim_more(&mut self) {
@@ -78,11 +79,11 @@ impl Engine {
                 (_, true) => (self.log.durable_dseq, u64::MAX),
                 _ => (self.log.durable_dseq, self.forgotten_seq()),
             };
-        if self.segments.release(durable, forgotten) > 0 {
+        if self.room.release(&mut self.segments, durable, forgotten) > 0 {
             self.reclaim.starves = false;
         }
-        if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq)
-            && self.segments.free_pairs() < self.free_wanted()
+        if let Some(dseq) = self.room.undurable_emptied(&self.segments, self.log.durable_dseq)
+            && self.room.free() < self.free_wanted()
         {
             self.want_durable(dseq);
         }
@@ -95,15 +96,13 @@ impl Engine {
     }
 
     fn victims_choose(&mut self) {
-        let soon = self.segments.emptied.len();
-        let enough = self.segments.free_count() + soon >= self.free_wanted();
-        let pairs = self.segments.free_pairs() + soon / 2 >= self.free_wanted();
-        if (enough && pairs) || self.segments.free_count() >= 2 * self.free_wanted() {
+        let soon = self.room.free() + self.room.coming();
+        if soon >= self.free_wanted() {
             self.reclaim.starves = false;
             return;
         }
         self.lost_segments();
-        let critical = self.segments.free_count() + soon <= SEGMENTS_FOR_FILLS;
+        let critical = soon <= self.room.leaves_to_clean();
         if critical && self.reclaim.starves {
             // No clean block is admitted now: what is open for them may be emptied too.
             for point in [Point::Fill, Point::Reinsert] {
@@ -130,11 +129,11 @@ impl Engine {
             };
             let choice = choose(self.candidates(), bounds);
             let Some((segment, choice)) = choice else { break };
-            let live = self.segments.table[segment as usize].live > 0;
+            let live = self.segments.units[segment as usize].live > 0;
             if live && self.victims_are_dead() {
                 break; // The dead ones on their own: nothing in the index needs to be looked for.
             }
-            let victim = &mut self.segments.table[segment as usize];
+            let victim = &mut self.segments.units[segment as usize];
             // What clients read has to go: from now on not everything is worth a place.
             self.admission.full_once |= live && choice == Choice::Evict && !victim.dirty_class;
             room -= victim.dirty;
@@ -155,31 +154,35 @@ impl Engine {
         let open = self.log.open[Point::Dirty as usize];
         let end = match &self.log.gather[Point::Dirty as usize] {
             Some(gather) => gather.offset + 1 + gather.payload,
-            None => open.map_or(blocks, |id| self.segments.table[id as usize].end + 1),
+            None => open.map_or(blocks, |segment| {
+                self.segments.units[self.segments.unit_of(segment) as usize].end + 1
+            }),
         };
         let left = blocks.saturating_sub(end);
-        match self.segments.free_pairs().checked_sub(SEGMENTS_FOR_ENTRIES) {
-            Some(free) => left + free as u32 * (blocks - 1),
-            None => left.saturating_sub(blocks / 2),
+        match self.room.may_write(Purpose::Move) {
+            true => left + self.room.units_for(Purpose::Move) as u32 * (blocks - 1),
+            false => 0,
         }
     }
 
-    /// Segments that held dirty blocks which nobody could read come back when these are gone. A
-    /// device of which too much cannot be read has failed: writers must not wait for room that
-    /// never comes.
+    /// Units that held dirty blocks which nobody could read come back when these are gone. A device
+    /// of which too much cannot be read has failed: writers must not wait for room that never comes.
     fn lost_segments(&mut self) {
-        for index in 0..self.segments.devices.len() {
-            let device = &self.segments.devices[index];
-            let (base, count) = (device.base, device.count);
-            let mut lost = 0;
-            for segment in &mut self.segments.table[base as usize..(base + count) as usize] {
-                if segment.usage == Use::Lost && segment.dirty == 0 {
-                    segment.usage = Use::Sealed;
-                }
-                lost += u32::from(segment.usage == Use::Lost);
+        let mut lost = vec![0; self.segments.devices.len()];
+        self.work.did(self.segments.units.len());
+        for unit in 0..self.segments.units.len() as u32 {
+            let it = &mut self.segments.units[unit as usize];
+            if it.usage == Use::Lost && it.dirty == 0 {
+                it.usage = Use::Sealed;
             }
-            if lost > count / LOST_SEGMENTS_SHARE {
-                self.device_failed(DeviceId(index as u8), LOST_SEGMENTS);
+            if it.usage == Use::Lost {
+                let segments = self.segments.segments_of(unit);
+                segments.for_each(|it| lost[usize::from(self.segments.device_of(it).0)] += 1);
+            }
+        }
+        for (device, lost) in (0..).zip(lost) {
+            if lost > self.segments.devices[usize::from(device)].count / LOST_SEGMENTS_SHARE {
+                self.device_failed(DeviceId(device), LOST_SEGMENTS);
             }
         }
     }
@@ -188,7 +191,7 @@ impl Engine {
     fn victims_are_dead(&self) -> bool {
         let mut victims = self.reclaim.victims.iter();
         !self.reclaim.victims.is_empty()
-            && victims.all(|victim| self.segments.table[victim.segment as usize].live == 0)
+            && victims.all(|victim| self.segments.units[victim.segment as usize].live == 0)
     }
 
     pub(crate) fn reclaim_scanning(&self) -> bool {
@@ -199,7 +202,7 @@ impl Engine {
     pub(crate) fn reclaim_saw(&mut self, moved: &[(Key, Located)]) {
         let segments = &self.segments;
         let victims = moved.iter().filter(|(_, located)| {
-            segments.table[segments.of(located.slot) as usize].usage == Use::Victim
+            segments.units[segments.of(located.slot) as usize].usage == Use::Victim
         });
         self.reclaim.found.extend(victims);
     }
@@ -208,8 +211,9 @@ impl Engine {
     /// Most are never read before they are written again.
     fn written_first(&mut self) -> bool {
         let mut live = [0; 2];
-        for segment in &self.segments.table {
-            live[usize::from(segment.dirty_class)] += u64::from(segment.live);
+        self.work.did(self.segments.units.len());
+        for unit in &self.segments.units {
+            live[usize::from(unit.dirty_class)] += u64::from(unit.live);
         }
         let [read, written] = self.reclaim.hits.map(u128::from);
         if read + written > u128::from(live[0] + live[1]) {
@@ -219,20 +223,14 @@ impl Engine {
     }
 
     fn candidates(&self) -> impl Iterator<Item = (u32, Candidate)> + '_ {
-        self.work.did(self.segments.table.len());
-        let blocks = self.segments.blocks;
-        (0..).zip(&self.segments.table).filter_map(move |(id, segment)| {
-            let ready = segment.usage == Use::Sealed && segment.inflight == 0;
-            ready.then_some((
-                id,
-                Candidate {
-                    live: segment.live,
-                    dirty: segment.dirty,
-                    blocks,
-                    order: segment.order,
-                    written: segment.dirty_class,
-                },
-            ))
+        self.work.did(self.segments.units.len());
+        (0..).zip(&self.segments.units).filter_map(move |(id, unit)| {
+            let ready = unit.usage == Use::Sealed && unit.inflight == 0;
+            ready.then(|| {
+                let blocks = self.segments.room_in(id);
+                let Unit { live, dirty, order, dirty_class: written, .. } = *unit;
+                (id, Candidate { live, dirty, blocks, order, written })
+            })
         })
     }
 
@@ -243,7 +241,7 @@ impl Engine {
         let mut found = std::mem::take(&mut self.reclaim.found);
         let segments = &self.segments;
         let of_victim =
-            |slot: Slot| segments.table[segments.of(slot) as usize].usage == Use::Victim;
+            |slot: Slot| segments.units[segments.of(slot) as usize].usage == Use::Victim;
         self.work.did(to.min(self.index.bucket_count()) - from);
         self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         let moved = self.index.take_moved();
@@ -278,7 +276,7 @@ impl Engine {
             let dirty = self.dirty.get(located.slot as usize);
             let hot = choice == Some(Choice::Clean) || self.referenced.get(located.slot as usize);
             let drop_dirty = self.is(Mutant::ReclaimDropsDirty);
-            if (dirty && !drop_dirty) || (hot && self.may_open(Point::Reinsert, SEGMENTS_FOR_FILLS))
+            if (dirty && !drop_dirty) || (hot && self.room.units_for(Purpose::Clean) > 0)
             {
                 self.reclaim.moves.push_back((key, located));
             }
@@ -298,9 +296,7 @@ impl Engine {
 
     fn move_read(&mut self, key: Key, located: Located, tries: u8) {
         // A victim is not used again before its moves have ended: no pin is needed.
-        let from = self.copy_for(located.slot, tries);
-        let slot = self.segments.slot(from, located.slot % self.segments.blocks);
-        let (device, offset) = self.segments.locate(slot);
+        let (device, offset) = self.place_of(located.slot, tries);
         let buf = self.pool.take(BLOCK_SIZE);
         let op = self.op(Op::Move { key, located, tries });
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
@@ -332,13 +328,11 @@ impl Engine {
             return;
         }
         let mask = self.mask(located.slot);
-        let last = self.segments.free_pairs() == 0 && self.room_for_moves() > 0;
-        let (point, kind, reserved) = match dirty {
-            true if last => (Point::Dirty, EntryKind::Dirty, 0),
-            true => (Point::Dirty, EntryKind::Dirty, SEGMENTS_FOR_ENTRIES),
-            false => (Point::Reinsert, EntryKind::Clean, SEGMENTS_FOR_FILLS),
+        let (point, kind, purpose) = match dirty {
+            true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
+            false => (Point::Reinsert, EntryKind::Clean, Purpose::Clean),
         };
-        let room = self.append(point, key, buf.bytes(), kind, mask, reserved);
+        let room = self.append(point, key, buf.bytes(), kind, mask, purpose);
         self.pool.give(buf);
         self.reclaim.moving -= 1;
         if room.is_none() && dirty {
@@ -350,9 +344,9 @@ impl Engine {
     fn victims_give_up(&mut self) {
         self.reclaim.starves = true;
         self.reclaim.moves.clear();
-        let table = &mut self.segments.table;
+        let units = &mut self.segments.units;
         self.reclaim.victims.retain(|victim| {
-            let segment = &mut table[victim.segment as usize];
+            let segment = &mut units[victim.segment as usize];
             if segment.dirty > 0 {
                 segment.usage = Use::Sealed;
             }
@@ -375,25 +369,25 @@ impl Engine {
             if lost.contains(&id) {
                 // It holds a dirty block that cannot be read: to be answered with an error for
                 // ever.
-                self.segments.table[id as usize].usage = Use::Lost;
+                self.segments.units[id as usize].usage = Use::Lost;
                 continue;
             }
             self.victim_empty(id, &found);
         }
     }
 
-    fn victim_empty(&mut self, id: SegmentId, found: &[(Key, Located)]) {
-        let generation = u64::from(self.segments.table[id as usize].generation);
+    fn victim_empty(&mut self, id: UnitId, found: &[(Key, Located)]) {
+        let generation = u64::from(self.segments.units[id as usize].generation);
+        let first = self.segments.first_of(id);
         let dseq = if self.is(Mutant::NoSegmentFree) {
             0
         } else {
-            self.note(EntryKind::SegmentFree, VolumeId(0), u64::from(id), generation)
+            self.note(EntryKind::SegmentFree, VolumeId(0), u64::from(first), generation)
         };
-        let first = self.segments.slot(id, 0);
-        let blocks = self.segments.blocks;
-        let from = found.partition_point(|&(_, located)| located.slot < first);
-        let inside =
-            found[from..].iter().take_while(|&&(_, located)| located.slot < first + blocks);
+        let last = self.segments.segments_of(id).last().expect("a unit has a segment");
+        let slots = self.segments.slot(first, 0)..self.segments.slot(last + 1, 0);
+        let from = found.partition_point(|&(_, located)| located.slot < slots.start);
+        let inside = found[from..].iter().take_while(|(_, located)| located.slot < slots.end);
         let mut dropped = true;
         for &(key, located) in inside {
             if self.index.get(key) == Some(located) {
@@ -408,6 +402,6 @@ impl Engine {
         }
         self.stats.segments_dropped += u64::from(dropped);
         self.stats.segments_cleaned += u64::from(!dropped);
-        self.segments.empty(id, dseq);
+        self.room.empty(&mut self.segments, id, dseq);
     }
 }

@@ -13,9 +13,10 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
 use crate::op::{Op, read};
+use crate::room::Purpose;
 use crate::segment::{SegmentId, Use};
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
-use forebay_format::{BLOCK_SIZE, SEGMENT_NONE, checksum};
+use forebay_format::{BLOCK_SIZE, checksum};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
 
@@ -29,7 +30,7 @@ impl Engine {
     }
 
     fn note_entry(&mut self, entry: Entry) -> u64 {
-        if self.log.backlog.is_empty() && self.room(Point::Dirty, 0, false) {
+        if self.log.backlog.is_empty() && self.room_at(Point::Dirty, Purpose::Note, false) {
             let now = self.now;
             let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
             if gather.entries.is_empty() {
@@ -44,7 +45,7 @@ impl Engine {
 
     /// Gathers entries that found no room before.
     pub(crate) fn note_backlog(&mut self) {
-        while !self.log.backlog.is_empty() && self.room(Point::Dirty, 0, false) {
+        while !self.log.backlog.is_empty() && self.room_at(Point::Dirty, Purpose::Note, false) {
             let entry = self.log.backlog.pop_front().expect("not empty");
             let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
             gather.entries.push(entry);
@@ -53,8 +54,7 @@ impl Engine {
 
     /// Appends a block at a write point and points the index at it. `None`: no room now.
     ///
-    /// `block` is one whole block; sectors outside `mask` are of no meaning. `reserved` free
-    /// segments stay free.
+    /// `block` is one whole block; sectors outside `mask` are of no meaning.
     pub(crate) fn append(
         &mut self,
         point: Point,
@@ -62,13 +62,13 @@ impl Engine {
         block: &[u8],
         kind: EntryKind,
         mask: u8,
-        reserved: usize,
+        purpose: Purpose,
     ) -> Option<Slot> {
         debug_assert_eq!(block.len(), BLOCK_SIZE);
         if !self.log.backlog.is_empty() && point == Point::Dirty {
             return None;
         }
-        if !self.room(point, reserved, true) {
+        if !self.room_at(point, purpose, true) {
             return None;
         }
         let now = self.now;
@@ -97,9 +97,8 @@ impl Engine {
     }
 
     /// Makes sure that the record gathered at `point` has room for one more entry (and block).
-    pub(crate) fn room(&mut self, point: Point, reserved: usize, payload: bool) -> bool {
-        if self.dead || (payload && self.free_for(point) < reserved) {
-            // What is left of the open segment belongs to the reserve too.
+    fn room_at(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
+        if self.dead || (payload && !self.room.may_write(purpose)) {
             return false;
         }
         if let Some(gather) = &self.log.gather[point as usize] {
@@ -111,28 +110,42 @@ impl Engine {
                 return false;
             }
         }
-        self.start_gather(point, reserved, payload)
+        self.start_gather(point, purpose, payload)
     }
 
-    /// Starts a record at a write point, in a new segment if the open one is full.
-    fn start_gather(&mut self, point: Point, reserved: usize, payload: bool) -> bool {
-        let blocks = self.segments.blocks;
-        if let Some(open) = self.log.open[point as usize].filter(|&s| !self.leaves(point, s)) {
-            let end = self.segments.table[open as usize].end;
-            if end + u32::from(payload) < blocks {
+    /// Starts a record at a write point: in the open segment, in the other half of its unit if that
+    /// is full, or in a new unit.
+    fn start_gather(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
+        if let Some(open) = self.log.open[point as usize] {
+            let end = self.segments.units[self.segments.unit_of(open) as usize].end;
+            if !self.leaves(point, open) && end + u32::from(payload) < self.segments.blocks {
                 self.gather_at(point, open, end);
                 return true;
             }
+            if let Some(half) = self.other_half(point, open) {
+                self.open_segment(point, half);
+                return true;
+            }
         }
-        if !self.may_open(point, reserved) {
-            return false;
-        }
+        let Some(unit) = self.room.open(&mut self.segments, point, purpose) else { return false };
         self.seal(point);
-        let Some(open) = self.segments.open(point == Point::Dirty) else { return false };
-        self.segments.table[open as usize].dirty_class = point == Point::Dirty;
-        self.log.open[point as usize] = Some(open);
-        self.gather_at(point, open, 0);
+        let segment = self.segments.segments_of(unit).find(|&it| self.segments.healthy(it));
+        let first = self.segments.first_of(unit);
+        self.open_segment(point, if point == Point::Dirty { first } else { segment.unwrap_or(first) });
         true
+    }
+
+    /// The second segment of a unit of clean data, if the first is the open one and has no more room.
+    fn other_half(&self, point: Point, open: SegmentId) -> Option<SegmentId> {
+        let half = self.segments.partner(open).filter(|&half| half > open)?;
+        (point != Point::Dirty && self.segments.healthy(half)).then_some(half)
+    }
+
+    fn open_segment(&mut self, point: Point, segment: SegmentId) {
+        let unit = self.segments.unit_of(segment);
+        self.segments.units[unit as usize].end = 0;
+        self.log.open[point as usize] = Some(segment);
+        self.gather_at(point, segment, 0);
     }
 
     fn gather_at(&mut self, point: Point, segment: SegmentId, offset: u32) {
@@ -153,9 +166,10 @@ impl Engine {
     /// Closes the open segment of a write point.
     pub(crate) fn seal(&mut self, point: Point) {
         if let Some(open) = self.log.open[point as usize].take() {
-            let segment = &mut self.segments.table[open as usize];
-            if segment.usage == Use::Open {
-                segment.usage = Use::Sealed;
+            let unit = self.segments.unit_of(open) as usize;
+            let unit = &mut self.segments.units[unit];
+            if unit.usage == Use::Open {
+                unit.usage = Use::Sealed;
             }
         }
     }
@@ -181,20 +195,18 @@ impl Engine {
         );
         let blocks = 1 + gather.payload;
         gather.buf.set_len(blocks as usize * BLOCK_SIZE);
-        let segment = &mut self.segments.table[gather.segment as usize];
-        segment.end = gather.offset + blocks;
-        segment.inflight += 1;
-        segment.last_seq = seq;
         if point != Point::Dirty {
             self.note_filled(&gather.entries, seq);
         }
-        let working = |&copy: &SegmentId| self.segments.healthy(copy);
-        let mut copies = self.segments.copies(gather.segment).filter(working);
-        let first = copies.next().unwrap_or(gather.segment);
-        let second = copies.next();
-        for copy in second.into_iter().chain([first]) {
-            self.segments.table[copy as usize].inflight += 1;
-        }
+        let mut copies = self.segments.copies(gather.segment);
+        let first = copies.find(|&copy| self.segments.healthy(copy)).unwrap_or(gather.segment);
+        let second = copies.find(|&copy| self.segments.healthy(copy));
+        let writes = 1 + u8::from(second.is_some());
+        let unit = self.segments.unit_of(gather.segment) as usize;
+        let unit = &mut self.segments.units[unit];
+        unit.end = gather.offset + blocks;
+        unit.inflight += u32::from(writes);
+        unit.last_seq = seq;
         if let Some(second) = second {
             let mut copy = self.pool.take(gather.buf.len());
             copy.bytes_mut().copy_from_slice(gather.buf.bytes());
@@ -210,7 +222,7 @@ impl Engine {
             payload_slot: self.segments.slot(gather.segment, gather.offset + 1),
             payload: gather.payload,
             since: self.now,
-            writes: 1 + u8::from(second.is_some()),
+            writes,
             copies: 0,
             waiters: gather.waiters,
             readers: Vec::new(),
@@ -228,7 +240,7 @@ impl Engine {
 
     fn header(&self, point: Point, gather: &Gather) -> RecordHeader {
         let mut header = RecordHeader::new_zeroed();
-        let segment = &self.segments.table[gather.segment as usize];
+        let unit = &self.segments.units[self.segments.unit_of(gather.segment) as usize];
         header.class = point.class() as u8;
         header.pool = U64::new(self.sb.pool());
         header.epoch = U64::new(self.sb.epoch());
@@ -237,12 +249,7 @@ impl Engine {
         header.durable_dseq = U64::new(self.log.durable_dseq);
         header.durable_seq = U64::new(self.log.durable_seq);
         header.segment = U32::new(gather.segment);
-        header.segment_generation = U32::new(segment.generation);
-        header.twin = U32::new(segment.twin);
-        header.twin_generation = U32::new(match segment.twin {
-            SEGMENT_NONE => 0,
-            twin => self.segments.table[twin as usize].generation,
-        });
+        header.segment_generation = U32::new(unit.generation);
         header.offset = U32::new(gather.offset);
         header
     }
@@ -289,12 +296,12 @@ impl Engine {
             let device = self.segments.device_of(segment);
             self.device_failed(device, "a write failed");
         }
-        self.segments.table[segment as usize].inflight -= 1;
+        let unit = self.segments.unit_of(segment) as usize;
+        self.segments.units[unit].inflight -= 1;
         let sent = self.log.sent(seq).expect("under way");
         sent.writes -= 1;
         sent.copies += u8::from(result.is_ok());
         if sent.writes == 0 {
-            self.segments.table[sent.segment as usize].inflight -= 1;
             let took = self.now - sent.since;
             sent.done = true;
             let readers = std::mem::take(&mut sent.readers);
@@ -391,7 +398,8 @@ impl Engine {
                 break;
             }
             self.log.undurable.pop_front();
-            self.segments.table[segment as usize].durable_end = end;
+            let unit = self.segments.unit_of(segment) as usize;
+            self.segments.units[unit].durable_end = end;
         }
         while self.log.cleaned.front().is_some_and(|&(number, _)| number <= dseq) {
             self.log.cleaned.pop_front();
@@ -434,7 +442,7 @@ impl Engine {
         let wanted = most > Some(self.log.dseq);
         let awaited = || {
             wanted
-                || self.segments.undurable_emptied(self.log.dseq).is_some()
+                || self.room.undurable_emptied(&self.segments, self.log.dseq).is_some()
                 || self
                     .intending
                     .iter()
@@ -450,7 +458,7 @@ impl Engine {
                 || wanted
                 || self.state != State::Serving;
         }
-        self.free_for(Point::Dirty) > 0
+        self.room.free() > 0
             || gather.entries.len() >= RECORD_ENTRIES
             || awaited()
             || self.state != State::Serving
@@ -458,7 +466,7 @@ impl Engine {
 
     /// The block in `slot`, if its record is still being gathered.
     pub(crate) fn gathered(&self, slot: Slot) -> Option<&[u8]> {
-        let segment = self.segments.of(slot);
+        let segment = self.segments.segment_of(slot);
         self.log.gather.iter().flatten().find_map(|gather| {
             let first = self.segments.slot(gather.segment, gather.offset) + 1;
             let inside =
@@ -487,8 +495,8 @@ impl Engine {
 
     /// Whether the version in `slot` survives power loss.
     pub(crate) fn is_durable(&self, slot: Slot) -> bool {
-        let segment = &self.segments.table[self.segments.of(slot) as usize];
-        slot % self.segments.blocks < segment.durable_end
+        let unit = &self.segments.units[self.segments.of(slot) as usize];
+        slot % self.segments.blocks < unit.durable_end
     }
 
     pub(crate) fn read_sent(&mut self, run: read::CacheRun) {

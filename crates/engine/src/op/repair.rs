@@ -1,20 +1,18 @@
 //! Repair: recovery gives each record that counts its second copy back.
 //!
-//! A crash may have left only one copy of what was not flushed. Together the copies make a log
-//! without gaps; the failure of either device would leave gaps, so before the first answer both are
-//! whole again.
+//! A crash may have left only one copy of what was not flushed. Before the first answer both are
+//! whole again, as far as they can be read: dirty data is mirrored.
 
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::REPAIRS_MAX;
-use crate::log::Point;
 use crate::op::Op;
 use crate::op::replay::Found;
 use crate::op::survey::bad_payload;
 use crate::segment::SegmentId;
-use forebay_format::record::{self, RecordClass};
-use forebay_format::{BLOCK_SIZE, SEGMENT_NONE};
+use forebay_format::BLOCK_SIZE;
+use forebay_format::record;
 
 /// A record of which one copy is missing.
 #[derive(Debug, Clone, Copy)]
@@ -36,23 +34,19 @@ impl Engine {
 
     fn repair_of(&self, found: &Found) -> Option<Repair> {
         let header = &found.header;
-        let (own, twin) = (header.segment.get(), header.twin.get());
-        let mirrored = header.class == RecordClass::Dirty as u8 && twin != SEGMENT_NONE;
-        if !mirrored || twin as usize >= self.segments.table.len() {
-            return None;
-        }
-        let current = |id: SegmentId, generation: u32| {
-            self.segments.healthy(id) && self.segments.table[id as usize].generation == generation
-        };
-        let both = current(own, header.segment_generation.get())
-            && current(twin, header.twin_generation.get());
+        let own = header.segment.get();
+        let partner = self.segments.partner(own).filter(|_| found.is_dirty_class())?;
+        let unit = &self.segments.units[self.segments.unit_of(own) as usize];
+        let current = unit.generation == header.segment_generation.get();
+        let both = self.segments.healthy(own) && self.segments.healthy(partner);
         let (from, to) = match found.whole {
-            [true, false] => (own, twin),
-            [false, true] => (twin, own),
+            [true, false] => (own, partner),
+            [false, true] => (partner, own),
             _ => return None,
         };
         let blocks = 1 + u32::from(header.payload_blocks.get());
-        both.then_some(Repair { from, to, offset: header.offset.get(), blocks, written: false })
+        let repair = Repair { from, to, offset: header.offset.get(), blocks, written: false };
+        (current && both).then_some(repair)
     }
 
     fn repair_more(&mut self) {
@@ -79,25 +73,12 @@ impl Engine {
             return;
         }
         self.pool.give(buf);
-        match repair.written {
-            true if result.is_err() => self.device_failed(device, "a write failed"),
-            true => {}
-            false => self.repair_missed(repair),
+        if repair.written && result.is_err() {
+            self.device_failed(device, "a write failed");
         }
         if self.opening.is_some() && !self.dead {
             self.open_mut().repairing -= 1;
             self.repair_more();
-        }
-    }
-
-    /// A record stays with one copy. Nothing may follow it in the other, where no start would look
-    /// behind the gap, and no start may need it: checkpoints come first.
-    fn repair_missed(&mut self, repair: Repair) {
-        let Some(opening) = &mut self.opening else { return };
-        opening.unrepaired = true;
-        let open = self.log.open[Point::Dirty as usize];
-        if open.is_some_and(|open| self.segments.copies(open).any(|copy| copy == repair.to)) {
-            self.seal(Point::Dirty);
         }
     }
 }

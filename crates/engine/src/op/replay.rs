@@ -8,7 +8,8 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::index::Located;
-use forebay_format::record::{Entry, EntryKind, REGION_ALL, RecordClass, RecordHeader};
+use crate::segment::UnitId;
+use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
 
 /// A record found in a segment.
@@ -46,27 +47,19 @@ impl Found {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     trust: Trust,
-    /// The greatest generation of each segment that the log calls empty.
-    pub(crate) freed: BTreeMap<u32, u64>,
-    /// Segments whose entries in the checkpoint do not count.
+    /// The greatest generation of each unit that the log calls empty.
+    pub(crate) freed: BTreeMap<UnitId, u64>,
+    /// Units whose entries in the checkpoint do not count.
     pub(crate) gone: Vec<bool>,
 }
 
-/// What recovery decided and the log must be told.
+/// What recovery decided.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     /// Last dirty-class record that counts.
     pub(crate) dseq_end: u64,
-    /// The life of the log that ended there.
-    pub(crate) epoch_before: u64,
     /// Records that count.
     pub(crate) records: u64,
-    /// Marked regions whose clean blocks were dropped.
-    pub(crate) regions_dropped: Vec<(VolumeId, u64)>,
-    /// The last life of the log that said what it made of the one before.
-    pub(crate) epoch_told: u64,
-    /// No clean block of before may be used.
-    pub(crate) distrusted: bool,
 }
 
 impl Engine {
@@ -75,10 +68,10 @@ impl Engine {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let records = merge_copies(std::mem::take(&mut opening.records));
         let from = opening.source.map_or((0, 0), |source| (source.seq, source.dseq));
-        let sb_epoch = self.sb.block.header.epoch.get();
         let heads_max = opening.heads.values().map(|head| head.seq.get()).max().unwrap_or(0);
         opening.seq_max =
             records.iter().map(Found::seq).max().unwrap_or(0).max(heads_max).max(from.0);
+        let newest = self.sb.block.header.checkpoint_epoch.get();
         let (valid, end, behind) = self.valid_dirty(&records, from)?;
         let region_blocks = self.tuning.region_blocks;
         let opening = self.opening.as_mut().expect("recovery is under way");
@@ -91,18 +84,17 @@ impl Engine {
         let clean: Vec<&Found> = records
             .iter()
             .filter(|found| !found.is_dirty_class() && found.seq() > from.0)
+            .filter(|found| found.epoch() == newest)
             .collect();
         let mut all: Vec<&Found> = valid.iter().chain(clean.iter()).copied().collect();
         all.sort_by_key(|found| found.seq());
+        let freed = self.freed_units(&valid);
         let opening = self.opening.as_mut().expect("recovery is under way");
         let trust = Trust::new(&opening.synced, &valid);
-        let freed = freed_segments(&valid);
         opening.summary.dseq_end = end;
-        opening.summary.epoch_before = sb_epoch;
-        opening.summary.epoch_told = epoch_told(&valid, opening.source.map_or(0, |s| s.epoch));
         opening.summary.records = all.len() as u64;
         opening.records = all.into_iter().cloned().collect();
-        let gone = self.segments_gone(&freed);
+        let gone = self.units_gone(&freed);
         self.open_mut().plan = Plan { trust, freed, gone };
         Ok(())
     }
@@ -136,30 +128,24 @@ impl Engine {
     ) -> Result<(Vec<&'a Found>, u64, Vec<&'a Found>), String> {
         let dirty: Vec<&Found> =
             records.iter().filter(|f| f.is_dirty_class() && f.seq() > from.0).collect();
-        // Where each life of the log began: the one before counts only up to there.
-        let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
-        for found in &dirty {
-            let start = found.entries.iter().find(|entry| entry.kind() == EntryKind::EpochStart);
-            if let Some(start) = start {
-                starts.insert(found.epoch(), start.aux.get());
-            }
-        }
+        // The newest life, and where the checkpoint is of the one before, that up to its end.
+        let header = &self.sb.block.header;
+        let (newest, began) = (header.checkpoint_epoch.get(), header.checkpoint_dseq.get());
+        let epoch = self.opening.as_ref().and_then(|opening| opening.source).map_or(0, |it| it.epoch);
+        let counts = |found: &&&Found| match found.epoch() {
+            it if it == newest => epoch == newest || found.dseq() > began,
+            it => it == epoch && found.dseq() <= began,
+        };
         let vouched = records
             .iter()
             .filter(|found| found.bad.is_empty() || found.is_dirty_class())
+            .filter(|found| found.epoch() == newest || found.epoch() == epoch)
             .map(|found| found.header.durable_dseq.get())
             .max()
             .unwrap_or(0);
-        let mut counts: BTreeMap<u64, &Found> = BTreeMap::new();
-        for found in &dirty {
-            let ended = starts.range(found.epoch() + 1..).map(|(_, &end)| end).min();
-            if ended.is_none_or(|end| found.dseq() <= end) {
-                let newer = counts.get(&found.dseq()).is_none_or(|old| old.epoch() < found.epoch());
-                if newer {
-                    counts.insert(found.dseq(), found);
-                }
-            }
-        }
+        let vouched = if epoch == newest { vouched } else { vouched.max(began) };
+        let counts: BTreeMap<u64, &Found> =
+            dirty.iter().filter(counts).map(|found| (found.dseq(), *found)).collect();
         let mut valid = Vec::new();
         let mut next = from.1 + 1;
         for (&dseq, &found) in counts.range(next..) {
@@ -237,15 +223,8 @@ impl Engine {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
                 marks.retain(|&(volume, _), dseq| volume != id.0 || *dseq > block);
             }
-            EntryKind::RegionDrop if block == REGION_ALL => {
-                self.replay_volume_clean(id, base, blocks)
-            }
-            EntryKind::RegionDrop => self.replay_region(id, block),
-            EntryKind::EpochStart
-            | EntryKind::FillCut
-            | EntryKind::SegmentFree
-            | EntryKind::VolumeDrop
-            | EntryKind::Void => {}
+            EntryKind::CleanDrop => self.replay_volume_clean(id, base, blocks),
+            EntryKind::SegmentFree | EntryKind::VolumeDrop | EntryKind::Void => {}
         }
         Ok(())
     }
@@ -260,9 +239,9 @@ impl Engine {
         plan: &Plan,
     ) {
         let id = VolumeId(entry.volume.get());
-        let segment = found.header.segment.get();
+        let unit = self.segments.unit_of(found.header.segment.get());
         let generation = u64::from(found.header.segment_generation.get());
-        if plan.freed.get(&segment).is_some_and(|&last| generation <= last) {
+        if plan.freed.get(&unit).is_some_and(|&last| generation <= last) {
             // It was there, replaced what was before, and is gone.
             return self.replay_remove(id, key);
         }
@@ -311,6 +290,18 @@ impl Engine {
         clean.into_iter().for_each(|key| self.replay_remove(id, key));
     }
 
+    /// The greatest generation of each unit that an entry calls empty.
+    fn freed_units(&self, valid: &[&Found]) -> BTreeMap<UnitId, u64> {
+        let mut freed = BTreeMap::new();
+        for entry in valid.iter().flat_map(|found| &found.entries) {
+            if entry.kind() == EntryKind::SegmentFree {
+                let last = freed.entry(self.segments.unit_of(entry.block.get() as u32)).or_insert(0);
+                *last = (*last).max(entry.aux.get());
+            }
+        }
+        freed
+    }
+
     /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the
     /// index.
     fn settle_volumes(&mut self, trust: &Trust) {
@@ -321,8 +312,6 @@ impl Engine {
                 continue;
             }
             self.replay_region(id, region);
-            let summary = &mut self.opening.as_mut().expect("recovery").summary;
-            summary.regions_dropped.push((id, region));
         }
         for volume in self.volumes.iter_mut().flatten() {
             volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);
@@ -331,63 +320,27 @@ impl Engine {
     }
 }
 
-/// Which clean entries count.
+/// Up to which record the clean entries of each volume count.
 #[derive(Debug, Default)]
 struct Trust {
     synced: BTreeMap<u16, u64>,
-    /// For each volume: entries between these numbers never happened.
-    cuts: BTreeMap<u16, Vec<(u64, u64)>>,
 }
 
 impl Trust {
     fn new(checkpoint: &BTreeMap<u16, u64>, valid: &[&Found]) -> Trust {
-        let mut trust = Trust { synced: checkpoint.clone(), cuts: BTreeMap::new() };
-        for found in valid {
-            for entry in &found.entries {
-                let volume = entry.volume.get();
-                match entry.kind() {
-                    EntryKind::SyncPoint => {
-                        let synced = trust.synced.entry(volume).or_insert(0);
-                        *synced = (*synced).max(entry.aux.get());
-                    }
-                    EntryKind::FillCut => {
-                        let cut = (entry.aux.get(), found.seq());
-                        trust.cuts.entry(volume).or_default().push(cut);
-                    }
-                    _ => {}
-                }
+        let mut trust = Trust { synced: checkpoint.clone() };
+        for entry in valid.iter().flat_map(|found| &found.entries) {
+            if entry.kind() == EntryKind::SyncPoint {
+                let synced = trust.synced.entry(entry.volume.get()).or_insert(0);
+                *synced = (*synced).max(entry.aux.get());
             }
         }
         trust
     }
 
     fn counts(&self, id: VolumeId, seq: u64) -> bool {
-        let cut = self
-            .cuts
-            .get(&id.0)
-            .is_some_and(|cuts| cuts.iter().any(|&(after, before)| after < seq && seq < before));
-        !cut && self.synced.get(&id.0).is_some_and(|&synced| seq <= synced)
+        self.synced.get(&id.0).is_some_and(|&synced| seq <= synced)
     }
-}
-
-/// The newest life of the log whose first record, or a checkpoint of which, is here.
-fn epoch_told(valid: &[&Found], checkpoint: u64) -> u64 {
-    let starts = valid
-        .iter()
-        .filter(|found| found.entries.iter().any(|entry| entry.kind() == EntryKind::EpochStart));
-    starts.map(|found| found.epoch()).max().unwrap_or(0).max(checkpoint)
-}
-
-/// The greatest generation of each segment that an entry calls empty.
-fn freed_segments(valid: &[&Found]) -> BTreeMap<u32, u64> {
-    let mut freed = BTreeMap::new();
-    for entry in valid.iter().flat_map(|found| &found.entries) {
-        if entry.kind() == EntryKind::SegmentFree {
-            let last = freed.entry(entry.block.get() as u32).or_insert(0);
-            *last = (*last).max(entry.aux.get());
-        }
-    }
-    freed
 }
 
 /// Entries with the slot of their payload block (0 for those without) and their number.

@@ -16,8 +16,6 @@ use zerocopy::little_endian::{U16, U64};
 pub(crate) enum Then {
     /// Devices whose superblock was one generation behind have the one of the pool.
     CaughtUp,
-    /// Recovery goes on.
-    Opened,
     /// The checkpoint counts.
     Checkpointed,
     /// The volume is there.
@@ -180,7 +178,6 @@ impl Engine {
         for then in under_way {
             match then {
                 Then::CaughtUp => self.recover_epoch(),
-                Then::Opened => self.recover_opened(),
                 Then::Checkpointed => self.checkpoint_counts(),
                 Then::Added(volume, command) => self.volume_added(volume, command),
                 Then::Removed(volume, command) => self.volume_removed(volume, command),
@@ -204,7 +201,7 @@ impl Engine {
     fn superblock_failed(&mut self, updates: Vec<Then>) {
         for then in updates {
             match then {
-                Then::Opened | Then::CaughtUp => {
+                Then::CaughtUp => {
                     self.open_failed("the superblock could not be written".to_owned());
                 }
                 Then::Added(volume, id) => {

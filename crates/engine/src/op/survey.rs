@@ -10,7 +10,7 @@ use crate::op::fetch::RecoverRead;
 use crate::op::open::Step;
 use crate::op::replay::Found;
 use crate::segment::SegmentId;
-use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
+use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, FormatError, checkpoint, checksum};
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(crate) struct Chain {
 
 impl Engine {
     pub(crate) fn recover_heads(&mut self) {
-        let healthy: Vec<SegmentId> = (0..self.segments.table.len() as u32)
+        let healthy: Vec<SegmentId> = (0..self.segments.count())
             .filter(|&segment| self.segments.healthy(segment))
             .collect();
         let opening = self.open_mut();
@@ -64,20 +64,22 @@ impl Engine {
     fn is_ours(&self, header: &RecordHeader, segment: SegmentId) -> bool {
         header.pool.get() == self.sb.pool()
             && header.epoch.get() <= self.sb.epoch()
-            && (header.segment.get() == segment || header.twin.get() == segment)
+            && (header.segment.get() == segment
+                || (header.class == RecordClass::Dirty as u8
+                    && self.segments.partner(header.segment.get()) == Some(segment)))
     }
 
     /// Goes through the segments that may hold records behind the checkpoint, from header to
     /// header.
     pub(crate) fn recover_segments(&mut self) {
+        let segments = &self.segments;
         let opening = self.opening.as_mut().expect("recovery is under way");
         opening.step = Step::Segments;
         let from = opening.source.map_or(0, |source| source.seq);
-        let wanted = |&(segment, head): &(&SegmentId, &RecordHeader)| {
-            // The table tells of both copies where the first one is listed.
-            let items = [*segment, head.segment.get()];
+        let wanted = |&(&segment, head): &(&SegmentId, &RecordHeader)| {
+            let item = opening.segments.get(&segments.unit_of(segment));
             head.seq.get() > from
-                || items.iter().filter_map(|id| opening.segments.get(id)).any(|item| {
+                || item.is_some_and(|item| {
                     item.last_seq.get() > from || item.flags.get() & checkpoint::SEGMENT_OPEN != 0
                 })
         };
@@ -148,10 +150,7 @@ impl Engine {
             && header.offset.get() == at
             && at + 1 + payload <= self.segments.blocks
             && entries.iter().all(|entry| self.entry_makes_sense(entry));
-        let generation = match header.segment.get() == segment {
-            true => header.segment_generation.get(),
-            false => header.twin_generation.get(),
-        };
+        let generation = header.segment_generation.get();
         let life = Life { generation, epoch: header.epoch.get(), seq: header.seq.get() };
         let goes_on = before.is_none_or(|old| {
             life.generation == old.generation && life.epoch >= old.epoch && life.seq > old.seq
@@ -189,7 +188,9 @@ impl Engine {
         let opening = self.opening.as_ref().expect("recovery is under way");
         let found = &opening.records[number as usize];
         let header = &found.header;
-        let segment = if found.whole[0] { header.segment.get() } else { header.twin.get() };
+        let own = header.segment.get();
+        let partner = self.segments.partner(own).unwrap_or(own);
+        let segment = if found.whole[0] { own } else { partner };
         let slot = self.segments.slot(segment, header.offset.get() + 1);
         (slot, u64::from(header.payload_blocks.get()))
     }
@@ -293,7 +294,7 @@ impl Engine {
 
     fn entry_makes_sense(&self, entry: &Entry) -> bool {
         match entry.kind() {
-            EntryKind::SegmentFree => entry.block.get() < self.segments.table.len() as u64,
+            EntryKind::SegmentFree => entry.block.get() < u64::from(self.segments.count()),
             EntryKind::MarkClean => entry.aux.get() < u64::from(self.segments.slots()),
             EntryKind::Dirty | EntryKind::Clean => entry.mask != 0,
             _ => true,

@@ -8,7 +8,7 @@ use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::op::Stage;
 use crate::volume::Volume;
-use forebay_format::record::{EntryKind, REGION_ALL};
+use forebay_format::record::EntryKind;
 
 /// A sync point being made.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl Engine {
             self.forget_clean_range(base, base + blocks - 1);
             if !self.dead {
                 // One entry, however many blocks it is: nobody made sure of room for more.
-                self.note(EntryKind::RegionDrop, id, REGION_ALL, 0);
+                self.note(EntryKind::CleanDrop, id, 0, 0);
             }
         }
         let dseq = self.log.dseq_gathered();

@@ -8,12 +8,13 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::{CACHE_READ_TRIES, SEGMENTS_RESERVED, STALL_NS_MAX};
+use crate::limits::{CACHE_READ_TRIES, STALL_NS_MAX};
 use crate::log::Point;
 use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
 use crate::overlap::Access;
 use crate::policy::writeback::write_gap_ns;
+use crate::room::Purpose;
 use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -119,7 +120,7 @@ impl Engine {
         if covered == self.valid_mask(req.volume, key) {
             return;
         }
-        let Some(located) = self.index.get(key) else { return };
+        let Some(located) = self.locate(key) else { return };
         let mask = self.mask(located.slot);
         if let Some(block) = self.gathered(located.slot) {
             let mut copy = Buf::zeroed(BLOCK_SIZE);
@@ -132,11 +133,10 @@ impl Engine {
         self.merge_read(name, side, run);
     }
 
-    fn merge_read(&mut self, req: u64, side: usize, mut run: CacheRun) {
+    fn merge_read(&mut self, req: u64, side: usize, run: CacheRun) {
         // A record under way is read from its slot: until it is there the checksum does not match,
         // and the read is tried again (`merge_done`).
-        let (copy, device, offset) = self.pin(run.slot, run.tries);
-        run.pinned = copy;
+        let (device, offset) = self.pin(run.slot, run.tries);
         let buf = self.pool.take(BLOCK_SIZE);
         let op = self.op(Op::Merge { req, side, run });
         self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
@@ -150,7 +150,7 @@ impl Engine {
         result: Result<(), IoError>,
         buf: Buf,
     ) {
-        self.segments.unpin(run.slot, run.pinned);
+        self.segments.unpin(run.slot);
         if result.is_ok() && run.verified(0, buf.bytes()) {
             self.req(req).merge[side] = Some((run.mask, buf));
             return self.part_done(req);
@@ -295,17 +295,16 @@ impl Engine {
         self.volumes.iter().flatten().any(|volume| fails(volume))
     }
 
-    /// Share of the slots that dirty blocks take, 0 to 1. Those that are stuck, and their slots, do
-    /// not count: nobody may wait for them to go home.
+    /// Share of the blocks that could be dirty that are, 0 to 1. Those that are stuck, and their
+    /// places, do not count: nobody may wait for them to go home.
     pub(crate) fn dirty_share(&self) -> f64 {
-        let copies = self.segments.devices.iter().filter(|d| d.healthy).count().clamp(1, 2) as u64;
         let (mut dirty, mut stuck) = (0, 0);
         for volume in self.volumes.iter().flatten() {
-            dirty += volume.dirty.len() * copies;
-            stuck += volume.stuck() * copies;
+            dirty += volume.dirty.len();
+            stuck += volume.stuck();
         }
-        let slots = self.segments.slots() as u64;
-        (dirty - stuck) as f64 / slots.saturating_sub(stuck).max(1) as f64
+        let most = self.segments.dirty_blocks_max();
+        (dirty - stuck) as f64 / most.saturating_sub(stuck).max(1) as f64
     }
 
     /// Appends what is left of a write. Whether all of it found room.
@@ -351,12 +350,12 @@ impl Engine {
             let (part, at) = req.part_of(key, base);
             let buf = std::mem::take(&mut req.buf);
             let block = &buf.bytes()[at..at + part.len()];
-            let slot = self.append(Point::Dirty, key, block, kind, MASK_FULL, SEGMENTS_RESERVED);
+            let slot = self.append(Point::Dirty, key, block, kind, MASK_FULL, Purpose::Client);
             self.req(name).buf = buf;
             return slot;
         }
         let (block, mask) = self.compose(name, key, id);
-        let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, SEGMENTS_RESERVED);
+        let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, Purpose::Client);
         self.pool.give(block);
         slot
     }

@@ -155,9 +155,6 @@ impl Engine {
             true => {}
             false => self.writeback.over_since = None,
         }
-        if self.last_room() {
-            return;
-        }
         let count = self.volumes.len();
         for step in 0..count {
             let at = (self.writeback.turn + step) % count;
@@ -206,7 +203,7 @@ impl Engine {
             draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
             reclaim_starves: self.reclaim.starves,
             over_target_ns: self.writeback.over_since.map_or(0, |since| self.now - since),
-            crowded: self.segments.free_count() * CROWDED_SHARE < self.segments.table.len(),
+            crowded: self.room.free_all() * CROWDED_SHARE < self.segments.units.len(),
             origin_idle_ns: self.now.saturating_sub(volume.origin_used),
             write_idle_ns: self.now.saturating_sub(volume.written_at),
             origin_reads: volume.origin_reads,
@@ -229,7 +226,6 @@ impl Engine {
         let most = most.min(self.tuning.writeback_slice_blocks);
         let situation = self.situation(id);
         let ends = self.writeback.abandoned
-            || self.last_room()
             || !self.behind_writeback.is_empty()
             || !due(&situation, &self.tuning)
             || (!slice.alone && is_short(&situation, &self.tuning));
@@ -296,7 +292,7 @@ impl Engine {
     }
 
     fn generation_of(&self, slot: Slot) -> u32 {
-        self.segments.table[self.segments.of(slot) as usize].generation
+        self.segments.units[self.segments.of(slot) as usize].generation
     }
 
     /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
@@ -343,8 +339,8 @@ impl Engine {
             for n in 1..=items.len() {
                 let next = items.get(n).is_some_and(|item| {
                     item.located.slot == items[n - 1].located.slot + 1
-                        && self.segments.of(item.located.slot)
-                            == self.segments.of(items[from].located.slot)
+                        && self.segments.segment_of(item.located.slot)
+                            == self.segments.segment_of(items[from].located.slot)
                 });
                 if !next {
                     self.home_read(

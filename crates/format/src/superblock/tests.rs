@@ -35,15 +35,14 @@ fn volume(id: u16) -> VolumeEntry {
 fn a_new_pool_reads_back_on_every_device() {
     let made = new_pool(&spec(&[64, 128, 40], None)).unwrap();
     assert_eq!(made.len(), 3);
-    let mut base = 0;
     for (index, superblock) in made.iter().enumerate() {
         let read = Superblock::decode(&bytes_of(superblock)).unwrap();
         assert_eq!(read.header.device_index.get() as usize, index);
-        assert_eq!(read.header.devices[index].segment_base.get(), base);
+        let count = read.header.devices[index].segment_count.get();
+        assert_eq!(count, read.layout().segment_count);
         assert_eq!(read.layout(), superblock.layout());
         assert_eq!(read.header.checkpoint_area, CHECKPOINT_NONE);
         assert!(read.volumes.is_empty());
-        base += read.layout().segment_count;
     }
 }
 
@@ -122,7 +121,6 @@ fn impossible_values_are_named() {
     change("previous_index_blocks", |sb| sb.header.previous_index_blocks = U64::new(1));
     change("segments_offset", |sb| sb.header.segments_offset = U64::new(0));
     change("segments_offset", |sb| sb.header.checkpoint_area_bytes = U64::new(1 << 63));
-    change("segment_base", |sb| sb.header.devices[0].segment_base = U32::new(1));
     change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(7));
     change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(1 << 20));
     change("volume id", |sb| sb.volumes = vec![volume(0)]);
@@ -132,15 +130,50 @@ fn impossible_values_are_named() {
     });
 }
 
+/// Puts the checksum of a changed copy right.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let crc = checksum_without(&bytes, CRC_FIELD);
+    bytes[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn only_this_version_is_read() {
+    let of_version = |version: u32| {
+        let mut bytes = bytes_of(&one(1));
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        Superblock::decode(&sealed(bytes)).map(|_| ())
+    };
+    let what = WHAT;
+    assert_eq!(of_version(0), Err(FormatError::Invalid { what, field: "version" }));
+    assert_eq!(of_version(1), Err(FormatError::TooOld { what, version: 1 }));
+    assert_eq!(of_version(2), Ok(()));
+    assert_eq!(of_version(3), Err(FormatError::TooNewVersion { what, version: 3 }));
+    assert_eq!(of_version(u32::MAX), Err(FormatError::TooNewVersion { what, version: u32::MAX }));
+}
+
+#[test]
+fn a_damaged_copy_of_an_old_version_is_damaged_and_two_old_ones_are_too_old() {
+    let old = || Err(FormatError::TooOld { what: WHAT, version: 1 });
+    let damaged = || Err(FormatError::Damaged { what: WHAT });
+    let mut bytes = bytes_of(&one(1));
+    bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    assert_eq!(Superblock::decode(&bytes).map(|_| ()), damaged());
+    let why = |copies| Superblock::choose(copies).map(|_| ());
+    assert_eq!(why([old(), old()]), old().map(|_: Superblock| ()));
+    let absent = Err(FormatError::NotOurs { what: WHAT });
+    assert_eq!(why([absent, old()]), old().map(|_: Superblock| ()));
+    // A pool that was made anew, of which only one copy is written yet.
+    assert_eq!(why([Ok(one(1)), old()]), Ok(()));
+}
+
 #[test]
 fn unused_volume_slots_are_skipped_wherever_they_are() {
     let mut superblock = one(1);
     superblock.volumes = vec![volume(1), volume(2), volume(3)];
     let mut bytes = bytes_of(&superblock);
     bytes[BLOCK_SIZE + 256 + 2] = 0;
-    bytes[CRC_FIELD..CRC_FIELD + 4].fill(0);
-    let crc = crate::checksum(&bytes);
-    bytes[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&crc.to_le_bytes());
+    let bytes = sealed(bytes);
     let ids: Vec<u16> =
         Superblock::decode(&bytes).unwrap().volumes.iter().map(|volume| volume.id.get()).collect();
     assert_eq!(ids, [1, 3]);

@@ -1,0 +1,184 @@
+//! Room: which units of the log are free, which will be, and who may take them for what.
+//!
+//! The one owner of free space. Whoever wants to write names a [`Purpose`]; the table says what each
+//! purpose must leave. What makes room (moves of dirty blocks, and entries that end things) has the
+//! last of it, clients and fills stop before. `docs/room.md` has the picture, and why something
+//! always moves.
+
+use crate::limits::{ENTRIES_PER_UNIT_SHARE, MOVES_SHARE};
+use crate::log::Point;
+use crate::segment::{Segments, UnitId, Use};
+use std::collections::VecDeque;
+
+/// What room is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Entries that end something, say that something is durable, or free a unit.
+    Note,
+    /// Dirty blocks that reclaim moves.
+    Move,
+    /// Entries that clients cause: intents, and ends of what they write over.
+    Intent,
+    /// Dirty blocks of clients.
+    Client,
+    /// Clean blocks that are kept or admitted.
+    Clean,
+}
+
+/// Free units.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// Units that may hold anything, oldest first.
+    free: VecDeque<UnitId>,
+    /// Units without a partner in a pool of several devices: for clean data only.
+    free_clean: VecDeque<UnitId>,
+    /// Units in `Emptied`.
+    emptied: Vec<UnitId>,
+    /// Units left to entries, and to moves.
+    for_notes: usize,
+    for_moves: usize,
+}
+
+impl Room {
+    /// The room of a pool, nothing free yet.
+    pub fn new(segments: &Segments) -> Room {
+        let units = segments.units.len();
+        let entries = segments.slots() as usize / (ENTRIES_PER_UNIT_SHARE * segments.blocks as usize);
+        Room { for_notes: 1 + entries, for_moves: 1 + units / MOVES_SHARE, ..Room::default() }
+    }
+
+    /// Units that a purpose leaves to others.
+    fn leaves(&self, purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Note => 0,
+            Purpose::Move | Purpose::Intent => self.for_notes,
+            Purpose::Client => self.for_notes + self.for_moves,
+            Purpose::Clean => self.for_notes + self.for_moves + 1,
+        }
+    }
+
+    /// Units that clean data leaves: with fewer, room is short.
+    pub fn leaves_to_clean(&self) -> usize {
+        self.leaves(Purpose::Clean)
+    }
+
+    /// Whether room is so short that what waits for a checkpoint should not have to wait long.
+    pub fn is_short(&self) -> bool {
+        self.free.len() <= self.leaves(Purpose::Clean) + 1
+    }
+
+    /// Units that a purpose could open now.
+    pub fn units_for(&self, purpose: Purpose) -> usize {
+        let all = self.free.len().saturating_sub(self.leaves(purpose));
+        match purpose {
+            Purpose::Clean => all + self.free_clean.len(),
+            _ => all,
+        }
+    }
+
+    /// Whether a purpose may still write to what is left of the unit that is open: that belongs to
+    /// the reserve too.
+    pub fn may_write(&self, purpose: Purpose) -> bool {
+        match purpose {
+            Purpose::Note => true,
+            Purpose::Clean => self.units_for(purpose) > 0 || self.free.len() >= self.leaves(purpose),
+            _ => self.free.len() >= self.leaves(purpose),
+        }
+    }
+
+    /// Units that are free for dirty data.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// All units that are free.
+    pub fn free_all(&self) -> usize {
+        self.free.len() + self.free_clean.len()
+    }
+
+    /// Units that will be free when what is under way has ended.
+    pub fn coming(&self) -> usize {
+        self.emptied.len()
+    }
+
+    /// Units that are empty, and not free yet.
+    pub fn emptied(&self) -> &[UnitId] {
+        &self.emptied
+    }
+
+    /// Opens a free unit for a write point, if its purpose may take one. One whose segments all work
+    /// before one that has lost its mirror.
+    pub fn open(&mut self, segments: &mut Segments, point: Point, purpose: Purpose) -> Option<UnitId> {
+        let dirty_class = point == Point::Dirty;
+        let list = match !dirty_class && !self.free_clean.is_empty() {
+            true => &mut self.free_clean,
+            false if self.free.len() > self.leaves(purpose) => &mut self.free,
+            false => return None,
+        };
+        let at = match segments.degraded() {
+            true => list.iter().position(|&unit| segments.whole(unit)).unwrap_or(0),
+            false => 0,
+        };
+        let unit = list.remove(at)?;
+        segments.begin(unit, dirty_class);
+        Some(unit)
+    }
+
+    /// Whether there is a free unit whose segments all work.
+    pub fn has_whole(&self, segments: &Segments, purpose: Purpose) -> bool {
+        self.units_for(purpose) > 0 && self.free.iter().any(|&unit| segments.whole(unit))
+    }
+
+    /// Marks a unit as empty: it becomes free when `after_dseq` is durable and nobody needs it.
+    pub fn empty(&mut self, segments: &mut Segments, unit: UnitId, after_dseq: u64) {
+        let it = &mut segments.units[unit as usize];
+        assert_eq!(it.live, 0, "I2");
+        it.usage = Use::Emptied { after_dseq };
+        self.emptied.push(unit);
+    }
+
+    /// Takes an empty unit into use again: the log goes on in it.
+    pub fn reopen(&mut self, segments: &mut Segments, unit: UnitId) {
+        self.emptied.retain(|&emptied| emptied != unit);
+        segments.units[unit as usize].usage = Use::Open;
+    }
+
+    /// A record that emptied units wait for and that is not durable, if there is one.
+    pub fn undurable_emptied(&self, segments: &Segments, durable_dseq: u64) -> Option<u64> {
+        let after = |unit: &UnitId| match segments.units[*unit as usize].usage {
+            Use::Emptied { after_dseq } => after_dseq,
+            _ => 0,
+        };
+        self.emptied.iter().map(after).filter(|&dseq| dseq > durable_dseq).min()
+    }
+
+    /// Frees the emptied units that nobody needs any more. I3: what says that a unit is empty is
+    /// durable, no roll-forward needs its records, no read is under way. Returns how many became free.
+    pub fn release(&mut self, segments: &mut Segments, durable_dseq: u64, forgotten_seq: u64) -> usize {
+        let before = self.emptied.len();
+        self.emptied.retain(|&unit| {
+            let it = &segments.units[unit as usize];
+            let Use::Emptied { after_dseq } = it.usage else { panic!("listed as emptied") };
+            let needed = it.dirty_class && it.last_seq > forgotten_seq;
+            let busy = it.pins > 0 || it.inflight > 0;
+            if after_dseq > durable_dseq || needed || busy {
+                return true;
+            }
+            segments.units[unit as usize].usage = Use::Free;
+            match (segments.usable(unit), segments.may_hold_dirty(unit)) {
+                (false, _) => {}
+                (true, true) => self.free.push_back(unit),
+                (true, false) => self.free_clean.push_back(unit),
+            }
+            false
+        });
+        before - self.emptied.len()
+    }
+
+    /// A device failed: what is on it only cannot be opened any more.
+    pub fn device_failed(&mut self, segments: &Segments) {
+        for list in [&mut self.free, &mut self.free_clean] {
+            list.retain(|&unit| segments.usable(unit));
+        }
+    }
+}
