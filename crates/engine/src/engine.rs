@@ -10,6 +10,7 @@ use crate::op::load::index_shape;
 use crate::op::{Op, Req};
 use crate::op::{checkpoint, flush, open, reclaim, superblock, writeback};
 use crate::overlap::Overlap;
+use crate::pressure::Pressure;
 use crate::policy::admission::Admission;
 use crate::ram::Ram;
 use crate::room::Room;
@@ -88,6 +89,9 @@ pub struct Engine {
     /// Cache writes that wait for room, in order.
     pub(crate) stalled: VecDeque<u64>,
     pub(crate) throttle_until: Time,
+    /// Writes that may still go on before the next pause, and blocks that they took.
+    pub(crate) wave: (usize, u64),
+    pub(crate) pressure: Pressure,
     /// Requests that wait for a durable position: FLUSH and FUA.
     pub(crate) flushing: Vec<u64>,
     /// Origin writes that wait for their intents or for the log.
@@ -158,6 +162,8 @@ impl Engine {
             pool: BufPool::new(BUFFERS_HELD_MAX),
             stalled: VecDeque::new(),
             throttle_until: 0,
+            wave: (0, 0),
+            pressure: Pressure::default(),
             flushing: Vec::new(),
             intending: Vec::new(),
             behind_writeback: Vec::new(),

@@ -18,6 +18,7 @@ mod mutant;
 mod op;
 mod overlap;
 mod policy;
+mod pressure;
 mod quarantine;
 mod ram;
 mod room;

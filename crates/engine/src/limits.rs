@@ -49,6 +49,14 @@ pub const SETTLE_STEPS: u64 = 8192;
 pub const LOST_SEGMENTS_SHARE: u32 = 4;
 /// Why it has failed then.
 pub const LOST_SEGMENTS: &str = "too much of it cannot be read";
+/// Writes that wait because room is short and go on together: they share a record.
+pub const WAVE_WRITES_MAX: usize = 32;
+/// Longest pause between two waves.
+pub const WAVE_NS_MAX: u64 = 100_000_000;
+/// Time that a block of room is taken to need before any has come back.
+pub const ROOM_BLOCK_NS: u64 = 100_000;
+/// Time over which it is measured how fast room comes back.
+pub const ROOM_WINDOW_NS: u64 = 100_000_000;
 /// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no
 /// more.
 pub const STALL_NS_MAX: u64 = 10_000_000_000;
@@ -57,7 +65,9 @@ pub const STALL_NS_MAX: u64 = 10_000_000_000;
 pub const ROOM_NS_MAX: u64 = 2 * STALL_NS_MAX;
 /// Segments that reclaim works on at once.
 pub const VICTIMS_MAX: usize = 4;
-/// Blocks of a victim that are read and moved at once.
+/// Blocks of a victim that one read asks for: a record fits.
+pub const RECLAIM_READ_BLOCKS: u32 = 256;
+/// Blocks of a victim that are read one by one at once.
 pub const MOVES_IN_FLIGHT_MAX: usize = 32;
 /// Checkpoint chunks under way at once.
 pub const CHECKPOINT_WRITES_MAX: usize = 4;
@@ -73,15 +83,15 @@ pub const REPAIRS_MAX: usize = 32;
 pub const CROWDED_SHARE: usize = 2;
 /// Dirty blocks that join a writeback slice at once.
 pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
-/// Dirty blocks of a writeback slice that keeps clients' reads waiting.
-pub const WRITEBACK_ALONE_BLOCKS: usize = 512;
+/// Dirty blocks of a writeback slice that somebody waits for, at least.
+pub const WRITEBACK_SLICE_MIN: usize = 64;
+/// How long such a slice should take, its FLUSH among it.
+pub const WRITEBACK_SLICE_NS: u64 = 120_000_000;
 /// Reads of an origin from which on they wait for such a slice. Fewer go on beside it: they have
 /// not been waiting for one another.
 pub const HOLD_READS_MIN: u32 = 8;
 /// Longest time that reads of an origin wait for a writeback slice.
 pub const HOLD_NS_MAX: u64 = 2_000_000_000;
-/// Dirty blocks of a writeback slice whose end is waited for.
-pub const WRITEBACK_WANTED_BLOCKS: usize = 1024;
 /// Blocks of one write home.
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
 /// Time after which what could not be written home is tried again; it doubles each time.
@@ -99,4 +109,5 @@ pub const BUFFERS_HELD_MAX: usize = 64 << 20;
 
 const _: () = assert!(PAYLOAD_BLOCKS_MAX <= RECORD_ENTRIES);
 const _: () = assert!(ENTRIES_PER_UNIT_SHARE <= RECORD_ENTRIES);
+const _: () = assert!(RECLAIM_READ_BLOCKS as usize > PAYLOAD_BLOCKS_MAX);
 const _: () = assert!(WRITEBACK_RUN_BLOCKS as u64 <= REQUEST_BLOCKS_MAX);

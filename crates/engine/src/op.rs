@@ -30,7 +30,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located};
 use crate::overlap::Access;
-use crate::segment::SegmentId;
+use crate::segment::{SegmentId, UnitId};
 use forebay_format::BLOCK_SIZE;
 
 /// What a request waits for.
@@ -208,6 +208,17 @@ pub enum Op {
         /// The request.
         req: u64,
     },
+    /// Records of a victim are being read.
+    Victim {
+        /// The victim.
+        unit: UnitId,
+        /// The segment of it, and the block in that.
+        segment: SegmentId,
+        /// The block in the segment.
+        at: u32,
+        /// Tries that failed.
+        tries: u8,
+    },
     /// A victim's block is being read.
     Move {
         /// The block.
@@ -374,6 +385,9 @@ impl Engine {
             Op::Merge { req, side, run } => self.merge_done(req, side, run, result, buf),
             Op::OriginWrite { req } => self.origin_write_done(req, result, buf),
             Op::Zero { req } => self.zero_done(req, result),
+            Op::Victim { unit, segment, at, tries } => {
+                self.victim_read_done(unit, segment, at, tries, result, buf)
+            }
             Op::Move { key, located, tries } => self.move_done(key, located, tries, result, buf),
             Op::HomeRead { run, key, tries } => self.home_read_done(run, key, tries, result, buf),
             Op::HomeWrite { run } => self.home_write_done(run, result, buf),

@@ -8,7 +8,10 @@
 use crate::limits::{ENTRIES_PER_UNIT_SHARE, MOVES_SHARE};
 use crate::log::Point;
 use crate::segment::{Segments, UnitId, Use};
+use forebay_format::record::PAYLOAD_BLOCKS_MAX;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// What room is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,31 @@ pub enum Purpose {
     Clean,
 }
 
+/// Blocks promised to somebody who will need them later; given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Reservation {
+    left: u32,
+    promised: Arc<AtomicU32>,
+}
+
+impl Reservation {
+    /// A block was written.
+    pub fn use_one(&mut self) {
+        // What became dirty since it was made was not promised.
+        if self.left > 0 {
+            self.left -= 1;
+            self.promised.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.promised.fetch_sub(self.left, Relaxed);
+    }
+}
+
 /// Free units.
 #[derive(Debug, Default)]
 pub struct Room {
@@ -37,6 +65,8 @@ pub struct Room {
     /// Units left to entries, and to moves.
     for_notes: usize,
     for_moves: usize,
+    /// Blocks promised to moves.
+    promised: Arc<AtomicU32>,
 }
 
 impl Room {
@@ -62,6 +92,16 @@ impl Room {
         self.leaves(Purpose::Clean)
     }
 
+    /// Units that clients leave.
+    pub fn leaves_to_clients(&self) -> usize {
+        self.leaves(Purpose::Client)
+    }
+
+    /// Blocks that a writer may count on.
+    pub fn for_clients(&self, blocks: u32) -> u64 {
+        self.units_for(Purpose::Client) as u64 * u64::from(blocks)
+    }
+
     /// Whether room is so short that what waits for a checkpoint should not have to wait long.
     pub fn is_short(&self) -> bool {
         self.free.len() <= self.leaves(Purpose::Clean) + 1
@@ -84,6 +124,20 @@ impl Room {
             Purpose::Clean => self.units_for(purpose) > 0 || self.free.len() >= self.leaves(purpose),
             _ => self.free.len() >= self.leaves(purpose),
         }
+    }
+
+    /// Promises room for so many dirty blocks to be moved.
+    pub fn reserve(&self, blocks: u32) -> Reservation {
+        self.promised.fetch_add(blocks, Relaxed);
+        Reservation { left: blocks, promised: self.promised.clone() }
+    }
+
+    /// Blocks that moves could append, beside those that are promised; `left` are in the open unit.
+    pub fn for_moves(&self, blocks: u32, left: u32) -> u32 {
+        let records = (blocks - 1).div_ceil(PAYLOAD_BLOCKS_MAX as u32).max(1);
+        let units = self.units_for(Purpose::Move) as u32 * (blocks - records);
+        let all = if self.may_write(Purpose::Move) { left + units } else { 0 };
+        all.saturating_sub(self.promised.load(Relaxed))
     }
 
     /// Units that are free for dirty data.

@@ -11,7 +11,7 @@ use crate::op::writeback::Slice;
 impl Engine {
     /// Whether somebody waits for the room that clean blocks give.
     pub(super) fn room_is_wanted(&self) -> bool {
-        self.reclaim.starves || !self.stalled.is_empty()
+        self.reclaim.starves || !self.stalled.is_empty() || self.room.is_short()
     }
 
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.

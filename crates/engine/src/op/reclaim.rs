@@ -1,5 +1,9 @@
-//! Reclaim: empties segments for reuse. What is kept is moved first; only then does an entry say
-//! that the segment is empty, and only when that is durable is the segment used again (I3).
+//! Reclaim: empties units for reuse. What is kept is moved first; only then does an entry say that
+//! the unit is empty, and only when that is durable is the unit used again (I3).
+//!
+//! What a victim holds is read from its own records: their headers name the blocks, and where many
+//! are to be moved the same read brings them. Only where a header cannot be read the index is
+//! searched, in slices.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -10,31 +14,49 @@ use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::policy::eviction::{Bounds, Candidate, Choice, choose};
-use crate::room::Purpose;
-use crate::segment::{Unit, UnitId, Use};
-use forebay_format::record::EntryKind;
+use crate::room::{Purpose, Reservation};
+use crate::segment::{SegmentId, Unit, UnitId, Use};
+use forebay_format::record::{self, Entry, EntryKind};
 use forebay_format::{BLOCK_SIZE, checksum};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
 struct Victim {
-    segment: UnitId,
+    unit: UnitId,
     choice: Choice,
+    /// Segments whose records were not read yet, the one being read first, and where that goes on.
+    segments: VecDeque<SegmentId>,
+    at: u32,
+    /// A read is under way.
+    reading: bool,
+    /// Room for the dirty blocks that it holds.
+    room: Reservation,
+    /// Blocks of it that are read one by one to be moved.
+    moves: usize,
+    /// Blocks that go with it: they may be read until the log says that it is empty, so that no word
+    /// is missing on what becomes of them before.
+    drops: Vec<(Key, Located)>,
+    /// Some of its dirty blocks cannot be read.
+    lost: bool,
+}
+
+impl Victim {
+    fn is_read(&self) -> bool {
+        !self.reading && self.segments.is_empty() && self.moves == 0
+    }
 }
 
 /// The reclaim of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
     victims: Vec<Victim>,
-    /// Next bucket of the index to look at.
+    /// Next bucket of the index to look at, for victims with blocks that no header names.
     scan: Option<usize>,
-    /// Blocks of the victims found by the scan.
-    found: Vec<(Key, Located)>,
-    /// Blocks to move.
+    /// Blocks to move that are read one by one.
     moves: VecDeque<(Key, Located)>,
     moving: usize,
-    /// Dirty blocks that cannot be read.
-    lost: Vec<UnitId>,
+    /// Reads of victims that have ended, and blocks moved.
+    steps: u64,
     /// Nothing can be emptied because of dirty blocks.
     pub(crate) starves: bool,
     /// Blocks read lately that clients had read into the cache, and that they had written.
@@ -42,22 +64,24 @@ pub(crate) struct Reclaim {
 }
 
 impl Reclaim {
-    /// Blocks were read from a segment.
+    /// Blocks were read from a unit.
     pub(crate) fn read(&mut self, written: bool, blocks: u64) {
         self.hits[usize::from(written)] += blocks;
     }
 
     /// Blocks are on their way to a record.
     pub(crate) fn is_moving(&self) -> bool {
-        self.moving > 0
+        self.moving > 0 || self.victims.iter().any(|victim| victim.reading)
     }
 
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> [u64; 2] {
         let scan = self.scan.map_or(0, |at| at as u64 + 1);
+        let reading = self.victims.iter().filter(|victim| victim.reading).count();
         [
-            self.victims.len() as u64 + (scan << 16),
-            (self.moves.len() + (self.moving << 32)) as u64 + u64::from(self.starves) * 7,
+            self.victims.len() as u64 + ((reading as u64) << 8) + (scan << 16),
+            (self.moves.len() + (self.moving << 32)) as u64 + self.steps.rotate_right(16)
+                + u64::from(self.starves) * 7,
         ]
     }
 }
@@ -79,8 +103,10 @@ impl Engine {
                 (_, true) => (self.log.durable_dseq, u64::MAX),
                 _ => (self.log.durable_dseq, self.forgotten_seq()),
             };
-        if self.room.release(&mut self.segments, durable, forgotten) > 0 {
+        let freed = self.room.release(&mut self.segments, durable, forgotten);
+        if freed > 0 {
             self.reclaim.starves = false;
+            self.pressure.gained(self.now, freed as u64 * u64::from(self.segments.blocks));
         }
         if let Some(dseq) = self.room.undurable_emptied(&self.segments, self.log.durable_dseq)
             && self.room.free() < self.free_wanted()
@@ -90,6 +116,7 @@ impl Engine {
         if self.reclaim.victims.is_empty() {
             self.victims_choose();
         }
+        self.victims_read();
         self.victims_scan();
         self.victims_move();
         self.victims_empty();
@@ -110,45 +137,67 @@ impl Engine {
                 self.seal(point);
             }
         }
-        // Dirty blocks had better go home than be moved; but where an origin fails, moving must
-        // help.
+        // Dirty blocks had better go home than be moved; but where room is short, moving must help, and
+        // more so where an origin fails. What frees little for what it moves would go round in circles.
         let blocks = self.segments.blocks;
-        let dirty_max = match (critical, self.reclaim.starves && self.origins_fail()) {
+        let most = match (critical, self.reclaim.starves && self.origins_fail()) {
             (_, true) => blocks / 4 * 3,
-            (true, false) => blocks / 4,
+            (true, false) => blocks / 2,
             (false, false) => blocks / 8,
         };
-        // Moving costs room before it gives any, and packing gives little of it.
-        let mut room = self.room_for_moves();
         let written_first = self.written_first();
         for _ in 0..VICTIMS_MAX {
+            // Moving costs room before it gives any.
+            let room = self.room_for_moves();
             let bounds = Bounds {
-                dirty_max: dirty_max.min(room),
+                dirty_max: room.min(most),
                 moves_max: if critical { 0 } else { room },
                 written_first,
+                cheapest: critical,
             };
-            let choice = choose(self.candidates(), bounds);
-            let Some((segment, choice)) = choice else { break };
-            let live = self.segments.units[segment as usize].live > 0;
+            let Some((unit, choice)) = choose(self.candidates(), bounds) else { break };
+            let live = self.segments.units[unit as usize].live > 0;
             if live && self.victims_are_dead() {
-                break; // The dead ones on their own: nothing in the index needs to be looked for.
+                break; // The dead ones on their own: nothing has to be read.
             }
-            let victim = &mut self.segments.units[segment as usize];
+            let victim = &mut self.segments.units[unit as usize];
             // What clients read has to go: from now on not everything is worth a place.
             self.admission.full_once |= live && choice == Choice::Evict && !victim.dirty_class;
-            room -= victim.dirty;
             victim.usage = Use::Victim;
-            self.reclaim.victims.push(Victim { segment, choice });
+            let room = self.room.reserve(victim.dirty);
+            let segments = match live {
+                true => self.segments.segments_of(unit).collect(),
+                false => VecDeque::new(),
+            };
+            self.victim_begin(unit, choice, segments, room);
         }
         self.reclaim.starves = self.reclaim.victims.is_empty();
-        if !self.reclaim.victims.is_empty() && !self.victims_are_dead() {
-            self.reclaim.scan = Some(0);
-            self.index.track_moves(true);
-        }
     }
 
-    /// Blocks that moves of dirty blocks could append now. Half of the last segment is left to the
-    /// engine's own entries.
+    fn victim_begin(
+        &mut self,
+        unit: UnitId,
+        choice: Choice,
+        mut segments: VecDeque<SegmentId>,
+        room: Reservation,
+    ) {
+        if self.segments.units[unit as usize].dirty_class {
+            segments.truncate(1);
+        }
+        self.reclaim.victims.push(Victim {
+            unit,
+            choice,
+            segments,
+            at: 0,
+            reading: false,
+            room,
+            moves: 0,
+            drops: Vec::new(),
+            lost: false,
+        });
+    }
+
+    /// Blocks that moves of dirty blocks could append now, beside those that are promised.
     fn room_for_moves(&self) -> u32 {
         let blocks = self.segments.blocks;
         let open = self.log.open[Point::Dirty as usize];
@@ -158,11 +207,7 @@ impl Engine {
                 self.segments.units[self.segments.unit_of(segment) as usize].end + 1
             }),
         };
-        let left = blocks.saturating_sub(end);
-        match self.room.may_write(Purpose::Move) {
-            true => left + self.room.units_for(Purpose::Move) as u32 * (blocks - 1),
-            false => 0,
-        }
+        self.room.for_moves(blocks, blocks.saturating_sub(end))
     }
 
     /// Units that held dirty blocks which nobody could read come back when these are gone. A device
@@ -191,7 +236,7 @@ impl Engine {
     fn victims_are_dead(&self) -> bool {
         let mut victims = self.reclaim.victims.iter();
         !self.reclaim.victims.is_empty()
-            && victims.all(|victim| self.segments.units[victim.segment as usize].live == 0)
+            && victims.all(|victim| self.segments.units[victim.unit as usize].live == 0)
     }
 
     pub(crate) fn reclaim_scanning(&self) -> bool {
@@ -200,11 +245,9 @@ impl Engine {
 
     /// Entries that moved in the index while another scan was looking.
     pub(crate) fn reclaim_saw(&mut self, moved: &[(Key, Located)]) {
-        let segments = &self.segments;
-        let victims = moved.iter().filter(|(_, located)| {
-            segments.units[segments.of(located.slot) as usize].usage == Use::Victim
-        });
-        self.reclaim.found.extend(victims);
+        for &(key, located) in moved {
+            self.found_by_scan(key, located);
+        }
     }
 
     /// Whether a block that clients wrote is read no more often, lately, than one that they read.
@@ -234,63 +277,223 @@ impl Engine {
         })
     }
 
-    /// Looks for the victims' blocks in a slice of the index.
+    /// Reads on in the victims' records: all of them where blocks were written one by one, only the
+    /// headers where clients' reads filled it.
+    fn victims_read(&mut self) {
+        for n in 0..self.reclaim.victims.len() {
+            let victim = &mut self.reclaim.victims[n];
+            let Some(&segment) = victim.segments.front() else { continue };
+            if victim.reading {
+                continue;
+            }
+            victim.reading = true;
+            let (unit, at) = (victim.unit, victim.at);
+            self.victim_read(unit, segment, at, 0);
+        }
+    }
+
+    fn victim_read(&mut self, unit: UnitId, segment: SegmentId, at: u32, tries: u8) {
+        let bulk = self.segments.units[unit as usize].dirty_class;
+        let most = if bulk { RECLAIM_READ_BLOCKS } else { 1 };
+        let blocks = most.min(self.segments.blocks - at);
+        let (device, offset) = self.place_of(self.segments.slot(segment, at), tries);
+        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        let op = self.op(Op::Victim { unit, segment, at, tries });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn victim_read_done(
+        &mut self,
+        unit: UnitId,
+        segment: SegmentId,
+        at: u32,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        let reads = |victim: &&mut Victim| {
+            let here = victim.segments.front() == Some(&segment) && victim.at == at;
+            victim.unit == unit && victim.reading && here
+        };
+        if self.reclaim.victims.iter_mut().find(reads).is_none() {
+            return self.pool.give(buf); // It was given up.
+        }
+        if result.is_err() && tries + 1 < CACHE_READ_TRIES {
+            self.pool.give(buf);
+            return self.victim_read(unit, segment, at, tries + 1);
+        }
+        self.reclaim.steps += 1;
+        let next = match result {
+            Ok(()) => self.victim_records(unit, segment, at, &buf),
+            Err(_) => None,
+        };
+        self.pool.give(buf);
+        let blocks = self.segments.blocks;
+        let Some(victim) = self.victim(unit) else { return };
+        victim.reading = false;
+        match next.filter(|&next| next < blocks) {
+            Some(next) => victim.at = next,
+            None => {
+                victim.segments.pop_front();
+                victim.at = 0;
+            }
+        }
+    }
+
+    /// Goes through the records in a piece of a victim. Where the next piece begins; `None`: there is
+    /// no record, and behind it no more of this life of the unit.
+    fn victim_records(
+        &mut self,
+        unit: UnitId,
+        segment: SegmentId,
+        from: u32,
+        buf: &Buf,
+    ) -> Option<u32> {
+        let generation = self.segments.units[unit as usize].generation;
+        let bulk = self.segments.units[unit as usize].dirty_class;
+        let piece: Vec<&[u8]> = buf.bytes().chunks_exact(BLOCK_SIZE).collect();
+        let mut n = 0;
+        while n < piece.len() {
+            let (header, entries) = record::decode(piece[n]).ok()?;
+            let ours = header.pool.get() == self.sb.pool()
+                && header.segment.get() == segment
+                && header.segment_generation.get() == generation
+                && header.offset.get() == from + n as u32;
+            if !ours {
+                return None;
+            }
+            let next = n + 1 + usize::from(header.payload_blocks.get());
+            if bulk && next > piece.len() {
+                break; // The rest of it comes with the next piece.
+            }
+            let payload = if bulk { &piece[n + 1..next] } else { &[] };
+            self.victim_entries(unit, self.segments.slot(segment, from + n as u32 + 1), &entries, payload);
+            n = next;
+        }
+        Some(from + n as u32)
+    }
+
+    /// Decides for each block of a record. `payload` holds the blocks, if they were read.
+    fn victim_entries(&mut self, unit: UnitId, first: Slot, entries: &[Entry], payload: &[&[u8]]) {
+        self.work.did(entries.len());
+        let with_payload = entries.iter().filter(|entry| entry.kind().has_payload());
+        for (n, entry) in with_payload.enumerate() {
+            let slot = first + n as u32;
+            let volume = self.volume(VolumeId(entry.volume.get()));
+            let key = volume.filter(|v| entry.block.get() < v.blocks()).map(|v| v.base + entry.block.get());
+            let Some((key, located)) = key.and_then(|key| Some((key, self.index.get(key)?))) else {
+                continue;
+            };
+            if located.slot != slot {
+                continue;
+            }
+            match payload.get(n).filter(|block| checksum(block) == located.crc) {
+                Some(block) if self.keeps(unit, slot) => self.move_block(unit, key, located, block),
+                _ => self.keep_or_drop(unit, key, located),
+            }
+        }
+    }
+
+    fn victim(&mut self, unit: UnitId) -> Option<&mut Victim> {
+        self.reclaim.victims.iter_mut().find(|victim| victim.unit == unit)
+    }
+
+    /// Whether a live block of a victim is worth moving.
+    fn keeps(&mut self, unit: UnitId, slot: Slot) -> bool {
+        if self.dirty.get(slot as usize) {
+            return !self.is(Mutant::ReclaimDropsDirty);
+        }
+        let referenced = self.referenced.get(slot as usize);
+        let clean = self.victim(unit).is_some_and(|victim| victim.choice == Choice::Clean);
+        (clean || referenced) && self.room.units_for(Purpose::Clean) > 0
+    }
+
+    /// A block of a victim that is not at hand: it is read to be moved, or goes with the victim.
+    fn keep_or_drop(&mut self, unit: UnitId, key: Key, located: Located) {
+        let keeps = self.keeps(unit, located.slot);
+        let Some(victim) = self.victim(unit) else { return };
+        if keeps {
+            victim.moves += 1;
+            self.reclaim.moves.push_back((key, located));
+        } else {
+            victim.drops.push((key, located));
+        }
+    }
+
+    /// Appends a block of a victim anew.
+    fn move_block(&mut self, unit: UnitId, key: Key, located: Located, block: &[u8]) {
+        self.work.did(1);
+        let dirty = self.dirty.get(located.slot as usize);
+        let mask = self.mask(located.slot);
+        let (point, kind, purpose) = match dirty {
+            true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
+            false => (Point::Reinsert, EntryKind::Clean, Purpose::Clean),
+        };
+        let room = self.append(point, key, block, kind, mask, purpose);
+        match (room.is_some(), dirty) {
+            (true, true) => {
+                self.pressure.spent(1);
+                if let Some(victim) = self.victim(unit) {
+                    victim.room.use_one();
+                }
+            }
+            (true, false) => {}
+            (false, true) => self.victims_give_up(),
+            (false, false) => {
+                if let Some(victim) = self.victim(unit) {
+                    victim.drops.push((key, located));
+                }
+            }
+        }
+    }
+
+    /// Looks in a slice of the index for blocks of victims that no header named.
     fn victims_scan(&mut self) {
         let Some(from) = self.reclaim.scan else { return };
         let to = from + self.tuning.scan_buckets;
-        let mut found = std::mem::take(&mut self.reclaim.found);
+        let mut found = Vec::new();
         let segments = &self.segments;
-        let of_victim =
-            |slot: Slot| segments.units[segments.of(slot) as usize].usage == Use::Victim;
+        let of_victim = |slot: Slot| segments.units[segments.of(slot) as usize].usage == Use::Victim;
         self.work.did(to.min(self.index.bucket_count()) - from);
         self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         let moved = self.index.take_moved();
-        found.extend(moved.iter().filter(|(_, located)| of_victim(located.slot)));
         if self.checkpoint.scanning() {
             self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
         }
-        self.reclaim.found = found;
-        if to < self.index.bucket_count() {
-            self.reclaim.scan = Some(to);
-            return;
+        for (key, located) in found.into_iter().chain(moved) {
+            self.found_by_scan(key, located);
         }
-        self.reclaim.scan = None;
-        self.index.track_moves(self.checkpoint.scanning());
-        self.keep_or_drop();
+        self.reclaim.scan = (to < self.index.bucket_count()).then_some(to);
+        if self.reclaim.scan.is_none() {
+            self.index.track_moves(self.checkpoint.scanning());
+        }
     }
 
-    /// Decides for each block of the victims. Those to drop stay in `found` until the segment is
-    /// empty.
-    fn keep_or_drop(&mut self) {
-        self.work.did(self.reclaim.found.len());
-        self.reclaim.found.sort_unstable_by_key(|&(_, located)| located.slot);
-        self.reclaim.found.dedup();
-        for at in 0..self.reclaim.found.len() {
-            let (key, located) = self.reclaim.found[at];
-            if self.index.get(key) != Some(located) {
-                continue;
-            }
-            let segment = self.segments.of(located.slot);
-            let choice =
-                self.reclaim.victims.iter().find(|v| v.segment == segment).map(|v| v.choice);
-            let dirty = self.dirty.get(located.slot as usize);
-            let hot = choice == Some(Choice::Clean) || self.referenced.get(located.slot as usize);
-            let drop_dirty = self.is(Mutant::ReclaimDropsDirty);
-            if (dirty && !drop_dirty) || (hot && self.room.units_for(Purpose::Clean) > 0)
-            {
-                self.reclaim.moves.push_back((key, located));
-            }
+    fn found_by_scan(&mut self, key: Key, located: Located) {
+        let unit = self.segments.of(located.slot);
+        let victim = self.segments.units[unit as usize].usage == Use::Victim;
+        if !victim || self.index.get(key) != Some(located) {
+            return;
         }
+        self.keep_or_drop(unit, key, located);
     }
 
     fn victims_move(&mut self) {
         while self.reclaim.moving < MOVES_IN_FLIGHT_MAX {
             let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
-            if self.index.get(key) != Some(located) {
-                continue;
-            }
             self.reclaim.moving += 1;
-            self.move_read(key, located, 0);
+            match self.index.get(key) == Some(located) {
+                true => self.move_read(key, located, 0),
+                false => self.move_over(located),
+            }
+        }
+    }
+
+    fn move_over(&mut self, located: Located) {
+        self.reclaim.moving -= 1;
+        let unit = self.segments.of(located.slot);
+        if let Some(victim) = self.victim(unit) {
+            victim.moves = victim.moves.saturating_sub(1);
         }
     }
 
@@ -310,98 +513,96 @@ impl Engine {
         result: Result<(), IoError>,
         buf: Buf,
     ) {
+        self.reclaim.steps += 1;
         if self.index.get(key) != Some(located) {
-            self.reclaim.moving -= 1;
+            self.move_over(located);
             return self.pool.give(buf);
         }
-        let dirty = self.dirty.get(located.slot as usize);
-        if result.is_err() || checksum(buf.bytes()) != located.crc {
-            self.pool.give(buf);
-            if tries + 1 < CACHE_READ_TRIES {
-                return self.move_read(key, located, tries + 1);
-            }
-            self.reclaim.moving -= 1;
-            self.count_bad(key, dirty);
-            if dirty {
-                self.reclaim.lost.push(self.segments.of(located.slot));
-            }
-            return;
+        let unit = self.segments.of(located.slot);
+        if result.is_ok() && checksum(buf.bytes()) == located.crc {
+            self.move_over(located);
+            self.move_block(unit, key, located, buf.bytes());
+            return self.pool.give(buf);
         }
-        let mask = self.mask(located.slot);
-        let (point, kind, purpose) = match dirty {
-            true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
-            false => (Point::Reinsert, EntryKind::Clean, Purpose::Clean),
-        };
-        let room = self.append(point, key, buf.bytes(), kind, mask, purpose);
         self.pool.give(buf);
-        self.reclaim.moving -= 1;
-        if room.is_none() && dirty {
-            self.victims_give_up();
+        if tries + 1 < CACHE_READ_TRIES {
+            return self.move_read(key, located, tries + 1);
+        }
+        self.move_over(located);
+        let dirty = self.dirty.get(located.slot as usize);
+        self.count_bad(key, dirty);
+        if let Some(victim) = self.victim(unit) {
+            match dirty {
+                true => victim.lost = true,
+                false => victim.drops.push((key, located)),
+            }
         }
     }
 
-    /// There is no room to move dirty blocks: their segments wait for writeback, the others go on.
+    /// There is no room to move dirty blocks: their units wait for writeback, the others go on.
     fn victims_give_up(&mut self) {
         self.reclaim.starves = true;
-        self.reclaim.moves.clear();
         let units = &mut self.segments.units;
         self.reclaim.victims.retain(|victim| {
-            let segment = &mut units[victim.segment as usize];
-            if segment.dirty > 0 {
-                segment.usage = Use::Sealed;
+            let unit = &mut units[victim.unit as usize];
+            if unit.dirty > 0 {
+                unit.usage = Use::Sealed;
             }
-            segment.dirty == 0
+            unit.dirty == 0
         });
+        let segments = &self.segments;
+        let of_victim = |located: &Located| {
+            segments.units[segments.of(located.slot) as usize].usage == Use::Victim
+        };
+        self.reclaim.moves.retain(|(_, located)| of_victim(located));
     }
 
-    /// Nothing is left to move: the segments are empty.
+    /// Victims of which nothing is left to move are empty.
     fn victims_empty(&mut self) {
-        let busy = self.reclaim.scan.is_some()
-            || self.reclaim.moving > 0
-            || !self.reclaim.moves.is_empty();
-        if self.reclaim.victims.is_empty() || busy {
+        if self.reclaim.scan.is_some() {
             return;
         }
-        let found = std::mem::take(&mut self.reclaim.found);
-        let lost = std::mem::take(&mut self.reclaim.lost);
-        for victim in std::mem::take(&mut self.reclaim.victims) {
-            let id = victim.segment;
-            if lost.contains(&id) {
-                // It holds a dirty block that cannot be read: to be answered with an error for
-                // ever.
-                self.segments.units[id as usize].usage = Use::Lost;
-                continue;
-            }
-            self.victim_empty(id, &found);
+        let Some(at) = self.reclaim.victims.iter().position(Victim::is_read) else { return };
+        let victim = &self.reclaim.victims[at];
+        let unit = victim.unit as usize;
+        self.work.did(victim.drops.len());
+        let drops = |&&(key, located): &&(Key, Located)| self.index.get(key) == Some(located);
+        let goes = victim.drops.iter().filter(drops).count() as u32;
+        if victim.lost {
+            // It holds a dirty block that cannot be read: to be answered with an error for ever.
+            self.segments.units[unit].usage = Use::Lost;
+        } else if self.segments.units[unit].live > goes {
+            // Blocks that no record names: a header is damaged.
+            self.reclaim.scan = Some(0);
+            return self.index.track_moves(true);
+        }
+        let victim = self.reclaim.victims.swap_remove(at);
+        if !victim.lost {
+            self.victim_empty(victim);
         }
     }
 
-    fn victim_empty(&mut self, id: UnitId, found: &[(Key, Located)]) {
-        let generation = u64::from(self.segments.units[id as usize].generation);
-        let first = self.segments.first_of(id);
+    fn victim_empty(&mut self, victim: Victim) {
+        let unit = victim.unit;
+        let generation = u64::from(self.segments.units[unit as usize].generation);
         let dseq = if self.is(Mutant::NoSegmentFree) {
             0
         } else {
-            self.note(EntryKind::SegmentFree, VolumeId(0), u64::from(first), generation)
+            let segment = u64::from(self.segments.first_of(unit));
+            self.note(EntryKind::SegmentFree, VolumeId(0), segment, generation)
         };
-        let last = self.segments.segments_of(id).last().expect("a unit has a segment");
-        let slots = self.segments.slot(first, 0)..self.segments.slot(last + 1, 0);
-        let from = found.partition_point(|&(_, located)| located.slot < slots.start);
-        let inside = found[from..].iter().take_while(|(_, located)| located.slot < slots.end);
-        let mut dropped = true;
-        for &(key, located) in inside {
+        self.stats.segments_dropped += u64::from(!victim.drops.is_empty());
+        self.stats.segments_cleaned += u64::from(victim.drops.is_empty());
+        for (key, located) in victim.drops {
             if self.index.get(key) == Some(located) {
+                let dirty = self.dirty.get(located.slot as usize);
                 assert!(
-                    !self.dirty.get(located.slot as usize) || self.is(Mutant::ReclaimDropsDirty),
+                    !dirty || self.is(Mutant::ReclaimDropsDirty),
                     "I4: reclaim keeps what is dirty"
                 );
                 self.forget(key);
-            } else {
-                dropped = false;
             }
         }
-        self.stats.segments_dropped += u64::from(dropped);
-        self.stats.segments_cleaned += u64::from(!dropped);
-        self.room.empty(&mut self.segments, id, dseq);
+        self.room.empty(&mut self.segments, unit, dseq);
     }
 }

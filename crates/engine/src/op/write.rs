@@ -8,7 +8,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::{CACHE_READ_TRIES, STALL_NS_MAX};
+use crate::limits::{CACHE_READ_TRIES, STALL_NS_MAX, WAVE_NS_MAX, WAVE_WRITES_MAX};
 use crate::log::Point;
 use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
@@ -226,9 +226,8 @@ impl Engine {
         while let Some(&name) = self.stalled.front() {
             let req = self.reqs.get(name).expect("stalled requests stay");
             let give_up = req.error.is_some() || self.dead;
-            if !give_up
-                && (self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max)
-            {
+            let waits = self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
+            if !give_up && waits {
                 self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
                 if self.stalled_gives_way(name) {
                     continue;
@@ -252,8 +251,26 @@ impl Engine {
                 return;
             }
             self.stalled.pop_front();
-            self.throttle_until = self.now + write_gap_ns(self.dirty_share(), &self.tuning);
+            self.throttle();
         }
+    }
+
+    /// A write has found room. Where room or places for dirty blocks are short, the next ones wait a
+    /// little, some of them together.
+    fn throttle(&mut self) {
+        let (left, blocks) = self.wave;
+        let blocks = blocks + 1;
+        self.wave = (left.saturating_sub(1), blocks);
+        if left > 1 {
+            return;
+        }
+        let comfort = (self.free_wanted() - self.room.leaves_to_clients()) as u64
+            * u64::from(self.segments.blocks);
+        let room = self.room.for_clients(self.segments.blocks);
+        let short = self.pressure.pause_ns(2 * blocks, room, comfort);
+        let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
+        self.throttle_until = self.now + short.max(dirty).min(WAVE_NS_MAX);
+        self.wave = (self.stalled.len().clamp(1, WAVE_WRITES_MAX), 0);
     }
 
     /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or

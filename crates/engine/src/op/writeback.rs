@@ -84,9 +84,23 @@ pub(crate) struct Writeback {
     pub(super) rests_until: Time,
     /// Since when more is dirty than the target.
     pub(super) over_since: Option<Time>,
+    /// What a block of a slice took lately, FLUSH and all.
+    block_ns: Time,
 }
 
 impl Writeback {
+    /// A slice of so many blocks took so long.
+    fn took(&mut self, blocks: usize, ns: Time) {
+        let each = ns / blocks.max(1) as u64;
+        self.block_ns = if self.block_ns == 0 { each } else { (3 * self.block_ns + each) / 4 };
+    }
+
+    /// Blocks of a slice whose end somebody waits for.
+    fn slice_blocks(&self) -> usize {
+        let blocks = WRITEBACK_SLICE_NS / self.block_ns.max(1_000);
+        (blocks as usize).max(WRITEBACK_SLICE_MIN)
+    }
+
     /// Whether any of these blocks is being sent home.
     pub(crate) fn covers(&self, first: Key, last: Key) -> bool {
         let overlaps = |run: &Run| {
@@ -169,7 +183,7 @@ impl Engine {
                 continue;
             }
             let alone = is_short(&situation, &self.tuning);
-            if alone && self.now < self.writeback.rests_until && !self.room_is_wanted() {
+            if alone && self.now < self.writeback.rests_until {
                 continue;
             }
             if self.vol(id).sweep == SWEPT {
@@ -218,10 +232,9 @@ impl Engine {
             return;
         }
         let (id, blocks) = (slice.volume, slice.blocks);
-        let most = match (slice.alone, self.room_is_wanted()) {
-            (true, _) => WRITEBACK_ALONE_BLOCKS,
-            (_, true) => WRITEBACK_WANTED_BLOCKS,
-            _ => usize::MAX,
+        let most = match slice.alone || self.room_is_wanted() {
+            true => self.writeback.slice_blocks(),
+            false => usize::MAX,
         };
         let most = most.min(self.tuning.writeback_slice_blocks);
         let situation = self.situation(id);
@@ -406,9 +419,12 @@ impl Engine {
             return;
         }
         let slice = self.writeback.slice.take().expect("there is one");
+        let took = self.now - slice.since;
+        self.writeback.took(slice.blocks, took);
         if slice.alone {
-            // Clients have the greater part of the time.
-            self.writeback.rests_until = self.now + 3 * (self.now - slice.since);
+            // Clients have the greater part of the time, but for half where somebody waits for room.
+            let rest = if self.room_is_wanted() { took } else { 3 * took };
+            self.writeback.rests_until = self.now + rest;
         }
         let abandoned = std::mem::take(&mut self.writeback.abandoned) || self.dead;
         let now = self.now;

@@ -34,6 +34,8 @@ pub struct Bounds {
     pub moves_max: u32,
     /// Blocks that clients wrote and that are home by now go before those that they read.
     pub written_first: bool,
+    /// Room is short: what costs least for what it frees goes first, whatever it holds.
+    pub cheapest: bool,
 }
 
 /// Picks a victim among `candidates`: a dead segment, else one at most half live (the emptiest), else the
@@ -42,6 +44,9 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
     candidates: I,
     bounds: Bounds,
 ) -> Option<(u32, Choice)> {
+    if bounds.cheapest {
+        return cheapest(candidates, bounds);
+    }
     let mut emptiest: Option<(u32, Candidate)> = None;
     let mut oldest: Option<(u32, Candidate)> = None;
     let first = |candidate: &Candidate| bounds.written_first && candidate.written;
@@ -74,11 +79,27 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
     }
 }
 
+/// The unit with the fewest dirty blocks to move for each block that it frees; of equal ones the
+/// oldest (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System",
+/// 1992, without the age: all of it has to be cheap now).
+fn cheapest<I: Iterator<Item = (u32, Candidate)>>(
+    candidates: I,
+    bounds: Bounds,
+) -> Option<(u32, Choice)> {
+    let fits = |it: &(u32, Candidate)| it.1.dirty <= bounds.dirty_max && it.1.dirty < it.1.blocks;
+    let cost = |it: &Candidate| {
+        let share = u64::from(it.dirty) * 64 / u64::from(it.blocks - it.dirty);
+        (it.live > 0, share, !(bounds.written_first && it.written), it.order)
+    };
+    candidates.filter(fits).min_by_key(|(_, it)| cost(it)).map(|(id, _)| (id, Choice::Evict))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const READ: Bounds = Bounds { dirty_max: 10, moves_max: 100, written_first: false };
+    const READ: Bounds =
+        Bounds { dirty_max: 10, moves_max: 100, written_first: false, cheapest: false };
     const WRITTEN: Bounds = Bounds { written_first: true, ..READ };
 
     fn candidate(live: u32, dirty: u32, order: u64) -> Candidate {
