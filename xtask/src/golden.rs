@@ -221,8 +221,7 @@ fn checkpoint_chunks() -> Vec<u8> {
     let (bytes_before, table) = bytes.split_at_mut(4 * BLOCK_SIZE);
     let (segments, rest) = bytes_before.split_at_mut(BLOCK_SIZE);
     let (blocks, volumes) = rest.split_at_mut(2 * BLOCK_SIZE);
-    let items =
-        [segment(4, 71, 2002, 1 | 4), segment(6, 70, 2001, 4 | 8), segment(60, 2, 90, 2)];
+    let items = [segment(4, 71, 2002, 1 | 4), segment(6, 70, 2001, 4 | 8), segment(60, 2, 90, 2)];
     checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
     let items = [
         block(3, 0x0000_8001_0203_0405, 1155, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),

@@ -9,11 +9,15 @@ use forebay_format::checkpoint::{self, Chunk, TableItem};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::record::{self, EntryKind, RecordClass};
 use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock, field_text};
-use forebay_format::{BLOCK_SIZE, FormatError, Layout};
+use forebay_format::{BLOCK_SIZE, FormatError, Layout, Pairing};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+
+/// Most segments of a pool of which it is told which are partners: far more than a pool has,
+/// unless a superblock lies.
+const PAIRED_SEGMENTS_MAX: u64 = 1 << 22;
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
@@ -90,10 +94,24 @@ struct Checkpoint {
 struct Segment {
     /// Index on this device.
     segment: u32,
+    /// Number in the pool, as records name it.
+    number: Option<u32>,
+    partner: Option<Partner>,
     offset: u64,
     records: Vec<Record>,
     /// Why the first record, or the one after the last shown, is none.
     end: Option<String>,
+}
+
+/// The segment in which dirty data of this one lies a second time.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Partner {
+    /// Index of the device in the pool.
+    device: u8,
+    /// Index on that device.
+    segment: u32,
+    /// Number in the pool.
+    number: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -279,6 +297,28 @@ fn count_items(
     Ok(found)
 }
 
+/// The numbers of this device's first segments in the pool, and their partners.
+fn numbers(superblock: &Superblock, count: u32) -> Vec<(u32, Option<Partner>)> {
+    let header = &superblock.header;
+    let devices = header.devices.iter().take(usize::from(header.device_count.get()));
+    let total: u64 = devices.map(|device| u64::from(device.segment_count.get())).sum();
+    if total > PAIRED_SEGMENTS_MAX {
+        return Vec::new();
+    }
+    let pairing = Pairing::of(header);
+    let here = |&number: &u32| {
+        let (device, index) = pairing.place(number);
+        u16::from(device) == header.device_index.get() && index < count
+    };
+    let mut numbers: Vec<u32> = (0..pairing.segments()).filter(here).collect();
+    numbers.sort_by_key(|&number| pairing.place(number).1);
+    let partner = |number: u32| {
+        let (device, segment) = pairing.place(number);
+        Partner { device, segment, number }
+    };
+    numbers.into_iter().map(|number| (number, pairing.partner(number).map(partner))).collect()
+}
+
 fn segments(
     file: &File,
     superblock: &Superblock,
@@ -286,10 +326,14 @@ fn segments(
 ) -> std::io::Result<Vec<Segment>> {
     let layout = superblock.layout();
     let segment_bytes = u64::from(layout.segment_blocks) * BLOCK_SIZE as u64;
+    let count = layout.segment_count.min(args.segments);
+    let numbers = numbers(superblock, count);
     let mut found = Vec::new();
-    for segment in 0..layout.segment_count.min(args.segments) {
+    for segment in 0..count {
         let offset = layout.segments_offset + u64::from(segment) * segment_bytes;
-        let mut one = Segment { segment, offset, records: Vec::new(), end: None };
+        let (number, partner) = numbers.get(segment as usize).copied().unzip();
+        let partner = partner.flatten();
+        let mut one = Segment { segment, number, partner, offset, records: Vec::new(), end: None };
         let mut block = 0;
         while (one.records.len() as u32) < args.records && block < layout.segment_blocks {
             let at = offset + u64::from(block) * BLOCK_SIZE as u64;
@@ -343,7 +387,10 @@ fn lines(found: &Inspection) -> Vec<String> {
         lines.push(format!("superblock at {}: {what}", human(copy.offset)));
     }
     let Some(pool) = &found.pool else {
-        lines.push("this is no device of a Forebay pool, or both superblocks are lost".to_string());
+        lines.push(
+            "this is no device of a Forebay pool of this format, or both superblocks are lost"
+                .to_string(),
+        );
         return lines;
     };
     pool_lines(&mut lines, pool);
@@ -369,8 +416,23 @@ fn lines(found: &Inspection) -> Vec<String> {
             error.unwrap_or_default()
         ));
     }
-    for segment in &found.segments {
-        lines.push(format!("segment {} at {}:", segment.segment, human(segment.offset)));
+    segment_lines(&mut lines, &found.segments);
+    lines
+}
+
+fn segment_lines(lines: &mut Vec<String>, segments: &[Segment]) {
+    for segment in segments {
+        let number = segment.number.map(|number| match segment.partner {
+            None => format!(", {number} of the pool"),
+            Some(it) => format!(
+                ", {number} of the pool, partner of {} (segment {} of device {})",
+                it.number,
+                it.segment,
+                it.device + 1
+            ),
+        });
+        let (at, number) = (human(segment.offset), number.unwrap_or_default());
+        lines.push(format!("segment {} at {at}{number}:", segment.segment));
         for record in &segment.records {
             lines.push(format!(
                 "  block {}: {} record {} (dirty-class {}), epoch {}, segment generation {}, {} \
@@ -387,7 +449,6 @@ fn lines(found: &Inspection) -> Vec<String> {
         }
         lines.extend(segment.end.iter().map(|end| format!("  {end}")));
     }
-    lines
 }
 
 fn pool_lines(lines: &mut Vec<String>, pool: &Pool) {

@@ -68,9 +68,13 @@ impl Engine {
         let uses: Vec<_> =
             self.segments.units.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
         format!(
-            "state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} \
+            "room {} dirty {:.3} throttle {:?} {} state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} \
              dseq {} completed {} durable {} flush {:?} waits {waits:?} volumes {volumes:?} \
              checkpoint {:?} sync {} writeback {} segments {uses:?}",
+            self.room.describe(),
+            self.dirty_share(),
+            self.throttle_until.saturating_sub(self.now),
+            self.reclaim.describe(),
             self.state,
             self.dead,
             self.stalled.len(),

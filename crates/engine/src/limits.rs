@@ -86,12 +86,11 @@ pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
 /// Dirty blocks of a writeback slice that somebody waits for, at least.
 pub const WRITEBACK_SLICE_MIN: usize = 64;
 /// How long such a slice should take, its FLUSH among it.
-pub const WRITEBACK_SLICE_NS: u64 = 120_000_000;
-/// Reads of an origin from which on they wait for such a slice. Fewer go on beside it: they have
-/// not been waiting for one another.
-pub const HOLD_READS_MIN: u32 = 8;
+pub const WRITEBACK_SLICE_NS: u64 = 100_000_000;
 /// Longest time that reads of an origin wait for a writeback slice.
-pub const HOLD_NS_MAX: u64 = 2_000_000_000;
+pub const HOLD_NS_MAX: u64 = 500_000_000;
+/// What a block of a slice is taken to need before it was measured.
+pub const WRITEBACK_BLOCK_NS: u64 = 200_000;
 /// Blocks of one write home.
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
 /// Time after which what could not be written home is tried again; it doubles each time.

@@ -229,6 +229,18 @@ impl Room {
         before - self.emptied.len()
     }
 
+    /// In words.
+    pub fn describe(&self) -> String {
+        format!(
+            "free {} clean {} coming {} leaves {:?} promised {}",
+            self.free.len(),
+            self.free_clean.len(),
+            self.emptied.len(),
+            [Purpose::Move, Purpose::Client, Purpose::Clean].map(|purpose| self.leaves(purpose)),
+            self.promised.load(Relaxed)
+        )
+    }
+
     /// A device failed: what is on it only cannot be opened any more.
     pub fn device_failed(&mut self, segments: &Segments) {
         for list in [&mut self.free, &mut self.free_clean] {

@@ -194,8 +194,6 @@ pub struct Volume {
     pub requests: u64,
     /// When a client last asked something of the origin.
     pub origin_used: Time,
-    /// Reads of the origin that have not ended.
-    pub origin_reads: u32,
     /// When a client last wrote.
     pub written_at: Time,
     /// Requests of clients under way.
@@ -246,7 +244,6 @@ impl Volume {
             streams: [Stream::default(); 8],
             requests: 0,
             origin_used: 0,
-            origin_reads: 0,
             written_at: 0,
             requests_active: 0,
             stats: VolumeStats::default(),

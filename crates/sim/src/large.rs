@@ -334,6 +334,9 @@ impl Large {
         for origin in &mut self.origins {
             origin.refuses = false;
         }
+        if self.caches.iter().all(|disk| disk.dead) {
+            return Ok(()); // What no device holds, no start can bring back.
+        }
         self.open()?;
         self.quiet = true;
         self.look()?;

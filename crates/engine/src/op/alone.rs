@@ -1,7 +1,6 @@
-//! Writeback while clients keep the origin busy: a slice is short, and clients then have the origin
-//! for a while. Where their reads queue there, the slice has the origin for itself, and they wait
-//! for its end: a disk whose head travels between reads and the sweep would need several times as
-//! long for both. A few reads go on beside it: waiting would cost them more than it saves.
+//! Writeback while clients keep the origin busy: a slice is short and has the origin for itself, and
+//! clients then have it for at least as long. Their reads wait for the slice's end: a disk whose head
+//! travels between reads and the sweep needs several times as long for both.
 
 use crate::engine::Engine;
 use crate::event::*;
@@ -19,8 +18,7 @@ impl Engine {
         let now = self.now;
         let reading = self.vol_mut(volume);
         reading.origin_used = now;
-        reading.origin_reads += 1;
-        let holds = |slice: &Slice| slice.holds && slice.volume == volume;
+        let holds = |slice: &Slice| slice.alone && slice.volume == volume;
         match self.writeback.slice.as_ref().is_some_and(holds) && !self.hold_is_over() {
             true => {
                 self.stats.reads_held += 1;

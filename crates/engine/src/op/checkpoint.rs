@@ -13,6 +13,7 @@ use crate::index::{Key, Slot};
 use crate::limits::*;
 use crate::op::Op;
 use crate::op::flush::FlushFor;
+use crate::op::open::Source;
 use crate::op::superblock::{NewCheckpoint, Then};
 use crate::segment::Use;
 use crate::volume::{Task, Volume};
@@ -66,9 +67,9 @@ pub(crate) struct Checkpoint {
     pub(crate) tried_at: Time,
     /// Writes that have failed since the last that counted.
     failures: u32,
-    /// The greatest generation of one that could not be read at the start: its chunks may still lie
-    /// there.
-    pub(crate) generation_seen: u64,
+    /// The checkpoint that this start has read, until its own counts: the superblock names another one
+    /// where the newest is damaged.
+    pub(crate) base: Option<Source>,
     /// How many have counted since the start.
     pub(crate) counted: u64,
 }
@@ -166,10 +167,12 @@ impl Engine {
             return;
         }
         let header = &self.sb.block.header;
-        let generation = header.checkpoint_generation.get().max(self.checkpoint.generation_seen);
         let run = Run {
-            generation: generation + 1,
-            area: usize::from(header.checkpoint_area == 0),
+            generation: header.checkpoint_generation.get() + 1,
+            area: match self.checkpoint.base {
+                Some(base) => 1 - base.area,
+                None => usize::from(header.checkpoint_area == 0),
+            },
             seq: self.log.seq,
             dseq: self.log.dseq,
             cursor: 0,

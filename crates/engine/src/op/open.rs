@@ -24,7 +24,6 @@ use forebay_format::record::RecordHeader;
 use forebay_format::superblock::CHECKPOINT_NONE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
-use zerocopy::little_endian::U64;
 
 /// A checkpoint that may be used.
 #[derive(Debug, Clone, Copy)]
@@ -147,9 +146,8 @@ impl Engine {
     }
 
     /// The checkpoints that may be used, newest first, each from every device.
-    fn checkpoint_sources(&mut self) -> VecDeque<Source> {
+    fn checkpoint_sources(&self) -> VecDeque<Source> {
         let header = &self.sb.block.header;
-        self.checkpoint.generation_seen = header.checkpoint_generation.get();
         let area = usize::from(header.checkpoint_area);
         let newest = (header.checkpoint_area != CHECKPOINT_NONE).then(|| Source {
             device: DeviceId(0),
@@ -277,17 +275,17 @@ impl Engine {
         let opening = self.open_mut();
         let epoch = opening.source.map_or(0, |source| source.epoch);
         let distrusted = opening.distrust_epoch > 0 && epoch <= opening.distrust_epoch;
-        // Of two lives nobody knows what of the first was trusted when the second began.
-        if distrusted || epoch != self.sb.block.header.checkpoint_epoch.get() {
+        self.checkpoint.base = opening.source;
+        if distrusted {
             self.drop_all_clean();
         }
-        self.checkpoint_found();
         self.rebuild_segments();
         self.open_mut().step = Step::Repair;
         self.recover_repair();
     }
 
-    fn drop_all_clean(&mut self) {
+    /// Forgets all clean blocks that were found so far.
+    pub(crate) fn drop_all_clean(&mut self) {
         let mut clean = Vec::new();
         self.index.scan(0, self.index.bucket_count(), |key, located| {
             if !self.dirty.get(located.slot as usize) {
@@ -298,24 +296,6 @@ impl Engine {
             let id = self.volume_of(key).expect("keys are of volumes").id;
             self.replay_remove(id, key);
         }
-    }
-
-    /// The checkpoint that was read is the one in use: where it is the one before, the newest is
-    /// damaged, and what this start writes goes over that.
-    fn checkpoint_found(&mut self) {
-        let Some(source) = self.open_mut().source else { return };
-        let header = &mut self.sb.block.header;
-        if header.checkpoint_generation.get() == source.generation {
-            return;
-        }
-        header.checkpoint_area = source.area as u8;
-        header.checkpoint_generation = header.previous_generation;
-        header.checkpoint_blocks = header.previous_blocks;
-        header.checkpoint_index_blocks = header.previous_index_blocks;
-        header.checkpoint_seq = header.previous_seq;
-        header.checkpoint_dseq = header.previous_dseq;
-        header.checkpoint_epoch = header.previous_epoch;
-        header.previous_generation = U64::new(0);
     }
 
     pub(crate) fn recover_flush(&mut self, volume: VolumeId, tries: u8) {

@@ -74,6 +74,12 @@ impl Reclaim {
         self.moving > 0 || self.victims.iter().any(|victim| victim.reading)
     }
 
+    pub(crate) fn describe(&self) -> String {
+        let victims: Vec<_> =
+            self.victims.iter().map(|it| (it.unit, it.at, it.reading, it.moves)).collect();
+        format!("reclaim {victims:?} scan {:?} moves {} starves {}", self.scan, self.moving, self.starves)
+    }
+
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> [u64; 2] {
         let scan = self.scan.map_or(0, |at| at as u64 + 1);
@@ -141,8 +147,8 @@ impl Engine {
         // more so where an origin fails. What frees little for what it moves would go round in circles.
         let blocks = self.segments.blocks;
         let most = match (critical, self.reclaim.starves && self.origins_fail()) {
-            (_, true) => blocks / 4 * 3,
-            (true, false) => blocks / 2,
+            (_, true) => blocks / 8 * 7,
+            (true, false) => blocks / 4 * 3,
             (false, false) => blocks / 8,
         };
         let written_first = self.written_first();

@@ -106,11 +106,22 @@ impl Engine {
         let records = std::mem::take(&mut opening.records);
         let plan = std::mem::take(&mut opening.plan);
         self.checkpoint_place(&plan.gone);
-        for found in &records {
+        let newest = self.sb.block.header.checkpoint_epoch.get();
+        let epoch = self.open_mut().source.map_or(newest, |source| source.epoch);
+        // Of two lives nobody knows what of the first was trusted when the second began: units that
+        // held nothing else were used again without a word.
+        let border = records.partition_point(|found| found.epoch() < newest);
+        for (n, found) in records.iter().enumerate() {
+            if n == border && epoch != newest {
+                self.drop_all_clean();
+            }
             self.replay_warm(found);
             for (n, entry) in entries_with_slot(found, self.segments.blocks) {
                 self.replay_entry(found, entry.0, entry.1, n, &plan)?;
             }
+        }
+        if border == records.len() && epoch != newest {
+            self.drop_all_clean();
         }
         self.settle_volumes(&plan.trust);
         (self.open_mut().records, self.open_mut().plan) = (records, plan);

@@ -231,8 +231,16 @@ impl Engine {
 
     /// Fills in a new checkpoint; the one before stays as its replacement.
     pub(crate) fn superblock_set_checkpoint(&mut self, new: NewCheckpoint) {
+        let base = self.checkpoint.base.take();
         let header = &mut self.sb.block.header;
-        if header.checkpoint_area != CHECKPOINT_NONE {
+        if let Some(base) = base {
+            header.previous_generation = U64::new(base.generation);
+            header.previous_blocks = U64::new(base.blocks);
+            header.previous_seq = U64::new(base.seq);
+            header.previous_dseq = U64::new(base.dseq);
+            header.previous_epoch = U64::new(base.epoch);
+            header.previous_index_blocks = U64::new(base.index_blocks);
+        } else if header.checkpoint_area != CHECKPOINT_NONE {
             header.previous_generation = header.checkpoint_generation;
             header.previous_blocks = header.checkpoint_blocks;
             header.previous_seq = header.checkpoint_seq;

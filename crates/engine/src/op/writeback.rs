@@ -14,7 +14,7 @@ use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::op::Stage;
-use crate::policy::writeback::{Situation, due, holds_reads, is_short};
+use crate::policy::writeback::{Situation, due, is_short};
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -62,16 +62,14 @@ pub(crate) struct Slice {
     grows: bool,
     /// When it began.
     pub(super) since: Time,
-    /// It is short, because clients use the origin.
+    /// It is short, because clients use the origin, and their reads wait for its end.
     pub(super) alone: bool,
-    /// Clients' reads of the origin wait for its end.
-    pub(super) holds: bool,
     /// Origin writes that must be durable, and FLUSHes that had failed, once all runs have ended.
     flush: Option<(u64, u64)>,
 }
 
 /// The writeback of one shard: one slice at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Writeback {
     pub(super) slice: Option<Slice>,
     abandoned: bool,
@@ -88,11 +86,26 @@ pub(crate) struct Writeback {
     block_ns: Time,
 }
 
+impl Default for Writeback {
+    fn default() -> Writeback {
+        Writeback {
+            slice: None,
+            abandoned: false,
+            turn: 0,
+            looked: 0,
+            held: Vec::new(),
+            rests_until: 0,
+            over_since: None,
+            block_ns: WRITEBACK_BLOCK_NS,
+        }
+    }
+}
+
 impl Writeback {
     /// A slice of so many blocks took so long.
     fn took(&mut self, blocks: usize, ns: Time) {
         let each = ns / blocks.max(1) as u64;
-        self.block_ns = if self.block_ns == 0 { each } else { (3 * self.block_ns + each) / 4 };
+        self.block_ns = (3 * self.block_ns + each) / 4;
     }
 
     /// Blocks of a slice whose end somebody waits for.
@@ -203,7 +216,6 @@ impl Engine {
                 grows: true,
                 since: self.now,
                 alone,
-                holds: holds_reads(&situation, &self.tuning),
                 flush: None,
             });
             return;
@@ -220,7 +232,6 @@ impl Engine {
             crowded: self.room.free_all() * CROWDED_SHARE < self.segments.units.len(),
             origin_idle_ns: self.now.saturating_sub(volume.origin_used),
             write_idle_ns: self.now.saturating_sub(volume.written_at),
-            origin_reads: volume.origin_reads,
         }
     }
 

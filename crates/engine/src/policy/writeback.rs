@@ -1,7 +1,6 @@
 //! When dirty blocks are sent home, and how far writers are slowed down.
 
 use crate::event::Time;
-use crate::limits::HOLD_READS_MIN;
 use crate::settings::Tuning;
 
 /// What the choice looks at.
@@ -21,20 +20,12 @@ pub struct Situation {
     pub origin_idle_ns: u64,
     /// Nanoseconds since a client last wrote to the volume.
     pub write_idle_ns: u64,
-    /// Clients' reads of the origin that have not ended.
-    pub origin_reads: u32,
 }
 
 /// Whether a slice should be short, with a rest behind it: clients use the origin, and nobody waits
 /// for the volume's writeback.
 pub fn is_short(situation: &Situation, tuning: &Tuning) -> bool {
     !situation.draining && situation.origin_idle_ns <= tuning.idle_ns / 50
-}
-
-/// Whether reads of the origin wait for the end of a slice that begins now. A few do not: waiting
-/// would cost them more than it saves.
-pub fn holds_reads(situation: &Situation, tuning: &Tuning) -> bool {
-    is_short(situation, tuning) && situation.origin_reads >= HOLD_READS_MIN
 }
 
 /// Whether to send home a slice now.
@@ -84,7 +75,6 @@ mod tests {
         over_target_ns: 1 << 30,
         origin_idle_ns: 0,
         write_idle_ns: 0,
-        origin_reads: 1,
     };
 
     #[test]
@@ -101,15 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_short_while_clients_use_the_origin_and_hold_many_reads_but_not_few() {
+    fn slices_are_short_while_clients_use_the_origin() {
         let tuning = Tuning::default();
-        let busy = Situation { origin_reads: HOLD_READS_MIN, ..CALM };
-        assert!(is_short(&busy, &tuning) && holds_reads(&busy, &tuning));
-        let few = Situation { origin_reads: HOLD_READS_MIN - 1, ..busy };
-        assert!(is_short(&few, &tuning) && !holds_reads(&few, &tuning));
-        let draining = Situation { draining: true, ..busy };
-        assert!(!is_short(&draining, &tuning) && !holds_reads(&draining, &tuning));
-        let idle = Situation { origin_idle_ns: 1 << 30, ..busy };
-        assert!(!is_short(&idle, &tuning) && !holds_reads(&idle, &tuning));
+        assert!(is_short(&CALM, &tuning));
+        assert!(!is_short(&Situation { draining: true, ..CALM }, &tuning));
+        assert!(!is_short(&Situation { origin_idle_ns: 1 << 30, ..CALM }, &tuning));
     }
 }
