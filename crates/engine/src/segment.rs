@@ -244,9 +244,8 @@ impl Segments {
 
     /// Blocks that a life of a unit has room for.
     pub fn room_in(&self, unit: UnitId) -> u32 {
-        let halves = !self.units[unit as usize].dirty_class;
-        let segments = if halves { self.segments_of(unit).count() as u32 } else { 1 };
-        self.blocks * segments
+        let halves = self.segments_of(unit).filter(|&segment| self.healthy(segment)).count() as u32;
+        self.blocks * if self.units[unit as usize].dirty_class { 1 } else { halves.max(1) }
     }
 
     /// Blocks that could be dirty at once.

@@ -192,6 +192,8 @@ pub struct Volume {
     pub streams: [Stream; 8],
     /// Requests seen.
     pub requests: u64,
+    /// Reads of the origin that have not ended.
+    pub origin_reads: u32,
     /// When a client last asked something of the origin.
     pub origin_used: Time,
     /// When a client last wrote.
@@ -243,6 +245,7 @@ impl Volume {
             looked_in_vain: 0,
             streams: [Stream::default(); 8],
             requests: 0,
+            origin_reads: 0,
             origin_used: 0,
             written_at: 0,
             requests_active: 0,

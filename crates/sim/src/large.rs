@@ -509,6 +509,9 @@ impl Large {
         }
         let Some(at) = due else { return Err(self.stands("nothing will ever happen")) };
         if at > self.now {
+            if at / SECOND > self.now / SECOND {
+                self.tell();
+            }
             self.now = at;
             self.check_waits()?;
         }
@@ -521,6 +524,16 @@ impl Large {
             };
         }
         self.feed(Event::Tick)
+    }
+
+    /// Where the world stands, once a second.
+    fn tell(&mut self) {
+        let engine = self.engine.as_ref().map(Engine::describe).unwrap_or_default();
+        let stats = self.engine().pool_stats();
+        let room = engine.split(" state ").next().unwrap_or_default().to_owned();
+        self.say(|world| {
+            format!("{} requests, {} checkpoints; {room}", world.totals.requests, stats.checkpoints)
+        });
     }
 
     fn stands(&self, why: &str) -> Violation {

@@ -18,6 +18,7 @@ impl Engine {
         let now = self.now;
         let reading = self.vol_mut(volume);
         reading.origin_used = now;
+        reading.origin_reads += 1;
         let holds = |slice: &Slice| slice.alone && slice.volume == volume;
         match self.writeback.slice.as_ref().is_some_and(holds) && !self.hold_is_over() {
             true => {

@@ -405,6 +405,7 @@ impl Engine {
         }
         let req = self.reqs.get_mut(name).expect("under way");
         let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        volume.origin_reads -= 1;
         match result {
             Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
             Ok(()) => {

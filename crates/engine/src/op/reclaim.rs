@@ -129,13 +129,15 @@ impl Engine {
     }
 
     fn victims_choose(&mut self) {
-        let soon = self.room.free() + self.room.coming();
-        if soon >= self.free_wanted() {
+        let (soon, wanted) = (self.room.free() + self.room.coming(), self.free_wanted());
+        if soon >= wanted {
             self.reclaim.starves = false;
             return;
         }
         self.lost_segments();
-        let critical = soon <= self.room.leaves_to_clean();
+        let least = self.room.leaves_to_clients();
+        let short = (wanted - soon).min(wanted - least) as u32;
+        let critical = 2 * short as usize > wanted - least;
         if critical && self.reclaim.starves {
             // No clean block is admitted now: what is open for them may be emptied too.
             for point in [Point::Fill, Point::Reinsert] {
@@ -146,10 +148,9 @@ impl Engine {
         // Dirty blocks had better go home than be moved; but where room is short, moving must help, and
         // more so where an origin fails. What frees little for what it moves would go round in circles.
         let blocks = self.segments.blocks;
-        let most = match (critical, self.reclaim.starves && self.origins_fail()) {
-            (_, true) => blocks / 8 * 7,
-            (true, false) => blocks / 4 * 3,
-            (false, false) => blocks / 8,
+        let most = match self.reclaim.starves && self.origins_fail() {
+            true => blocks / 8 * 7,
+            false => blocks / 8 + blocks * 5 / 8 * short / (wanted - least) as u32,
         };
         let written_first = self.written_first();
         for _ in 0..VICTIMS_MAX {

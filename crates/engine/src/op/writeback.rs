@@ -230,7 +230,10 @@ impl Engine {
             reclaim_starves: self.reclaim.starves,
             over_target_ns: self.writeback.over_since.map_or(0, |since| self.now - since),
             crowded: self.room.free_all() * CROWDED_SHARE < self.segments.units.len(),
-            origin_idle_ns: self.now.saturating_sub(volume.origin_used),
+            origin_idle_ns: match volume.origin_reads {
+                0 => self.now.saturating_sub(volume.origin_used),
+                _ => 0,
+            },
             write_idle_ns: self.now.saturating_sub(volume.written_at),
         }
     }
