@@ -6,7 +6,7 @@ use crate::limits::{FILL_AGE_MAX_NS, ROOM_NS_MAX, STALL_NS_MAX};
 
 impl Engine {
     /// A mark that changes whenever a round of background work has changed something.
-    pub(crate) fn progress(&self) -> [u64; 12] {
+    pub(crate) fn progress(&self) -> [u64; 13] {
         let [reclaim_a, reclaim_b] = self.reclaim.progress();
         [
             self.out.len() as u64,
@@ -20,6 +20,7 @@ impl Engine {
             reclaim_b,
             self.checkpoint.progress(),
             self.writeback.progress() + u64::from(self.sync.is_some()),
+            self.sweeps.progress(),
             self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
         ]
     }

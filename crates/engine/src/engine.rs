@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
-use crate::op::{checkpoint, flush, open, reclaim, superblock, writeback};
+use crate::op::{checkpoint, flush, open, reclaim, superblock, sweep, writeback};
 use crate::overlap::Overlap;
 use crate::pressure::Pressure;
 use crate::policy::admission::Admission;
@@ -109,6 +109,7 @@ pub struct Engine {
     pub(crate) writeback: writeback::Writeback,
     pub(crate) checkpoint: checkpoint::Checkpoint,
     pub(crate) sync: Option<crate::op::sync::Sync>,
+    pub(crate) sweeps: sweep::Sweeps,
     pub(crate) synced_at: Time,
     pub(crate) shutdown: Option<CommandId>,
     /// The shutdown waits for a checkpoint after this many.
@@ -176,6 +177,7 @@ impl Engine {
             writeback: writeback::Writeback::default(),
             checkpoint: checkpoint::Checkpoint::default(),
             sync: None,
+            sweeps: sweep::Sweeps::default(),
             synced_at: now,
             shutdown: None,
             closing: None,
@@ -247,6 +249,7 @@ impl Engine {
     fn background(&mut self) {
         self.online_more();
         self.origin_flushes_more();
+        self.sweep_more();
         if self.dead {
             self.writeback_end_dead();
             return self.tasks_more();

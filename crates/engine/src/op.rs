@@ -20,6 +20,7 @@ pub mod repair;
 pub mod replay;
 pub mod superblock;
 pub mod survey;
+pub mod sweep;
 pub mod sync;
 pub mod write;
 pub mod writeback;

@@ -163,7 +163,9 @@ impl Engine {
         let due = (slots - self.checkpoint.slots_at) as f64 >= share;
         let starving = self.checkpoint_starved();
         let retry = self.now.saturating_sub(self.checkpoint.tried_at) > 1_000_000;
-        if !(due || self.checkpoint.wanted || (starving && retry)) || !self.sb.idle() {
+        // What leaves the index by a word in the log, and not by words for each block, is gone first.
+        let swept = self.sweeps.is_done();
+        if !(due || self.checkpoint.wanted || (starving && retry)) || !self.sb.idle() || !swept {
             return;
         }
         let header = &self.sb.block.header;

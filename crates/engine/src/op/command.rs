@@ -6,6 +6,7 @@ use crate::event::*;
 use crate::limits::{FLUSH_TRIES, SHUTDOWN_FLUSHES_MAX, WRITEBACK_RUN_BLOCKS};
 use crate::mode::Mode;
 use crate::op::superblock::Then;
+use crate::op::sweep::Sweep;
 use crate::volume::{Task, Volume};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::record::EntryKind;
@@ -332,26 +333,10 @@ impl Engine {
     }
 
     pub(crate) fn volume_removed(&mut self, id: VolumeId, command: CommandId) {
-        let volume = self.vol(id);
-        let (base, blocks) = (volume.base, volume.blocks());
-        let mut keys = Vec::new();
-        self.work.did(self.index.bucket_count());
-        self.index.scan(0, self.index.bucket_count(), |key, _| {
-            if (base..base + blocks).contains(&key) {
-                keys.push(key);
-            }
-        });
-        for key in keys {
-            self.ram.remove(key);
-            self.forget(key);
-        }
-        self.ram.remove_range(base, base + blocks - 1);
         if !self.dead {
             self.note(EntryKind::VolumeDrop, id, 0, 0);
         }
-        self.checkpoint_spoilt();
-        self.volumes[usize::from(id.0)] = None;
-        self.answer(command, CommandReply::Changed);
+        self.sweep(Sweep::Removed(id, command));
     }
 
     /// Closing: requests end, everything gathered is written, a checkpoint, then the clean mark.

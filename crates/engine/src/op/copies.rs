@@ -29,8 +29,7 @@ impl Engine {
     /// the origin has it.
     pub(crate) fn locate(&mut self, key: Key) -> Option<Located> {
         let located = self.index.get(key)?;
-        let gone = self.segments.degraded()
-            && !self.segments.reachable(located.slot)
+        let gone = (self.dead || (self.segments.degraded() && !self.segments.reachable(located.slot)))
             && !self.dirty.get(located.slot as usize);
         if gone {
             self.forget(key);

@@ -5,6 +5,7 @@ use crate::event::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::op::superblock::Then;
+use crate::op::sweep::Sweep;
 use crate::room::Purpose;
 use crate::segment::SegmentId;
 
@@ -25,6 +26,7 @@ impl Engine {
                     self.seal(point);
                 }
             }
+            self.sweep(Sweep::Unreachable);
             if self.state != State::Opening {
                 self.superblock_write(Then::Away(1));
                 // What only the device had of the log, no start will need any more.
@@ -48,21 +50,11 @@ impl Engine {
         }
     }
 
-    /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten;
+    /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten, soon;
     /// dirty ones are read as long as that works, and cannot be written. Contract points 4 and 6.
     pub(crate) fn die(&mut self) {
         self.dead = true;
-        let mut clean = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, located| {
-            if !self.dirty.get(located.slot as usize) {
-                clean.push(key);
-            }
-        });
-        self.work.did(self.index.bucket_count());
-        for key in clean {
-            self.work.did(1);
-            self.forget(key);
-        }
+        self.sweep(Sweep::All);
         self.log.backlog.clear();
         for point in crate::log::POINTS {
             if let Some(gather) = self.log.gather[point as usize].take() {

@@ -228,7 +228,7 @@ impl Engine {
             Some(Reason::Sequential)
         } else if plan.write_dirty {
             Some(Reason::NoSpace)
-        } else if volume.fills_off {
+        } else if volume.fills_off || self.sweeps.empties(id) {
             Some(Reason::NotReady)
         } else {
             None

@@ -392,6 +392,7 @@ impl Engine {
         result: Result<(), IoError>,
         mut buf: Buf,
     ) {
+        let now = self.now;
         let name = run.req;
         // The last block of a volume may be cut short; in the cache it is whole.
         let len = buf.len();
@@ -406,6 +407,7 @@ impl Engine {
         let req = self.reqs.get_mut(name).expect("under way");
         let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
         volume.origin_reads -= 1;
+        volume.origin_used = now;
         match result {
             Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
             Ok(()) => {
@@ -440,7 +442,8 @@ impl Engine {
             (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
         let overtaken = req.overtaken && !self.is(Mutant::StaleFill);
         let plan = self.vol(id).mode.plan();
-        let not_now = self.vol(id).removing || self.vol(id).fills_off;
+        let not_now =
+            self.vol(id).removing || self.vol(id).fills_off || self.sweeps.empties(id);
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             let reason = if overtaken {
                 Some(Reason::Overtaken)

@@ -7,6 +7,7 @@ use crate::event::{RequestKind, Time, VolumeId};
 use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::op::Stage;
+use crate::op::sweep::Sweep;
 use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 
@@ -142,10 +143,8 @@ impl Engine {
     /// FLUSH succeeds.
     fn give_up_clean(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let (base, blocks) = (volume.base, volume.blocks());
         if volume.filled_seq > volume.synced_seq {
-            self.ram.remove_range(base, base + blocks - 1);
-            self.forget_clean_range(base, base + blocks - 1);
+            self.sweep(Sweep::Volume(id));
             if !self.dead {
                 // One entry, however many blocks it is: nobody made sure of room for more.
                 self.note(EntryKind::CleanDrop, id, 0, 0);
