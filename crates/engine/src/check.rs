@@ -68,7 +68,8 @@ impl Engine {
         let uses: Vec<_> =
             self.segments.units.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
         format!(
-            "room {} dirty {:.3} throttle {:?} {} state {:?} dead {} reqs {reqs:?} ops {ops:?} stalled {} flushing {} log seq {} \
+            "room {} dirty {:.3} throttle {:?} {} state {:?} dead {} reqs {reqs:?} ops {ops:?} \
+             stalled {} flushing {} log seq {} \
              dseq {} completed {} durable {} flush {:?} waits {waits:?} volumes {volumes:?} \
              checkpoint {:?} sync {} writeback {} segments {uses:?}",
             self.room.describe(),

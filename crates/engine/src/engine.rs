@@ -2,7 +2,7 @@
 
 use crate::buf::{Buf, BufPool};
 use crate::event::*;
-use crate::index::{Bits, Index, Key, Located, Slot};
+use crate::index::{Bits, Index, Key, Slot};
 use crate::limits::*;
 use crate::log::Log;
 use crate::mode::Mode;
@@ -10,8 +10,8 @@ use crate::op::load::index_shape;
 use crate::op::{Op, Req};
 use crate::op::{checkpoint, flush, open, reclaim, superblock, sweep, writeback};
 use crate::overlap::Overlap;
-use crate::pressure::Pressure;
 use crate::policy::admission::Admission;
+use crate::pressure::Pressure;
 use crate::ram::Ram;
 use crate::room::Room;
 use crate::segment::Segments;
@@ -21,7 +21,7 @@ use crate::stats::{PoolStats, VolumeStats};
 use crate::volume::Volume;
 use crate::work::Work;
 use crate::{BlockStatus, Mutant};
-use forebay_format::{BLOCK_SIZE, MASK_FULL, SECTOR_SIZE};
+use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Where the engine stands.
@@ -446,89 +446,6 @@ impl Engine {
     fn done(&mut self, op: OpId, completion: Completion) {
         let op = self.ops.remove(op.0).expect("each I/O ends once");
         self.op_done(op, completion);
-    }
-
-    /// Valid sectors of what is in a slot.
-    pub(crate) fn mask(&self, slot: Slot) -> u8 {
-        if self.partial.is_empty() {
-            return MASK_FULL;
-        }
-        self.partial.get(&slot).copied().unwrap_or(MASK_FULL)
-    }
-
-    /// Points the index at a new version. The old version's slot is dead from here on.
-    pub(crate) fn install(&mut self, key: Key, located: Located, dirty: bool, mask: u8) {
-        let old = self.index.insert(key, located);
-        if let Some(old) = old {
-            self.bury(key, old.slot);
-        }
-        let unit = self.segments.of(located.slot) as usize;
-        self.segments.units[unit].live += 1;
-        let slot = located.slot as usize;
-        assert!(!self.dirty.get(slot), "a slot is written once in a life of its segment");
-        self.referenced.set(slot, false);
-        if mask != MASK_FULL {
-            self.partial.insert(located.slot, mask);
-        }
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
-        if dirty {
-            self.dirty.set(slot, true);
-            self.segments.units[unit].dirty += 1;
-            self.vol_mut(id).dirty.insert(key - base);
-        }
-        let volume = self.vol_mut(id);
-        volume.stats.cached_blocks += 1;
-        volume.stats.dirty_blocks = volume.dirty.len();
-    }
-
-    /// A slot is dead: the counts follow. I2.
-    fn bury(&mut self, key: Key, slot: Slot) {
-        self.void_gathered(slot);
-        self.make_clean(key, slot);
-        self.partial.remove(&slot);
-        let unit = self.segments.of(slot) as usize;
-        assert!(self.segments.units[unit].live > 0, "I2");
-        self.segments.units[unit].live -= 1;
-        let id = self.volume_of(key).expect("keys are of volumes").id;
-        self.vol_mut(id).stats.cached_blocks -= 1;
-    }
-
-    /// The version in `slot` is equal to the origin now.
-    pub(crate) fn make_clean(&mut self, key: Key, slot: Slot) {
-        if !self.dirty.get(slot as usize) {
-            return;
-        }
-        self.dirty.set(slot as usize, false);
-        let unit = self.segments.of(slot) as usize;
-        self.segments.units[unit].dirty -= 1;
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
-        let volume = self.vol_mut(id);
-        volume.dirty.remove(key - base);
-        volume.quarantine.forget(key - base);
-        volume.stats.dirty_blocks = volume.dirty.len();
-    }
-
-    /// Takes a block out of the index without a word in the log.
-    pub(crate) fn forget(&mut self, key: Key) -> Option<Located> {
-        let located = self.index.remove(key)?;
-        self.bury(key, located.slot);
-        Some(located)
-    }
-
-    /// As [`Engine::forget`], of a clean block. Whether it was there.
-    pub(crate) fn forget_clean(&mut self, key: Key) -> bool {
-        let Some(located) = self.index.get(key) else { return false };
-        assert!(!self.dirty.get(located.slot as usize), "I4: a dirty version is not dropped");
-        self.forget(key);
-        true
-    }
-
-    /// Takes a clean block out of the cache and writes down that it is gone. I11.
-    pub(crate) fn drop_clean(&mut self, key: Key) {
-        if self.forget_clean(key) && !self.dead {
-            let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
-            self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
-        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod event;
 mod index;
 mod limits;
 mod log;
+mod map;
 pub mod mode;
 mod mutant;
 mod op;

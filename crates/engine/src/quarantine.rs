@@ -1,7 +1,7 @@
-//! What of a volume does not go home for now: single blocks that its origin refused, the whole origin
-//! once it has refused one write after the other, and blocks that no copy can be read of. Each is
-//! tried again after a pause that doubles. However much is dirty, little is kept here, and asking
-//! costs the same.
+//! What of a volume does not go home for now: single blocks that its origin refused, the whole
+//! origin once it has refused one write after the other, and blocks that no copy can be read of.
+//! Each is tried again after a pause that doubles. However much is dirty, little is kept here, and
+//! asking costs the same.
 
 use crate::event::Time;
 use crate::limits::{

@@ -1,9 +1,9 @@
 //! Room: which units of the log are free, which will be, and who may take them for what.
 //!
-//! The one owner of free space. Whoever wants to write names a [`Purpose`]; the table says what each
-//! purpose must leave. What makes room (moves of dirty blocks, and entries that end things) has the
-//! last of it, clients and fills stop before. `docs/room.md` has the picture, and why something
-//! always moves.
+//! The one owner of free space. Whoever wants to write names a [`Purpose`]; the table says what
+//! each purpose must leave. What makes room (moves of dirty blocks, and entries that end things)
+//! has the last of it, clients and fills stop before. `docs/room.md` has the picture, and why
+//! something always moves.
 
 use crate::limits::{ENTRIES_PER_UNIT_SHARE, MOVES_SHARE};
 use crate::log::Point;
@@ -20,9 +20,7 @@ pub enum Purpose {
     Note,
     /// Dirty blocks that reclaim moves.
     Move,
-    /// Entries that clients cause: intents, and ends of what they write over.
-    Intent,
-    /// Dirty blocks of clients.
+    /// Dirty blocks of clients, and entries that they cause: intents, ends of what they write over.
     Client,
     /// Clean blocks that are kept or admitted.
     Clean,
@@ -73,7 +71,8 @@ impl Room {
     /// The room of a pool, nothing free yet.
     pub fn new(segments: &Segments) -> Room {
         let units = segments.units.len();
-        let entries = segments.slots() as usize / (ENTRIES_PER_UNIT_SHARE * segments.blocks as usize);
+        let entries =
+            segments.slots() as usize / (ENTRIES_PER_UNIT_SHARE * segments.blocks as usize);
         Room { for_notes: 1 + entries, for_moves: 1 + units / MOVES_SHARE, ..Room::default() }
     }
 
@@ -81,7 +80,7 @@ impl Room {
     fn leaves(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Note => 0,
-            Purpose::Move | Purpose::Intent => self.for_notes,
+            Purpose::Move => self.for_notes,
             Purpose::Client => self.for_notes + self.for_moves,
             Purpose::Clean => self.for_notes + self.for_moves + 1,
         }
@@ -121,7 +120,9 @@ impl Room {
     pub fn may_write(&self, purpose: Purpose) -> bool {
         match purpose {
             Purpose::Note => true,
-            Purpose::Clean => self.units_for(purpose) > 0 || self.free.len() >= self.leaves(purpose),
+            Purpose::Clean => {
+                self.units_for(purpose) > 0 || self.free.len() >= self.leaves(purpose)
+            }
             _ => self.free.len() >= self.leaves(purpose),
         }
     }
@@ -160,9 +161,14 @@ impl Room {
         &self.emptied
     }
 
-    /// Opens a free unit for a write point, if its purpose may take one. One whose segments all work
-    /// before one that has lost its mirror.
-    pub fn open(&mut self, segments: &mut Segments, point: Point, purpose: Purpose) -> Option<UnitId> {
+    /// Opens a free unit for a write point, if its purpose may take one. One whose segments all
+    /// work before one that has lost its mirror.
+    pub fn open(
+        &mut self,
+        segments: &mut Segments,
+        point: Point,
+        purpose: Purpose,
+    ) -> Option<UnitId> {
         let dirty_class = point == Point::Dirty;
         let list = match !dirty_class && !self.free_clean.is_empty() {
             true => &mut self.free_clean,
@@ -207,8 +213,14 @@ impl Room {
     }
 
     /// Frees the emptied units that nobody needs any more. I3: what says that a unit is empty is
-    /// durable, no roll-forward needs its records, no read is under way. Returns how many became free.
-    pub fn release(&mut self, segments: &mut Segments, durable_dseq: u64, forgotten_seq: u64) -> usize {
+    /// durable, no roll-forward needs its records, no read is under way. Returns how many became
+    /// free.
+    pub fn release(
+        &mut self,
+        segments: &mut Segments,
+        durable_dseq: u64,
+        forgotten_seq: u64,
+    ) -> usize {
         let before = self.emptied.len();
         self.emptied.retain(|&unit| {
             let it = &segments.units[unit as usize];

@@ -2,8 +2,8 @@
 //!
 //! A *unit* is a segment with its fixed partner on another device, or a segment that has none
 //! ([`Pairing`]). A unit is opened, sealed, emptied and freed as one. In each of its lives it is
-//! either a mirror (dirty-class records, the same in both segments) or two halves (clean records, each
-//! in one of them). Which units are free, and who may take them, [`crate::room`] says.
+//! either a mirror (dirty-class records, the same in both segments) or two halves (clean records,
+//! each in one of them). Which units are free, and who may take them, [`crate::room`] says.
 
 use crate::event::DeviceId;
 use crate::index::Slot;

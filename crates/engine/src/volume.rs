@@ -309,7 +309,11 @@ impl Volume {
     /// while the origin is not there.
     pub fn stuck(&self) -> u64 {
         let dirty = self.dirty.len();
-        if self.offline.is_some() { dirty } else { dirty.min(self.quarantine.unreadable().len() as u64) }
+        if self.offline.is_some() {
+            dirty
+        } else {
+            dirty.min(self.quarantine.unreadable().len() as u64)
+        }
     }
 
     /// Whether it is offline for a moment only: its origin is tried again.

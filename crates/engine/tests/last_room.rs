@@ -1,6 +1,6 @@
-//! What ends many blocks at once takes one entry in the log, and not one a block: it may happen when
-//! there is hardly any room, and what makes room needs room. In a pool of a real size, such entries
-//! filled the log for good. (The simulator's pools are too small for that.)
+//! What ends many blocks at once takes one entry in the log, and not one a block: it may happen
+//! when there is hardly any room, and what makes room needs room. In a pool of a real size, such
+//! entries filled the log for good. (The simulator's pools are too small for that.)
 
 #[allow(dead_code, reason = "the benches use the rest")]
 #[path = "../benches/instant.rs"]

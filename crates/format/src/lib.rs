@@ -75,8 +75,8 @@ pub enum FormatError {
     },
     /// Written by a version before the first release, in a format that no release reads.
     #[error(
-        "the {what} has format version {version} of a build before the first release; make the pool \
-         anew (dirty data that it holds needs that build)"
+        "the {what} has format version {version} of a build before the first release; make the \
+         pool anew (dirty data that it holds needs that build)"
     )]
     TooOld {
         /// The structure that was expected.

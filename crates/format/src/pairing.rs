@@ -1,9 +1,9 @@
 //! Which segments of a pool's devices are partners: a table that follows from the superblock alone.
 //!
 //! Segments are numbered over all devices: 0 and 1 are partners on two devices, so are 2 and 3, and
-//! so on. What is left of a larger device when no other has a segment to pair with has numbers behind
-//! them, and no partner; so has every segment of a pool of one device. Two partners are used and freed
-//! together: as a mirror of dirty data, or each half with clean data of its own.
+//! so on. What is left of a larger device when no other has a segment to pair with has numbers
+//! behind them, and no partner; so has every segment of a pool of one device. Two partners are used
+//! and freed together: as a mirror of dirty data, or each half with clean data of its own.
 
 use crate::superblock::Header;
 
@@ -16,9 +16,9 @@ pub struct Pairing {
 }
 
 impl Pairing {
-    /// The pairing of a pool whose devices have so many segments each. Pairs as many as can be: always
-    /// one of the two devices with most left (a matching is largest when no device keeps more than
-    /// the others together).
+    /// The pairing of a pool whose devices have so many segments each. Pairs as many as can be:
+    /// always one of the two devices with most left (a matching is largest when no device keeps
+    /// more than the others together).
     pub fn new(counts: &[u32]) -> Pairing {
         let total: u32 = counts.iter().sum();
         let mut places = Vec::with_capacity(total as usize);

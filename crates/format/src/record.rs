@@ -153,8 +153,8 @@ pub struct RecordHeader {
     pub dseq: U64,
     /// Every dirty-class record up to here was durable when this one was written.
     pub durable_dseq: U64,
-    /// Segment it was written to. A dirty-class record is the same, byte for byte, in the partner of
-    /// that segment ([`crate::Pairing`]).
+    /// Segment it was written to. A dirty-class record is the same, byte for byte, in the partner
+    /// of that segment ([`crate::Pairing`]).
     pub segment: U32,
     /// Generation of that segment and its partner.
     pub segment_generation: U32,

@@ -2,7 +2,10 @@
 //! rules are T (no request waits longer than its disks explain) and C (the work of one call is
 //! bounded whatever the pool holds); what a sector may hold is checked as a version of its block.
 
+mod client;
 mod clock;
+mod io;
+mod life;
 mod plan;
 mod store;
 
@@ -10,21 +13,20 @@ use crate::coverage::Coverage;
 use crate::model::Violation;
 use crate::rng::{Rng, mix};
 use crate::{Options, Totals};
-use clock::{Clock, Flash, Kind, Spindle};
+use clock::{Clock, Flash, Spindle};
 use forebay_engine::{
-    Buf, Command, CommandId, CommandReply, Completion, DeviceSettings, Effect, Engine, Event,
-    IoError, Notice, OpId, OriginSettings, Request, RequestId, RequestKind, STALL_NS_MAX, Settings,
-    State, Target, Time, VolumeId,
+    Buf, CommandId, CommandReply, Effect, Engine, Event, OpId, RequestId, RequestKind, Target,
+    Time, VolumeId,
 };
+use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
 };
-use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 use plan::{Plan, Trouble, VolumePlan};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use store::{Named, Store, fill, parse};
+use store::Store;
 use zerocopy::little_endian::{U16, U64};
 
 const MILLISECOND: Time = 1_000_000;
@@ -79,7 +81,10 @@ struct UnderWay {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
-    Writer { number: u64, left: u64 },
+    Writer {
+        number: u64,
+        left: u64,
+    },
     Reader,
     /// Looks at what is there after a start.
     Looker,
@@ -149,6 +154,17 @@ fn volume_id(index: usize) -> VolumeId {
     VolumeId(VOLUME_FIRST + index as u16)
 }
 
+fn make_clients(plan: &Plan) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for (n, volume) in plan.volumes.iter().enumerate() {
+        let writer = |number| Role::Writer { number, left: volume.flush_after };
+        let writers = (0..volume.writers).map(writer);
+        let readers = (0..volume.readers).map(|_| Role::Reader);
+        clients.extend(writers.chain(readers).map(|role| Client { volume: n, role }));
+    }
+    clients
+}
+
 fn pool_spec(plan: &Plan) -> PoolSpec {
     let segment = u64::from(plan.segment_blocks) * BLOCK_SIZE as u64;
     let slots = plan.segments.iter().sum::<u64>() * u64::from(plan.segment_blocks);
@@ -204,14 +220,6 @@ impl Large {
             acked: vec![0; volume.blocks as usize],
             sent: vec![0; volume.blocks as usize],
         };
-        let mut clients = Vec::new();
-        for (n, volume) in plan.volumes.iter().enumerate() {
-            for number in 0..volume.writers {
-                let left = volume.flush_after;
-                clients.push(Client { volume: n, role: Role::Writer { number, left } });
-            }
-            clients.extend((0..volume.readers).map(|_| Client { volume: n, role: Role::Reader }));
-        }
         Large {
             options,
             now: 0,
@@ -220,7 +228,7 @@ impl Large {
             caches,
             origins: plan.volumes.iter().enumerate().map(origin).collect(),
             known: plan.volumes.iter().map(known).collect(),
-            clients,
+            clients: make_clients(&plan),
             requests: BTreeMap::new(),
             ops: BTreeMap::new(),
             queue: BinaryHeap::new(),
@@ -295,7 +303,8 @@ impl Large {
             Trouble::DeviceMissing => "worlds that start again without a cache device",
         });
         let text = format!(
-            "worst read {} ms, write {} ms, flush {} ms, gap of all writers {} ms; steps {}; {} requests",
+            "worst read {} ms, write {} ms, flush {} ms, gap of all writers {} ms; steps {}; \
+             {} requests",
             self.worst[0] / MILLISECOND,
             self.worst[1] / MILLISECOND,
             self.worst[2] / MILLISECOND,
@@ -304,101 +313,6 @@ impl Large {
             self.totals.requests,
         );
         self.say(|world| format!("{text}; {:?}", world.engine.as_ref().map(Engine::pool_stats)));
-    }
-
-    /// The process is killed; what it acknowledged is there after the next start.
-    fn second_life(&mut self) -> Check {
-        self.totals.crashes += 1;
-        self.engine = None;
-        // What is under way to a disk happens or not.
-        let ops = std::mem::take(&mut self.ops);
-        for under_way in ops.into_values() {
-            if let Io::Write(buf) = under_way.io
-                && self.rng.coin()
-            {
-                let disk = self.disk(under_way.target);
-                if !disk.dead && !disk.refuses {
-                    disk.store.write(under_way.offset / BLOCK_SIZE as u64, buf.bytes());
-                }
-            }
-        }
-        self.requests.clear();
-        self.queue.clear();
-        self.now += SECOND;
-        let dies = self.plan.trouble == Trouble::DeviceMissing && self.caches.len() > 1;
-        if dies {
-            let device = self.rng.below(self.caches.len() as u64) as usize;
-            self.caches[device].dead = true;
-            self.troubled = true;
-        }
-        for origin in &mut self.origins {
-            origin.refuses = false;
-        }
-        if self.caches.iter().all(|disk| disk.dead) {
-            return Ok(()); // What no device holds, no start can bring back.
-        }
-        self.open()?;
-        self.quiet = true;
-        self.look()?;
-        self.engine().check();
-        let drained = self.drain()?;
-        self.coverage.add("worlds drained", u64::from(drained));
-        self.engine().check();
-        Ok(())
-    }
-
-    /// Reads here and there.
-    fn look(&mut self) -> Check {
-        self.looked = 0;
-        let first = self.clients.len();
-        for _ in 0..8 {
-            let volume = self.rng.below(self.origins.len() as u64) as usize;
-            self.clients.push(Client { volume, role: Role::Looker });
-        }
-        for client in first..self.clients.len() {
-            self.schedule(0, Due::Client(client));
-        }
-        while self.looked < LOOKS || !self.requests.is_empty() {
-            self.step()?;
-        }
-        Ok(())
-    }
-
-    /// All goes home. Whether it could.
-    fn drain(&mut self) -> Result<bool, Violation> {
-        let mut asked = Vec::new();
-        for volume in 0..self.origins.len() {
-            self.next_id += 1;
-            let id = CommandId(self.next_id);
-            asked.push(id);
-            self.feed(Event::Command(id, Command::Drain(volume_id(volume))))?;
-        }
-        while asked.iter().any(|id| !self.answered.contains_key(id)) {
-            self.step()?;
-        }
-        let good = asked.iter().all(|id| !matches!(self.answered[id], CommandReply::Failed(_)));
-        if !good {
-            return Ok(false);
-        }
-        for volume in 0..self.origins.len() {
-            for block in 0..self.plan.volumes[volume].blocks {
-                let sent = self.known[volume].sent[block as usize];
-                if sent > 0 {
-                    self.check_home(volume, block)?;
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    fn check_home(&self, volume: usize, block: u64) -> Check {
-        let mut bytes = [0; BLOCK_SIZE];
-        self.origins[volume].store.read(block, &mut bytes);
-        self.check_block(volume, block, &bytes, u64::from(self.known[volume].acked[block as usize]))
-            .map_err(|mut violation| {
-                violation.text = format!("after a drain: {}", violation.text);
-                violation
-            })
     }
 
     fn say(&self, text: impl Fn(&Large) -> String) {
@@ -421,71 +335,6 @@ impl Large {
     fn schedule(&mut self, after: Time, due: Due) {
         self.queued += 1;
         self.queue.push(Reverse((self.now + after, self.queued, due)));
-    }
-
-    fn superblocks(&self) -> Vec<Option<Superblock>> {
-        let of = |disk: &Disk| {
-            if disk.dead {
-                return None;
-            }
-            let copy = |offset: u64| {
-                let mut bytes = vec![0; SUPERBLOCK_SIZE];
-                disk.store.read(offset / BLOCK_SIZE as u64, &mut bytes);
-                Superblock::decode(&bytes)
-            };
-            Superblock::choose(SUPERBLOCK_OFFSETS.map(copy)).ok().map(|(superblock, _)| superblock)
-        };
-        self.caches.iter().map(of).collect()
-    }
-
-    /// Opens the pool as the host does.
-    fn open(&mut self) -> Check {
-        let all = self.superblocks();
-        let generation = |superblock: &Superblock| superblock.header.generation.get();
-        let newest = all.iter().flatten().map(generation).max().unwrap_or(0);
-        let superblock = all.iter().flatten().find(|it| generation(it) == newest).cloned();
-        let Some(superblock) = superblock else {
-            return Err(Violation::new("R", "no superblock can be read".into()));
-        };
-        let device = |(n, own): (usize, &Option<Superblock>)| {
-            let own = own.as_ref().map_or(0, generation);
-            DeviceSettings {
-                bytes: self.caches[n].store.blocks() * BLOCK_SIZE as u64,
-                volatile_cache: self.plan.volatile[n],
-                present: own + 1 >= newest && own > 0,
-                behind: own + 1 == newest,
-            }
-        };
-        let devices: Vec<DeviceSettings> = all.iter().enumerate().map(device).collect();
-        let origins = (0..self.origins.len())
-            .map(|n| OriginSettings { volume: volume_id(n), present: true, volatile_cache: true })
-            .collect();
-        let settings = Settings {
-            superblock,
-            devices,
-            origins,
-            distrust_epoch: 0,
-            ram_bytes: 0,
-            tuning: self.plan.tuning.clone(),
-            #[cfg(feature = "mutants")]
-            mutant: self.options.mutant,
-        };
-        let mut out = Vec::new();
-        let since = self.now;
-        self.engine = Some(Engine::open(settings, self.now, &mut out));
-        self.out = out;
-        self.unsettled = 1;
-        self.perform()?;
-        while self.engine().state() == State::Opening {
-            self.step()?;
-        }
-        if let State::Failed(why) = self.engine().state() {
-            return Err(Violation::new("R", format!("the pool cannot be opened: {why}")));
-        }
-        self.opened_in = self.now - since;
-        self.say(|world| format!("opened in {} ms", world.opened_in / MILLISECOND));
-        self.wrote_at.fill(self.now);
-        Ok(())
     }
 
     fn step(&mut self) -> Check {
@@ -568,311 +417,6 @@ impl Large {
             self.perform_one(effect)?;
         }
         Ok(())
-    }
-
-    fn perform_one(&mut self, effect: Effect) -> Check {
-        match effect {
-            Effect::Read { op, target, offset, buf } => {
-                let blocks = (buf.len() / BLOCK_SIZE) as u64;
-                self.start(op, target, Kind::Read, offset, blocks, Io::Read(buf))
-            }
-            Effect::Write { op, target, offset, buf } => {
-                let blocks = (buf.len() / BLOCK_SIZE) as u64;
-                self.start(op, target, Kind::Write, offset, blocks, Io::Write(buf))
-            }
-            Effect::Flush { op, target } => {
-                self.start(op, target, Kind::Flush, 0, 0, Io::Nothing)
-            }
-            Effect::Zero { op, target, offset, len, .. } => {
-                let blocks = len / BLOCK_SIZE as u64;
-                self.start(op, target, Kind::Write, offset, blocks, Io::Zero(blocks))
-            }
-            Effect::Discard { op, target, offset, len } => {
-                let blocks = len / BLOCK_SIZE as u64;
-                self.start(op, target, Kind::Write, offset, blocks, Io::Nothing)
-            }
-            Effect::Distrust { op, .. } => {
-                let under_way = UnderWay { target: Target::Origin(volume_id(0)), offset: 0, io: Io::Nothing };
-                self.ops.insert(op, under_way);
-                self.schedule(MILLISECOND, Due::Io(op));
-                Ok(())
-            }
-            Effect::Reply { id, result, buf } => self.reply(id, result, buf),
-            Effect::CommandDone { id, reply } => {
-                self.answered_at = self.totals.steps;
-                self.say(|_| format!("{id:?} {reply:?}"));
-                self.answered.insert(id, reply);
-                Ok(())
-            }
-            Effect::Notice(notice) => {
-                self.say(|_| format!("{notice:?}"));
-                match notice {
-                    Notice::OpenFailed(why) => Err(Violation::new("R", why)),
-                    Notice::BadBlock { .. } if !self.troubled => {
-                        Err(Violation::new("E", format!("{notice:?} in a world without faults")))
-                    }
-                    _ => Ok(()),
-                }
-            }
-        }
-    }
-
-    fn start(
-        &mut self,
-        op: OpId,
-        target: Target,
-        kind: Kind,
-        offset: u64,
-        blocks: u64,
-        io: Io,
-    ) -> Check {
-        self.totals.ios += 1;
-        self.hash = mix(self.hash ^ op.0 ^ offset.rotate_left(20) ^ blocks.rotate_left(50));
-        let now = self.now;
-        let disk = self.disk(target);
-        let ends = disk.clock.ends(now, kind, offset / BLOCK_SIZE as u64, blocks);
-        self.ops.insert(op, UnderWay { target, offset, io });
-        self.schedule(ends - now, Due::Io(op));
-        Ok(())
-    }
-
-    fn finish_io(&mut self, op: OpId) -> Check {
-        let UnderWay { target, offset, io } = self.ops.remove(&op).expect("under way");
-        let first = offset / BLOCK_SIZE as u64;
-        let disk = self.disk(target);
-        let failed = disk.dead || (disk.refuses && !matches!(io, Io::Read(_)));
-        let mut buf = Buf::empty();
-        match io {
-            Io::Read(mut into) => {
-                if !failed {
-                    disk.store.read(first, into.bytes_mut());
-                }
-                buf = into;
-            }
-            Io::Write(data) => {
-                if !failed {
-                    disk.store.write(first, data.bytes());
-                }
-                buf = data;
-            }
-            Io::Zero(blocks) => {
-                if !failed {
-                    disk.store.write(first, &vec![0; blocks as usize * BLOCK_SIZE]);
-                }
-            }
-            Io::Nothing => {}
-        }
-        let result = if failed { Err(IoError::Io) } else { Ok(()) };
-        self.feed(Event::Done(op, Completion { result, buf }))
-    }
-
-    fn trouble(&mut self) -> Check {
-        self.troubled = true;
-        match self.plan.trouble {
-            Trouble::OriginFails => self.origins[0].refuses = true,
-            Trouble::DeviceDies => {
-                let device = self.rng.below(self.caches.len() as u64) as usize;
-                self.say(|_| format!("cache {device} dies"));
-                self.caches[device].dead = true;
-            }
-            Trouble::Nothing | Trouble::DeviceMissing => {}
-        }
-        Ok(())
-    }
-
-    fn client_turn(&mut self, client: usize) -> Check {
-        let Client { volume, role } = self.clients[client];
-        let of = &self.plan.volumes[volume];
-        let (all, hot, most, writers) = (of.blocks, of.hot_blocks, of.blocks_max, of.writers);
-        match role {
-            _ if self.quiet && role != Role::Looker => Ok(()),
-            Role::Looker => {
-                if self.looked >= LOOKS {
-                    return Ok(());
-                }
-                self.looked += 1;
-                let block = self.rng.below(all);
-                self.submit(client, RequestKind::Read, block, 1)
-            }
-            Role::Reader => {
-                let block = self.rng.below(all);
-                let blocks = self.rng.range(1, most).min(all - block);
-                self.submit(client, RequestKind::Read, block, blocks)
-            }
-            Role::Writer { number, left: 1 } => {
-                let left = self.plan.volumes[volume].flush_after;
-                self.clients[client].role = Role::Writer { number, left };
-                self.submit(client, RequestKind::Flush, 0, 0)
-            }
-            Role::Writer { number, left } => {
-                let left = left.saturating_sub(1);
-                self.clients[client].role = Role::Writer { number, left };
-                // Each writer has stretches of its own: nobody else writes there.
-                let stretches = (hot / most / writers).max(1);
-                let stretch = self.rng.below(stretches) * writers + number;
-                let block = (stretch * most).min(all - 1);
-                let end = ((stretch + 1) * most).min(all);
-                if stretch * most >= all {
-                    return self.submit(client, RequestKind::Flush, 0, 0);
-                }
-                let blocks = self.rng.range(1, end - block);
-                self.submit(client, RequestKind::Write, block, blocks)
-            }
-        }
-    }
-
-    fn submit(&mut self, client: usize, kind: RequestKind, block: u64, blocks: u64) -> Check {
-        let volume = self.clients[client].volume;
-        self.next_id += 1;
-        let id = RequestId(self.next_id);
-        let len = blocks * BLOCK_SIZE as u64;
-        let range = block as usize..(block + blocks) as usize;
-        let known = &mut self.known[volume];
-        let mut least = Vec::new();
-        let mut buf = Buf::empty();
-        match kind {
-            RequestKind::Read => {
-                least = known.acked[range].iter().map(|&version| version.into()).collect();
-                buf = Buf::zeroed(len as usize);
-            }
-            RequestKind::Write => {
-                buf = Buf::zeroed(len as usize);
-                for (at, bytes) in range.zip(buf.bytes_mut().chunks_exact_mut(BLOCK_SIZE)) {
-                    known.sent[at] += 1;
-                    let version = known.sent[at].into();
-                    fill(Named { volume: volume as u32, block: at as u32, version }, bytes);
-                }
-            }
-            _ => {}
-        }
-        let waiting = Waiting { client, kind, block, blocks, since: self.now, least };
-        self.requests.insert(id, waiting);
-        let request = Request {
-            volume: volume_id(volume),
-            kind,
-            offset: block * BLOCK_SIZE as u64,
-            len,
-            fua: false,
-            buf,
-        };
-        self.feed(Event::Submit(id, request))
-    }
-
-    fn reply(&mut self, id: RequestId, result: Result<(), IoError>, buf: Buf) -> Check {
-        let Some(waiting) = self.requests.remove(&id) else {
-            return Err(Violation::new("I", format!("{id:?} is answered, but nobody asked it")));
-        };
-        self.totals.requests += 1;
-        self.answered_at = self.totals.steps;
-        self.hash = mix(self.hash ^ id.0 ^ self.now << 20);
-        let volume = self.clients[waiting.client].volume;
-        let took = self.now - waiting.since;
-        let at = match waiting.kind {
-            RequestKind::Read => 0,
-            RequestKind::Flush => 2,
-            _ => 1,
-        };
-        self.worst[at] = self.worst[at].max(took);
-        if at == 1 {
-            let gap = self.now - self.wrote_at[volume].max(waiting.since);
-            self.worst[3] = self.worst[3].max(gap);
-            self.wrote_at[volume] = self.now;
-        }
-        self.check_time(&waiting, volume)?;
-        let range = waiting.block as usize..(waiting.block + waiting.blocks) as usize;
-        match (result, waiting.kind) {
-            (Ok(()), RequestKind::Read) => {
-                for (n, bytes) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
-                    self.check_block(volume, waiting.block + n as u64, bytes, waiting.least[n])?;
-                }
-                self.totals.sectors_read += waiting.blocks * (BLOCK_SIZE / SECTOR_SIZE) as u64;
-            }
-            (Ok(()), RequestKind::Write) => {
-                let known = &mut self.known[volume];
-                for at in range {
-                    known.acked[at] = known.sent[at];
-                }
-            }
-            (Ok(()), _) => {}
-            (Err(error), _) => self.check_error(&waiting, volume, error)?,
-        }
-        self.engine().recycle(buf);
-        let pause = match result {
-            Ok(()) => self.rng.below(self.plan.volumes[volume].think_ns + 1),
-            Err(_) => self.rng.below(100 * MILLISECOND),
-        };
-        self.schedule(pause, Due::Client(waiting.client));
-        Ok(())
-    }
-
-    fn check_block(&self, volume: usize, block: u64, bytes: &[u8], least: u64) -> Check {
-        let found = parse(bytes);
-        let most = u64::from(self.known[volume].sent[block as usize]);
-        let good = found.is_some_and(|named| {
-            named.volume as usize == volume
-                && u64::from(named.block) == block
-                && (least..=most).contains(&named.version)
-        });
-        if good {
-            return Ok(());
-        }
-        let text = format!("block {block} of volume {volume} holds {found:?}, not {least} to {most}");
-        Err(Violation::new("L", text))
-    }
-
-    fn check_error(&mut self, waiting: &Waiting, volume: usize, error: IoError) -> Check {
-        let dead = self.caches.iter().filter(|disk| disk.dead).count();
-        let expected = match self.plan.trouble {
-            _ if !self.troubled => false,
-            Trouble::OriginFails => volume == 0,
-            Trouble::DeviceDies | Trouble::DeviceMissing => dead == self.caches.len(),
-            Trouble::Nothing => false,
-        };
-        if expected {
-            return Ok(());
-        }
-        let text = format!("{waiting:?} is answered with \"{error}\" without a reason");
-        Err(Violation::new("E", text))
-    }
-
-    /// Rule T: how long a request may wait that was sent at this time.
-    fn bound(&self, waiting: &Waiting, volume: usize) -> Time {
-        let clients = self.clients.len() as u64;
-        let cache = self.caches.iter().map(|disk| disk.clock.worst_ns(clients)).max().unwrap_or(0);
-        let bare = self.origins[volume].clock.worst_ns(clients) + cache;
-        if !self.troubled {
-            return bare + EXTRA_NS;
-        }
-        let own = self.plan.trouble == Trouble::OriginFails && volume == 0;
-        let writes = !matches!(waiting.kind, RequestKind::Read);
-        // Writes to an origin that fails wait for it as long as the engine has hope.
-        let hope = if own && writes { 2 * STALL_NS_MAX } else { 0 };
-        FACTOR * (bare + EXTRA_NS) + hope
-    }
-
-    fn check_time(&self, waiting: &Waiting, volume: usize) -> Check {
-        let (took, bound) = (self.now - waiting.since, self.bound(waiting, volume));
-        if took <= bound {
-            return Ok(());
-        }
-        let text = format!(
-            "{:?} of volume {volume} took {} ms; its disks explain {} ms",
-            waiting.kind,
-            took / MILLISECOND,
-            bound / MILLISECOND
-        );
-        Err(Violation::new("T", text))
-    }
-
-    /// Rule T for those that still wait.
-    fn check_waits(&mut self) -> Check {
-        let Some((_, oldest)) = self.requests.first_key_value() else { return Ok(()) };
-        let volume = self.clients[oldest.client].volume;
-        self.check_time(oldest, volume).map_err(|mut violation| {
-            let engine = self.engine.as_ref().map(Engine::describe).unwrap_or_default();
-            violation.text = format!("{} and more; {engine}", violation.text);
-            violation
-        })
     }
 }
 

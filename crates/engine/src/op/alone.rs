@@ -1,6 +1,6 @@
-//! Writeback while clients keep the origin busy: a slice is short and has the origin for itself, and
-//! clients then have it for at least as long. Their reads wait for the slice's end: a disk whose head
-//! travels between reads and the sweep needs several times as long for both.
+//! Writeback while clients keep the origin busy: a slice is short and has the origin for itself,
+//! and clients then have it for at least as long. Their reads wait for the slice's end: a disk
+//! whose head travels between reads and the sweep needs several times as long for both.
 
 use crate::engine::Engine;
 use crate::event::*;

@@ -67,8 +67,8 @@ pub(crate) struct Checkpoint {
     pub(crate) tried_at: Time,
     /// Writes that have failed since the last that counted.
     failures: u32,
-    /// The checkpoint that this start has read, until its own counts: the superblock names another one
-    /// where the newest is damaged.
+    /// The checkpoint that this start has read, until its own counts: the superblock names another
+    /// one where the newest is damaged.
     pub(crate) base: Option<Source>,
     /// How many have counted since the start.
     pub(crate) counted: u64,
@@ -163,7 +163,8 @@ impl Engine {
         let due = (slots - self.checkpoint.slots_at) as f64 >= share;
         let starving = self.checkpoint_starved();
         let retry = self.now.saturating_sub(self.checkpoint.tried_at) > 1_000_000;
-        // What leaves the index by a word in the log, and not by words for each block, is gone first.
+        // What leaves the index by a word in the log, and not by words for each block, is gone
+        // first.
         let swept = self.sweeps.is_done();
         if !(due || self.checkpoint.wanted || (starving && retry)) || !self.sb.idle() || !swept {
             return;

@@ -25,11 +25,12 @@ impl Engine {
         mirror.filter(|_| second).unwrap_or(segment)
     }
 
-    /// Where a block is, for a reader. A clean block that was on a device which failed is forgotten:
-    /// the origin has it.
+    /// Where a block is, for a reader. A clean block that was on a device which failed is
+    /// forgotten: the origin has it.
     pub(crate) fn locate(&mut self, key: Key) -> Option<Located> {
         let located = self.index.get(key)?;
-        let gone = (self.dead || (self.segments.degraded() && !self.segments.reachable(located.slot)))
+        let gone = (self.dead
+            || (self.segments.degraded() && !self.segments.reachable(located.slot)))
             && !self.dirty.get(located.slot as usize);
         if gone {
             self.forget(key);

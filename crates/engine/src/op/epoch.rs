@@ -1,6 +1,7 @@
 //! A start begins a new life of the log, with a checkpoint of its own: what recovery found, written
-//! anew. From then on nothing of the lives before is needed, and the log has room whatever they left.
-//! The superblock that names the checkpoint also begins the life: a crash leaves both or neither.
+//! anew. From then on nothing of the lives before is needed, and the log has room whatever they
+//! left. The superblock that names the checkpoint also begins the life: a crash leaves both or
+//! neither.
 
 use crate::Mutant;
 use crate::engine::Engine;

@@ -37,8 +37,8 @@ impl Engine {
         self.die();
     }
 
-    /// Whether a write point opens another segment although there is room in the one it has: that is
-    /// on a device that failed, or its mirror is and there are whole pairs.
+    /// Whether a write point opens another segment although there is room in the one it has: that
+    /// is on a device that failed, or its mirror is and there are whole pairs.
     pub(crate) fn leaves(&self, point: Point, open: SegmentId) -> bool {
         let unit = self.segments.unit_of(open);
         match point {
@@ -50,8 +50,9 @@ impl Engine {
         }
     }
 
-    /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten, soon;
-    /// dirty ones are read as long as that works, and cannot be written. Contract points 4 and 6.
+    /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten,
+    /// soon; dirty ones are read as long as that works, and cannot be written. Contract points 4
+    /// and 6.
     pub(crate) fn die(&mut self) {
         self.dead = true;
         self.sweep(Sweep::All);

@@ -254,8 +254,8 @@ impl Engine {
         self.load_placed(&load, gone);
     }
 
-    /// Units whose entries in the checkpoint do not count: those are of a life before, or the unit was
-    /// emptied since.
+    /// Units whose entries in the checkpoint do not count: those are of a life before, or the unit
+    /// was emptied since.
     pub(crate) fn units_gone(&self, freed: &BTreeMap<UnitId, u64>) -> Vec<bool> {
         let opening = self.opening.as_ref().expect("recovery is under way");
         let mut gone = vec![false; self.segments.units.len()];
@@ -338,7 +338,8 @@ impl Engine {
             // dirty once.
             let segments = self.segments.segments_of(unit);
             let dirty = segments.map(|segment| {
-                let (from, to) = (self.segments.slot(segment, 0), self.segments.slot(segment + 1, 0));
+                let (from, to) =
+                    (self.segments.slot(segment, 0), self.segments.slot(segment + 1, 0));
                 self.dirty.ones(from as usize, to as usize)
             });
             let dirty: u32 = dirty.sum();

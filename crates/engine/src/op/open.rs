@@ -2,8 +2,8 @@
 //! log. Of the checkpoint the index comes last, when it is known what of it counts.
 //!
 //! Reads only, until it is certain that the pool can be opened. Before the first request is
-//! answered, what recovery decided is in a checkpoint of its own (`epoch.rs`), and log and origins are
-//! flushed: a value read after a recovery never reverts (I12).
+//! answered, what recovery decided is in a checkpoint of its own (`epoch.rs`), and log and origins
+//! are flushed: a value read after a recovery never reverts (I12).
 
 use crate::buf::Buf;
 use crate::engine::{Engine, State};
@@ -170,7 +170,8 @@ impl Engine {
             epoch: header.previous_epoch.get(),
         });
         let devices: Vec<DeviceId> = self.segments.working().collect();
-        let from_each = |source: Source| devices.iter().map(move |&device| Source { device, ..source });
+        let from_each =
+            |source: Source| devices.iter().map(move |&device| Source { device, ..source });
         newest.into_iter().chain(before).flat_map(from_each).collect()
     }
 

@@ -442,8 +442,7 @@ impl Engine {
             (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
         let overtaken = req.overtaken && !self.is(Mutant::StaleFill);
         let plan = self.vol(id).mode.plan();
-        let not_now =
-            self.vol(id).removing || self.vol(id).fills_off || self.sweeps.empties(id);
+        let not_now = self.vol(id).removing || self.vol(id).fills_off || self.sweeps.empties(id);
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             let reason = if overtaken {
                 Some(Reason::Overtaken)

@@ -14,14 +14,14 @@ use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
 use crate::op::{Op, read};
 use crate::room::Purpose;
-use crate::segment::{SegmentId, Use};
+use crate::segment::SegmentId;
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
 use forebay_format::{BLOCK_SIZE, checksum};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
 
 /// Payload blocks of one record: header and payload together fill a buffer of half a megabyte.
-const PAYLOAD_MAX: u32 = PAYLOAD_BLOCKS_MAX as u32 - 1;
+pub(super) const PAYLOAD_MAX: u32 = PAYLOAD_BLOCKS_MAX as u32 - 1;
 
 impl Engine {
     /// Gathers an entry without payload. Returns the dirty-class number that its record will have.
@@ -94,84 +94,6 @@ impl Engine {
         }
         self.install(key, Located { slot, crc }, kind == EntryKind::Dirty, mask);
         Some(slot)
-    }
-
-    /// Makes sure that the record gathered at `point` has room for one more entry (and block).
-    fn room_at(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
-        if self.dead || (payload && !self.room.may_write(purpose)) {
-            return false;
-        }
-        if let Some(gather) = &self.log.gather[point as usize] {
-            let blocks = !payload || gather.payload < gather.payload_max;
-            if blocks && gather.entries.len() < RECORD_ENTRIES {
-                return true;
-            }
-            if !self.send(point) {
-                return false;
-            }
-        }
-        self.start_gather(point, purpose, payload)
-    }
-
-    /// Starts a record at a write point: in the open segment, in the other half of its unit if that
-    /// is full, or in a new unit.
-    fn start_gather(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
-        if let Some(open) = self.log.open[point as usize] {
-            let end = self.segments.units[self.segments.unit_of(open) as usize].end;
-            if !self.leaves(point, open) && end + u32::from(payload) < self.segments.blocks {
-                self.gather_at(point, open, end);
-                return true;
-            }
-            if let Some(half) = self.other_half(point, open) {
-                self.open_segment(point, half);
-                return true;
-            }
-        }
-        let Some(unit) = self.room.open(&mut self.segments, point, purpose) else { return false };
-        self.seal(point);
-        let segment = self.segments.segments_of(unit).find(|&it| self.segments.healthy(it));
-        let first = self.segments.first_of(unit);
-        self.open_segment(point, if point == Point::Dirty { first } else { segment.unwrap_or(first) });
-        true
-    }
-
-    /// The second segment of a unit of clean data, if the first is the open one and has no more room.
-    fn other_half(&self, point: Point, open: SegmentId) -> Option<SegmentId> {
-        let half = self.segments.partner(open).filter(|&half| half > open)?;
-        (point != Point::Dirty && self.segments.healthy(half)).then_some(half)
-    }
-
-    fn open_segment(&mut self, point: Point, segment: SegmentId) {
-        let unit = self.segments.unit_of(segment);
-        self.segments.units[unit as usize].end = 0;
-        self.log.open[point as usize] = Some(segment);
-        self.gather_at(point, segment, 0);
-    }
-
-    fn gather_at(&mut self, point: Point, segment: SegmentId, offset: u32) {
-        let payload_max = (self.segments.blocks - offset - 1).min(PAYLOAD_MAX);
-        let buf = self.pool.take((1 + PAYLOAD_MAX as usize) * BLOCK_SIZE);
-        self.log.gather[point as usize] = Some(Gather {
-            segment,
-            offset,
-            buf,
-            entries: self.log.spare_entries.pop().unwrap_or_default(),
-            payload: 0,
-            payload_max,
-            waiters: self.log.spare_waiters.pop().unwrap_or_default(),
-            since: self.now,
-        });
-    }
-
-    /// Closes the open segment of a write point.
-    pub(crate) fn seal(&mut self, point: Point) {
-        if let Some(open) = self.log.open[point as usize].take() {
-            let unit = self.segments.unit_of(open) as usize;
-            let unit = &mut self.segments.units[unit];
-            if unit.usage == Use::Open {
-                unit.usage = Use::Sealed;
-            }
-        }
     }
 
     /// Sends the record gathered at a write point, if there is anything in it. Whether it is gone.
@@ -462,41 +384,6 @@ impl Engine {
             || gather.entries.len() >= RECORD_ENTRIES
             || awaited()
             || self.state != State::Serving
-    }
-
-    /// The block in `slot`, if its record is still being gathered.
-    pub(crate) fn gathered(&self, slot: Slot) -> Option<&[u8]> {
-        let segment = self.segments.segment_of(slot);
-        self.log.gather.iter().flatten().find_map(|gather| {
-            let first = self.segments.slot(gather.segment, gather.offset) + 1;
-            let inside =
-                gather.segment == segment && (first..first + gather.payload).contains(&slot);
-            inside.then(|| {
-                let at = (1 + slot - first) as usize * BLOCK_SIZE;
-                &gather.buf.bytes()[at..at + BLOCK_SIZE]
-            })
-        })
-    }
-
-    /// A clean block was replaced before its record was sent: the record must not bring it back,
-    /// since it will have a greater number than what replaced the block.
-    pub(crate) fn void_gathered(&mut self, slot: Slot) {
-        if self.is(Mutant::NoVoid) {
-            return;
-        }
-        let blocks = self.segments.blocks;
-        for gather in self.log.gather[1..].iter_mut().flatten() {
-            let first = gather.segment * blocks + gather.offset + 1;
-            if (first..first + gather.payload).contains(&slot) {
-                gather.entries[(slot - first) as usize].kind = EntryKind::Void as u8;
-            }
-        }
-    }
-
-    /// Whether the version in `slot` survives power loss.
-    pub(crate) fn is_durable(&self, slot: Slot) -> bool {
-        let unit = &self.segments.units[self.segments.of(slot) as usize];
-        slot % self.segments.blocks < unit.durable_end
     }
 
     pub(crate) fn read_sent(&mut self, run: read::CacheRun) {

@@ -142,7 +142,8 @@ impl Engine {
         // The newest life, and where the checkpoint is of the one before, that up to its end.
         let header = &self.sb.block.header;
         let (newest, began) = (header.checkpoint_epoch.get(), header.checkpoint_dseq.get());
-        let epoch = self.opening.as_ref().and_then(|opening| opening.source).map_or(0, |it| it.epoch);
+        let epoch =
+            self.opening.as_ref().and_then(|opening| opening.source).map_or(0, |it| it.epoch);
         let counts = |found: &&&Found| match found.epoch() {
             it if it == newest => epoch == newest || found.dseq() > began,
             it => it == epoch && found.dseq() <= began,
@@ -306,7 +307,8 @@ impl Engine {
         let mut freed = BTreeMap::new();
         for entry in valid.iter().flat_map(|found| &found.entries) {
             if entry.kind() == EntryKind::SegmentFree {
-                let last = freed.entry(self.segments.unit_of(entry.block.get() as u32)).or_insert(0);
+                let last =
+                    freed.entry(self.segments.unit_of(entry.block.get() as u32)).or_insert(0);
                 *last = (*last).max(entry.aux.get());
             }
         }

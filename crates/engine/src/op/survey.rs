@@ -31,9 +31,8 @@ pub(crate) struct Chain {
 
 impl Engine {
     pub(crate) fn recover_heads(&mut self) {
-        let healthy: Vec<SegmentId> = (0..self.segments.count())
-            .filter(|&segment| self.segments.healthy(segment))
-            .collect();
+        let healthy: Vec<SegmentId> =
+            (0..self.segments.count()).filter(|&segment| self.segments.healthy(segment)).collect();
         let opening = self.open_mut();
         opening.step = Step::Heads;
         opening.reads = healthy.into_iter().map(RecoverRead::Head).collect();

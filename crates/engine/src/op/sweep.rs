@@ -1,4 +1,5 @@
-//! Sweep: clean blocks that are of no use any more leave the index in slices, however many they are.
+//! Sweep: clean blocks that are of no use any more leave the index in slices, however many they
+//! are.
 
 use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, VolumeId};
@@ -79,11 +80,14 @@ impl Engine {
         }
     }
 
-    /// A sweep has come to the end of the index. What moved there meanwhile may have been passed over.
+    /// A sweep has come to the end of the index. What moved there meanwhile may have been passed
+    /// over.
     fn swept(&mut self, sweep: Sweep) {
         let left = match sweep {
             Sweep::Removed(id, _) => self.vol(id).stats.cached_blocks,
-            Sweep::Volume(id) => self.volume(id).map_or(0, |v| v.stats.cached_blocks - v.dirty.len()),
+            Sweep::Volume(id) => {
+                self.volume(id).map_or(0, |v| v.stats.cached_blocks - v.dirty.len())
+            }
             Sweep::All | Sweep::Unreachable => 0,
         };
         if left > 0 {

@@ -226,7 +226,8 @@ impl Engine {
         while let Some(&name) = self.stalled.front() {
             let req = self.reqs.get(name).expect("stalled requests stay");
             let give_up = req.error.is_some() || self.dead;
-            let waits = self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
+            let waits =
+                self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
             if !give_up && waits {
                 self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
                 if self.stalled_gives_way(name) {
@@ -255,8 +256,8 @@ impl Engine {
         }
     }
 
-    /// A write has found room. Where room or places for dirty blocks are short, the next ones wait a
-    /// little, some of them together.
+    /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
+    /// a little, some of them together.
     fn throttle(&mut self) {
         let (left, blocks) = self.wave;
         let blocks = blocks + 1;

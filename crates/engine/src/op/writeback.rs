@@ -11,7 +11,7 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::index::{Key, Located};
 use crate::limits::*;
 use crate::op::Stage;
 use crate::policy::writeback::{Situation, due, is_short};
@@ -19,7 +19,7 @@ use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 /// Where a sweep stands that has come to the end of its volume.
-const SWEPT: u64 = u64::MAX;
+pub(super) const SWEPT: u64 = u64::MAX;
 
 /// One block of a slice.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub(crate) struct Item {
     pub(crate) key: Key,
     pub(crate) located: Located,
     /// Life of the segment: the slot may be used again, for the same block, while it is sent home.
-    generation: u32,
+    pub(super) generation: u32,
     pub(crate) mask: u8,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Writeback {
     abandoned: bool,
     turn: usize,
     /// Dirty blocks that were looked at so far.
-    looked: u64,
+    pub(super) looked: u64,
     /// Reads of the origin that wait for the end of the slice.
     pub(super) held: Vec<Effect>,
     /// No slice that keeps reads waiting begins before.
@@ -131,11 +131,12 @@ impl Writeback {
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> u64 {
         let looked = self.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        looked ^ self.slice.as_ref().map_or(0, |slice| {
-            2 + ((slice.next as u64) << 8)
-                + ((slice.active as u64) << 32)
-                + u64::from(slice.flush.is_some()) * 4
-        })
+        looked
+            ^ self.slice.as_ref().map_or(0, |slice| {
+                2 + ((slice.next as u64) << 8)
+                    + ((slice.active as u64) << 32)
+                    + u64::from(slice.flush.is_some()) * 4
+            })
     }
 
     /// No slice that keeps reads waiting begins before.
@@ -267,79 +268,6 @@ impl Engine {
         slice.runs.extend(runs);
     }
 
-    /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
-    /// them, and at most `most`. None may be found although there are some: the search has looked at
-    /// enough for once, or has come to the end of the volume.
-    fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
-        let undurable_too = self.is(Mutant::WritebackUndurable);
-        let now = self.now;
-        let volume = self.vol(id);
-        let base = volume.base;
-        let mut items = Vec::new();
-        let mut undurable = false;
-        let (mut looked, mut sweep) = (0, SWEPT);
-        for block in volume.dirty.iter_from(volume.sweep) {
-            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) || looked == WRITEBACK_LOOK_BLOCKS {
-                sweep = block;
-                break;
-            }
-            looked += 1;
-            let key = base + block;
-            let waits = volume.quarantine.holds(block, now);
-            if waits || self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key)) {
-                continue;
-            }
-            let located = self.index.get(key).expect("dirty blocks are in the index");
-            if !self.is_durable(located.slot) && !undurable_too {
-                undurable = true;
-                continue;
-            }
-            let generation = self.generation_of(located.slot);
-            let mask = self.mask(located.slot);
-            items.push(Item { key, located, generation, mask });
-        }
-        self.work.did(looked);
-        let volume = self.vol_mut(id);
-        // To go on looking helps, but not to look again at what waits for the log.
-        let goes_on = !undurable && (looked > 0 || volume.sweep > 0);
-        volume.sweep = sweep;
-        volume.looked_in_vain += looked as u64;
-        if !items.is_empty() || undurable {
-            volume.looked_in_vain = 0;
-        } else if volume.looked_in_vain >= volume.dirty.len() {
-            volume.looked_in_vain = 0;
-            volume.quarantine.nothing_to_send(now);
-        }
-        if undurable {
-            let dseq = self.log.dseq_gathered();
-            self.want_durable(dseq);
-        }
-        self.writeback.looked += u64::from(goes_on);
-        items
-    }
-
-    fn generation_of(&self, slot: Slot) -> u32 {
-        self.segments.units[self.segments.of(slot) as usize].generation
-    }
-
-    /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
-    /// may spoil it at the origin, and no later slice would mend it (seed 15920/brief).
-    fn group(&self, items: Vec<Item>) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for item in items {
-            let joins = |run: &&mut Run| {
-                let last = run.items.last().expect("runs have items");
-                let whole = item.mask == MASK_FULL && last.mask == MASK_FULL;
-                whole && item.key == last.key + 1 && run.items.len() < WRITEBACK_RUN_BLOCKS
-            };
-            match runs.last_mut().filter(joins) {
-                Some(run) => run.items.push(item),
-                None => runs.push(Run { items: vec![item], ..Run::default() }),
-            }
-        }
-        runs
-    }
-
     fn runs_start(&mut self) {
         let depth = self.tuning.writeback_depth.max(1);
         loop {
@@ -436,7 +364,8 @@ impl Engine {
         let took = self.now - slice.since;
         self.writeback.took(slice.blocks, took);
         if slice.alone {
-            // Clients have the greater part of the time, but for half where somebody waits for room.
+            // Clients have the greater part of the time, but for half where somebody waits for
+            // room.
             let rest = if self.room_is_wanted() { took } else { 3 * took };
             self.writeback.rests_until = self.now + rest;
         }

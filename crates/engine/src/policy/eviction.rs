@@ -38,8 +38,9 @@ pub struct Bounds {
     pub cheapest: bool,
 }
 
-/// Picks a victim among `candidates`: a dead segment, else one at most half live (the emptiest), else the
-/// oldest. Where written blocks go first, the oldest segment of them goes before all others that live.
+/// Picks a victim among `candidates`: a dead segment, else one at most half live (the emptiest),
+/// else the oldest. Where written blocks go first, the oldest segment of them goes before all
+/// others that live.
 pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
     candidates: I,
     bounds: Bounds,
@@ -80,8 +81,8 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
 }
 
 /// The unit with the fewest dirty blocks to move for each block that it frees; of equal ones the
-/// oldest (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System",
-/// 1992, without the age: all of it has to be cheap now).
+/// oldest (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File
+/// System", 1992, without the age: all of it has to be cheap now).
 fn cheapest<I: Iterator<Item = (u32, Candidate)>>(
     candidates: I,
     bounds: Bounds,

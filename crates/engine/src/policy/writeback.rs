@@ -42,8 +42,8 @@ pub fn due(situation: &Situation, tuning: &Tuning) -> bool {
         || (situation.origin_idle_ns > tuning.idle_ns && situation.write_idle_ns > tuning.idle_ns)
 }
 
-/// How long the next write has to wait after the one before, in nanoseconds: nothing below the high mark,
-/// then a smooth curve instead of a cliff (as ZFS's `zfs_delay` does).
+/// How long the next write has to wait after the one before, in nanoseconds: nothing below the high
+/// mark, then a smooth curve instead of a cliff (as ZFS's `zfs_delay` does).
 pub fn write_gap_ns(dirty_share: f64, tuning: &Tuning) -> Time {
     if dirty_share <= tuning.dirty_high {
         return 0;

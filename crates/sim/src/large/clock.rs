@@ -1,5 +1,5 @@
-//! How long the disks of a large world take: a flash device with a rate, and a hard disk whose FLUSH
-//! costs what is in its cache. Coarser than real ones, and of the same shape.
+//! How long the disks of a large world take: a flash device with a rate, and a hard disk whose
+//! FLUSH costs what is in its cache. Coarser than real ones, and of the same shape.
 
 use forebay_engine::Time;
 use std::collections::BTreeSet;
@@ -40,8 +40,8 @@ impl Clock {
         }
     }
 
-    /// The longest that a bare disk lets one of its own requests wait: behind a FLUSH of a full cache,
-    /// and one of each client before it.
+    /// The longest that a bare disk lets one of its own requests wait: behind a FLUSH of a full
+    /// cache, and one of each client before it.
     pub fn worst_ns(&self, clients: u64) -> Time {
         match self {
             Clock::Flash(flash) => flash.flush_ns + clients * (flash.read_ns + flash.write_ns),
@@ -87,7 +87,8 @@ impl Flash {
     }
 }
 
-/// A hard disk with a volatile cache: writes end in it while it has room; a FLUSH sweeps it in order.
+/// A hard disk with a volatile cache: writes end in it while it has room; a FLUSH sweeps it in
+/// order.
 #[derive(Debug)]
 pub struct Spindle {
     blocks: u64,

@@ -1,5 +1,5 @@
-//! What a large world is like: pools of thousands of segments that fill in a second or two, and what
-//! then goes wrong, if anything.
+//! What a large world is like: pools of thousands of segments that fill in a second or two, and
+//! what then goes wrong, if anything.
 
 use crate::rng::Rng;
 use forebay_engine::{Mode, Time, Tuning};

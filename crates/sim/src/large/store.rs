@@ -1,5 +1,5 @@
-//! What the disks of a large world hold, in a few bytes a block: the content of clients follows from
-//! its name.
+//! What the disks of a large world hold, in a few bytes a block: the content of clients follows
+//! from its name.
 
 use crate::rng::mix;
 use forebay_format::BLOCK_SIZE;

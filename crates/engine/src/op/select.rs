@@ -1,0 +1,84 @@
+//! Select: which dirty blocks a writeback slice takes next, in LBA order.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::VolumeId;
+use crate::index::Slot;
+use crate::limits::*;
+use crate::op::writeback::{Item, Run, SWEPT};
+use forebay_format::MASK_FULL;
+
+impl Engine {
+    /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
+    /// them, and at most `most`. None may be found although there are some: the search has looked
+    /// at enough for once, or has come to the end of the volume.
+    pub(crate) fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
+        let undurable_too = self.is(Mutant::WritebackUndurable);
+        let now = self.now;
+        let volume = self.vol(id);
+        let base = volume.base;
+        let mut items = Vec::new();
+        let mut undurable = false;
+        let (mut looked, mut sweep) = (0, SWEPT);
+        for block in volume.dirty.iter_from(volume.sweep) {
+            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) || looked == WRITEBACK_LOOK_BLOCKS {
+                sweep = block;
+                break;
+            }
+            looked += 1;
+            let key = base + block;
+            let waits = volume.quarantine.holds(block, now);
+            if waits || self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key)) {
+                continue;
+            }
+            let located = self.index.get(key).expect("dirty blocks are in the index");
+            if !self.is_durable(located.slot) && !undurable_too {
+                undurable = true;
+                continue;
+            }
+            let generation = self.generation_of(located.slot);
+            let mask = self.mask(located.slot);
+            items.push(Item { key, located, generation, mask });
+        }
+        self.work.did(looked);
+        let volume = self.vol_mut(id);
+        // To go on looking helps, but not to look again at what waits for the log.
+        let goes_on = !undurable && (looked > 0 || volume.sweep > 0);
+        volume.sweep = sweep;
+        volume.looked_in_vain += looked as u64;
+        if !items.is_empty() || undurable {
+            volume.looked_in_vain = 0;
+        } else if volume.looked_in_vain >= volume.dirty.len() {
+            volume.looked_in_vain = 0;
+            volume.quarantine.nothing_to_send(now);
+        }
+        if undurable {
+            let dseq = self.log.dseq_gathered();
+            self.want_durable(dseq);
+        }
+        self.writeback.looked += u64::from(goes_on);
+        items
+    }
+
+    pub(crate) fn generation_of(&self, slot: Slot) -> u32 {
+        self.segments.units[self.segments.of(slot) as usize].generation
+    }
+
+    /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
+    /// may spoil it at the origin, and no later slice would mend it (seed 15920/brief).
+    pub(crate) fn group(&self, items: Vec<Item>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for item in items {
+            let joins = |run: &&mut Run| {
+                let last = run.items.last().expect("runs have items");
+                let whole = item.mask == MASK_FULL && last.mask == MASK_FULL;
+                whole && item.key == last.key + 1 && run.items.len() < WRITEBACK_RUN_BLOCKS
+            };
+            match runs.last_mut().filter(joins) {
+                Some(run) => run.items.push(item),
+                None => runs.push(Run { items: vec![item], ..Run::default() }),
+            }
+        }
+        runs
+    }
+}

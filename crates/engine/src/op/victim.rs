@@ -1,0 +1,255 @@
+//! Victim: what reclaim reads of a unit that it empties, and what it keeps of that.
+//!
+//! The headers of a unit's own records name its blocks; where many are to be moved the same read
+//! brings them. What is not at hand then, or was not whole, is read block by block.
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located, Slot};
+use crate::limits::*;
+use crate::log::Point;
+use crate::op::Op;
+use crate::op::reclaim::Victim;
+use crate::policy::eviction::Choice;
+use crate::room::Purpose;
+use crate::segment::{SegmentId, UnitId};
+use forebay_format::record::{self, Entry, EntryKind};
+use forebay_format::{BLOCK_SIZE, checksum};
+
+impl Engine {
+    /// Reads on in the victims' records: all of them where blocks were written one by one, only the
+    /// headers where clients' reads filled it.
+    pub(crate) fn victims_read(&mut self) {
+        for n in 0..self.reclaim.victims.len() {
+            let victim = &mut self.reclaim.victims[n];
+            let Some(&segment) = victim.segments.front() else { continue };
+            if victim.reading {
+                continue;
+            }
+            victim.reading = true;
+            let (unit, at) = (victim.unit, victim.at);
+            self.victim_read(unit, segment, at, 0);
+        }
+    }
+
+    fn victim_read(&mut self, unit: UnitId, segment: SegmentId, at: u32, tries: u8) {
+        let bulk = self.segments.units[unit as usize].dirty_class;
+        let most = if bulk { RECLAIM_READ_BLOCKS } else { 1 };
+        let blocks = most.min(self.segments.blocks - at);
+        let (device, offset) = self.place_of(self.segments.slot(segment, at), tries);
+        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        let op = self.op(Op::Victim { unit, segment, at, tries });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn victim_read_done(
+        &mut self,
+        unit: UnitId,
+        segment: SegmentId,
+        at: u32,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        let reads = |victim: &&mut Victim| {
+            let here = victim.segments.front() == Some(&segment) && victim.at == at;
+            victim.unit == unit && victim.reading && here
+        };
+        if self.reclaim.victims.iter_mut().find(reads).is_none() {
+            return self.pool.give(buf); // It was given up.
+        }
+        if result.is_err() && tries + 1 < CACHE_READ_TRIES {
+            self.pool.give(buf);
+            return self.victim_read(unit, segment, at, tries + 1);
+        }
+        self.reclaim.steps += 1;
+        let next = match result {
+            Ok(()) => self.victim_records(unit, segment, at, &buf),
+            Err(_) => None,
+        };
+        self.pool.give(buf);
+        let blocks = self.segments.blocks;
+        let Some(victim) = self.victim(unit) else { return };
+        victim.reading = false;
+        match next.filter(|&next| next < blocks) {
+            Some(next) => victim.at = next,
+            None => {
+                victim.segments.pop_front();
+                victim.at = 0;
+            }
+        }
+    }
+
+    /// Goes through the records in a piece of a victim. Where the next piece begins; `None`: there
+    /// is no record, and behind it no more of this life of the unit.
+    fn victim_records(
+        &mut self,
+        unit: UnitId,
+        segment: SegmentId,
+        from: u32,
+        buf: &Buf,
+    ) -> Option<u32> {
+        let generation = self.segments.units[unit as usize].generation;
+        let bulk = self.segments.units[unit as usize].dirty_class;
+        let piece: Vec<&[u8]> = buf.bytes().chunks_exact(BLOCK_SIZE).collect();
+        let mut n = 0;
+        while n < piece.len() {
+            let (header, entries) = record::decode(piece[n]).ok()?;
+            let ours = header.pool.get() == self.sb.pool()
+                && header.segment.get() == segment
+                && header.segment_generation.get() == generation
+                && header.offset.get() == from + n as u32;
+            if !ours {
+                return None;
+            }
+            let next = n + 1 + usize::from(header.payload_blocks.get());
+            if bulk && next > piece.len() {
+                break; // The rest of it comes with the next piece.
+            }
+            let payload = if bulk { &piece[n + 1..next] } else { &[] };
+            self.victim_entries(
+                unit,
+                self.segments.slot(segment, from + n as u32 + 1),
+                &entries,
+                payload,
+            );
+            n = next;
+        }
+        Some(from + n as u32)
+    }
+
+    /// Decides for each block of a record. `payload` holds the blocks, if they were read.
+    fn victim_entries(&mut self, unit: UnitId, first: Slot, entries: &[Entry], payload: &[&[u8]]) {
+        self.work.did(entries.len());
+        let with_payload = entries.iter().filter(|entry| entry.kind().has_payload());
+        for (n, entry) in with_payload.enumerate() {
+            let slot = first + n as u32;
+            let volume = self.volume(VolumeId(entry.volume.get()));
+            let key = volume
+                .filter(|v| entry.block.get() < v.blocks())
+                .map(|v| v.base + entry.block.get());
+            let Some((key, located)) = key.and_then(|key| Some((key, self.index.get(key)?))) else {
+                continue;
+            };
+            if located.slot != slot {
+                continue;
+            }
+            match payload.get(n).filter(|block| checksum(block) == located.crc) {
+                Some(block) if self.keeps(unit, slot) => self.move_block(unit, key, located, block),
+                _ => self.keep_or_drop(unit, key, located),
+            }
+        }
+    }
+
+    /// Whether a live block of a victim is worth moving.
+    fn keeps(&mut self, unit: UnitId, slot: Slot) -> bool {
+        if self.dirty.get(slot as usize) {
+            return !self.is(Mutant::ReclaimDropsDirty);
+        }
+        let referenced = self.referenced.get(slot as usize);
+        let clean = self.victim(unit).is_some_and(|victim| victim.choice == Choice::Clean);
+        (clean || referenced) && self.room.units_for(Purpose::Clean) > 0
+    }
+
+    /// A block of a victim that is not at hand: it is read to be moved, or goes with the victim.
+    pub(crate) fn keep_or_drop(&mut self, unit: UnitId, key: Key, located: Located) {
+        let keeps = self.keeps(unit, located.slot);
+        let Some(victim) = self.victim(unit) else { return };
+        if keeps {
+            victim.moves += 1;
+            self.reclaim.moves.push_back((key, located));
+        } else {
+            victim.drops.push((key, located));
+        }
+    }
+
+    /// Appends a block of a victim anew.
+    fn move_block(&mut self, unit: UnitId, key: Key, located: Located, block: &[u8]) {
+        self.work.did(1);
+        let dirty = self.dirty.get(located.slot as usize);
+        let mask = self.mask(located.slot);
+        let (point, kind, purpose) = match dirty {
+            true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
+            false => (Point::Reinsert, EntryKind::Clean, Purpose::Clean),
+        };
+        let room = self.append(point, key, block, kind, mask, purpose);
+        match (room.is_some(), dirty) {
+            (true, true) => {
+                self.pressure.spent(1);
+                if let Some(victim) = self.victim(unit) {
+                    victim.room.use_one();
+                }
+            }
+            (true, false) => {}
+            (false, true) => self.victims_give_up(),
+            (false, false) => {
+                if let Some(victim) = self.victim(unit) {
+                    victim.drops.push((key, located));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn victims_move(&mut self) {
+        while self.reclaim.moving < MOVES_IN_FLIGHT_MAX {
+            let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
+            self.reclaim.moving += 1;
+            match self.index.get(key) == Some(located) {
+                true => self.move_read(key, located, 0),
+                false => self.move_over(located),
+            }
+        }
+    }
+
+    fn move_over(&mut self, located: Located) {
+        self.reclaim.moving -= 1;
+        let unit = self.segments.of(located.slot);
+        if let Some(victim) = self.victim(unit) {
+            victim.moves = victim.moves.saturating_sub(1);
+        }
+    }
+
+    fn move_read(&mut self, key: Key, located: Located, tries: u8) {
+        // A victim is not used again before its moves have ended: no pin is needed.
+        let (device, offset) = self.place_of(located.slot, tries);
+        let buf = self.pool.take(BLOCK_SIZE);
+        let op = self.op(Op::Move { key, located, tries });
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+    }
+
+    pub(crate) fn move_done(
+        &mut self,
+        key: Key,
+        located: Located,
+        tries: u8,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
+        self.reclaim.steps += 1;
+        if self.index.get(key) != Some(located) {
+            self.move_over(located);
+            return self.pool.give(buf);
+        }
+        let unit = self.segments.of(located.slot);
+        if result.is_ok() && checksum(buf.bytes()) == located.crc {
+            self.move_over(located);
+            self.move_block(unit, key, located, buf.bytes());
+            return self.pool.give(buf);
+        }
+        self.pool.give(buf);
+        if tries + 1 < CACHE_READ_TRIES {
+            return self.move_read(key, located, tries + 1);
+        }
+        self.move_over(located);
+        let dirty = self.dirty.get(located.slot as usize);
+        self.count_bad(key, dirty);
+        if let Some(victim) = self.victim(unit) {
+            match dirty {
+                true => victim.lost = true,
+                false => victim.drops.push((key, located)),
+            }
+        }
+    }
+}
