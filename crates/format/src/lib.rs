@@ -8,6 +8,7 @@
 pub mod checkpoint;
 pub mod layout;
 pub mod record;
+pub mod standing;
 pub mod superblock;
 
 pub use layout::Layout;

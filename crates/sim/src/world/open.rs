@@ -6,6 +6,7 @@ use crate::model::Violation;
 use crate::swarm::Params;
 use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, Tuning, VolumeId};
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
+use forebay_format::standing::{Standing, standings};
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
 };
@@ -95,14 +96,21 @@ impl World {
         choice.flatten().map(|(superblock, _)| superblock)
     }
 
-    /// The newest superblock of all devices that can be reached.
-    pub(super) fn read_superblock(&self) -> Option<Superblock> {
-        let all = self.caches.iter().filter_map(|disk| self.superblock_of(disk));
-        all.max_by_key(|superblock| superblock.header.generation.get())
+    /// The newest superblock of all devices that can be reached, and how each device stands to it,
+    /// where one was found.
+    pub(super) fn read_superblock(&self) -> Option<(Superblock, Vec<Option<Standing>>)> {
+        let all: Vec<Option<Superblock>> =
+            self.caches.iter().map(|disk| self.superblock_of(disk)).collect();
+        let found: Vec<&Superblock> = all.iter().flatten().collect();
+        let headers: Vec<_> = found.iter().map(|superblock| &superblock.header).collect();
+        let stand = standings(&headers)?;
+        let newest = found[stand.newest].clone();
+        let mut of = stand.of.into_iter();
+        Some((newest, all.iter().map(|one| one.as_ref().and_then(|_| of.next())).collect()))
     }
 
     /// Opens the pool. The volumes' origins are found by their identity, as the host does.
-    pub(super) fn open(&mut self, superblock: Superblock) -> Step {
+    pub(super) fn open(&mut self, superblock: Superblock, stand: &[Option<Standing>]) -> Step {
         for origin in &mut self.origins {
             origin.volume = None;
             origin.resting = false;
@@ -125,21 +133,15 @@ impl World {
             }
         }
         let now = self.now;
-        let newest = superblock.header.generation.get();
-        // As the host does: the pool has gone on without a device that is further behind.
-        let in_step = |disk: &Disk| {
-            self.superblock_of(disk).is_some_and(|own| own.header.generation.get() + 1 >= newest)
-        };
         let devices: Vec<DeviceSettings> = self
             .caches
             .iter()
-            .map(|disk| DeviceSettings {
+            .zip(stand)
+            .map(|(disk, standing)| DeviceSettings {
                 bytes: disk.sectors() * SECTOR_SIZE as u64,
                 volatile_cache: disk.volatile,
-                present: in_step(disk),
-                behind: self
-                    .superblock_of(disk)
-                    .is_some_and(|own| own.header.generation.get() < newest),
+                present: standing.is_some_and(Standing::in_step),
+                behind: *standing == Some(Standing::Behind),
             })
             .collect();
         for (disk, device) in self.caches.iter_mut().zip(&devices) {
@@ -179,10 +181,10 @@ impl World {
     pub(super) fn start_life(&mut self, number: u64) -> Step {
         self.life =
             Life { number, requests_left: self.params.requests, crash_in: None, ..Life::default() };
-        let Some(superblock) = self.read_superblock() else {
+        let Some((superblock, stand)) = self.read_superblock() else {
             return Err(Violation::new("R", "no superblock can be read".into()));
         };
-        let flow = self.open(superblock)?;
+        let flow = self.open(superblock, &stand)?;
         self.check_detached()?;
         for client in 0..self.clients.len() {
             let pause = self.rng.below(self.params.think_ns + 1);
