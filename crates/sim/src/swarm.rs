@@ -3,6 +3,7 @@
 //! little.
 
 pub mod bend;
+mod wide;
 
 use crate::disk::{CUT_MODES, CutMode, FlushLoss};
 use crate::rng::Rng;
@@ -87,6 +88,12 @@ pub struct Faults {
     pub astray_one_in: u64,
     /// Share of lives in which a cache device vanishes.
     pub vanish: f64,
+    /// The device that errs, rots or is absent; the others are sound, unless any may vanish.
+    pub bad_device: usize,
+    /// Only that one vanishes.
+    pub one_vanishes: bool,
+    /// Share of starts at which that one is absent.
+    pub absent: f64,
     /// Share of lives in which an origin is missing at the start.
     pub origin_missing: f64,
     /// What a failed flush of a cache device does.
@@ -166,6 +173,10 @@ pub struct Params {
     pub modes: Vec<Mode>,
     /// Cache devices.
     pub devices: usize,
+    /// Segments that each device has beyond `segments`; none where the list ends.
+    pub segments_more: Vec<u64>,
+    /// Whether a device is volatile when the others are not, or the other way round.
+    pub turned: Vec<bool>,
     /// Blocks of a segment.
     pub segment_blocks: u32,
     /// Segments of each device, about.
@@ -217,6 +228,8 @@ impl Params {
             long_pause_one_in: rng.log_range(10, 1000),
             modes,
             devices: if rng.one_in(4) { 2 } else { 1 },
+            segments_more: Vec::new(),
+            turned: Vec::new(),
             segment_blocks,
             segments: rng.log_range(12, 40),
             cache_volatile: !rng.one_in(8),

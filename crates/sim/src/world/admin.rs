@@ -163,7 +163,8 @@ impl World {
                     let text = format!("the switch to {mode:?} is answered, but is not done");
                     return Err(Violation::new("I", text));
                 }
-                if !mode.plan().write_dirty && self.life.devices_failed == 0 {
+                let sound = self.life.devices_failed == 0 || self.mirror_is_whole();
+                if !mode.plan().write_dirty && sound {
                     self.check_origin(asked.disk, &format!("is in mode {mode:?}"))?;
                 }
             }
@@ -197,10 +198,10 @@ impl World {
             self.origins[asked.disk].resting = false;
         }
         self.coverage.mark("commands failed");
-        let faulty = !self.life.errors.is_empty()
-            || self.life.devices_failed > 0
+        let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);
+        let faulty = self.met_errors()
             || self.checker.has_lost(asked.disk)
-            || self.caches.iter().any(|disk| disk.dead_from <= self.now);
+            || (!self.mirror_is_whole() && (self.life.devices_failed > 0 || away));
         let origin = &self.origins[asked.disk];
         let reason = self.life.cancelled
             || self.life.stopping

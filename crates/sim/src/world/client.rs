@@ -184,6 +184,9 @@ impl World {
         if waiting.writes() {
             let ok = result.is_ok();
             self.checker.end_write(waiting.disk, waiting.range.clone(), waiting.version, now, ok);
+            if ok && waiting.kind == RequestKind::Write {
+                self.check_written(waiting.disk, waiting.range.clone(), waiting.version)?;
+            }
         }
         match result {
             Ok(()) => self.check_answer(&waiting, &buf, now)?,
@@ -269,7 +272,8 @@ impl World {
         let target = Target::Origin(volume);
         // FUA is as hard to promise as a FLUSH, and zeroing dirty blocks needs one of the origin.
         let zeroes = matches!(asked.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-        let failed_device = asked.writes() && self.life.devices_failed > 0;
+        let device_failed = self.life.devices_failed > 0 && !self.mirror_is_whole();
+        let failed_device = asked.writes() && device_failed;
         if asked.kind == RequestKind::Flush || asked.fua || zeroes {
             return failed_device
                 || self.origin_has_failed(asked.disk)
@@ -286,9 +290,8 @@ impl World {
         });
         // A device that died may come back with a block that was dirty and went home shortly
         // before: whether it knows that, nobody can say, so writes to such blocks may be refused.
-        let unsure = asked.writes()
-            && self.life.devices_failed > 0
-            && self.checker.any_touched(asked.disk, first..end);
+        let unsure =
+            asked.writes() && device_failed && self.checker.any_touched(asked.disk, first..end);
         met || unsure || self.checker.any_lost(asked.disk, asked.range.clone(), asked.invoke)
     }
 }

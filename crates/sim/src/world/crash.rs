@@ -1,9 +1,9 @@
 //! Lives: how they begin and end.
 
-use super::{Due, Flow, Step, World};
+use super::{Delivered, Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
-use forebay_engine::Command;
+use forebay_engine::{Command, Target};
 use std::ops::Range;
 
 /// Crashes during recovery in a row.
@@ -116,10 +116,17 @@ impl World {
     fn check_open_failure(&mut self) -> Result<(), Violation> {
         let Some(text) = self.life.open_failed.clone() else { return Ok(()) };
         self.coverage.mark("opens failed");
-        if !self.life.errors.is_empty() {
+        if self.met_errors() {
             return Ok(());
         }
         Err(Violation::new("R", format!("the pool cannot be opened: {text}")))
+    }
+
+    /// Whether the engine met errors in this life that no mirror makes up for.
+    pub(super) fn met_errors(&self) -> bool {
+        let whole = self.mirror_is_whole();
+        let counts = |error: &Delivered| !whole || matches!(error.target, Target::Origin(_));
+        self.life.errors.iter().any(counts)
     }
 
     /// Nothing will happen any more, but somebody waits.
@@ -186,7 +193,10 @@ impl World {
             self.cut_power();
         }
         let crash = if kill { Crash::Kill } else { Crash::Cut };
-        self.checker.crash(if self.life.damaged { Crash::Damaged } else { crash });
+        let damaged = self.log_is_damaged();
+        let strict = !damaged && !self.life.damaged.is_empty();
+        self.coverage.add("logs spoilt beside a whole mirror", u64::from(strict));
+        self.checker.crash(if damaged { Crash::Damaged } else { crash });
         self.requests.clear();
         self.commands.clear();
         self.ops.clear();

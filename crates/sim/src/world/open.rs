@@ -3,7 +3,7 @@
 use super::{Due, Flow, Life, Origin, Step, World};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
-use crate::swarm::Params;
+use crate::swarm::{Faults, Params};
 use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, Tuning, VolumeId};
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
 use forebay_format::standing::{Standing, standings};
@@ -18,12 +18,14 @@ const AREA_BYTES: u64 = 600 << 10;
 
 fn pool_spec(params: &Params) -> PoolSpec {
     let segment = u64::from(params.segment_blocks) * BLOCK_SIZE as u64;
-    let offset = (CHECKPOINT_OFFSET + 2 * AREA_BYTES).next_multiple_of(segment);
-    let bytes = offset + params.segments * segment;
+    let area = if params.devices > 2 { 2 * AREA_BYTES } else { AREA_BYTES };
+    let offset = (CHECKPOINT_OFFSET + 2 * area).next_multiple_of(segment);
+    let more = |index: usize| params.segments_more.get(index).copied().unwrap_or(0);
+    let bytes = |index| offset + (params.segments + more(index)) * segment;
     PoolSpec {
         name: "sim".into(),
         uuid: [0xf0; 16],
-        devices: (0..params.devices).map(|index| (bytes, [index as u8 + 1; 16])).collect(),
+        devices: (0..params.devices).map(|index| (bytes(index), [index as u8 + 1; 16])).collect(),
         segment_blocks: Some(params.segment_blocks),
     }
 }
@@ -32,10 +34,11 @@ fn pool_spec(params: &Params) -> PoolSpec {
 pub fn make_caches(params: &Params) -> (Vec<Disk>, Layout) {
     let spec = pool_spec(params);
     let superblocks = new_pool(&spec).expect("the pool is large enough");
-    let disk = |&(bytes, _): &(u64, _)| {
-        Disk::new(bytes / SECTOR_SIZE as u64, Blank::Zero, params.cache_volatile)
+    let disk = |(index, &(bytes, _)): (usize, &(u64, _))| {
+        let turned = params.turned.get(index) == Some(&true);
+        Disk::new(bytes / SECTOR_SIZE as u64, Blank::Zero, params.cache_volatile != turned)
     };
-    (spec.devices.iter().map(disk).collect(), superblocks[0].layout())
+    (spec.devices.iter().enumerate().map(disk).collect(), superblocks[0].layout())
 }
 
 /// The origins, full of version 0.
@@ -144,8 +147,11 @@ impl World {
                 behind: *standing == Some(Standing::Behind),
             })
             .collect();
-        for (disk, device) in self.caches.iter_mut().zip(&devices) {
+        let there = (0..).zip(&devices).filter(|(_, device)| device.present);
+        self.life.devices = there.map(|(index, _)| index).collect();
+        for (index, (disk, device)) in self.caches.iter_mut().zip(&devices).enumerate() {
             if !device.present {
+                self.troubled.insert(index);
                 disk.dead_from = disk.dead_from.min(now);
                 self.coverage.mark("devices away at open");
             }
@@ -181,6 +187,7 @@ impl World {
     pub(super) fn start_life(&mut self, number: u64) -> Step {
         self.life =
             Life { number, requests_left: self.params.requests, crash_in: None, ..Life::default() };
+        self.stay_away(number);
         let Some((superblock, stand)) = self.read_superblock() else {
             return Err(Violation::new("R", "no superblock can be read".into()));
         };
@@ -194,6 +201,21 @@ impl World {
             self.schedule_admin();
         }
         Ok(flow)
+    }
+
+    /// Sometimes a device is absent at a start, though the pool has not gone on without it.
+    fn stay_away(&mut self, number: u64) {
+        let Faults { absent, bad_device, .. } = self.params.faults;
+        if number > self.params.lives || !self.wide_rng.chance(absent) {
+            return;
+        }
+        let others = (0..self.caches.len()).filter(|&device| device != bad_device);
+        if self.mirror_is_whole() && others.count() > 0 {
+            self.say(|_| format!("cache {bad_device} is absent"));
+            self.coverage.mark("devices absent at open");
+            self.caches[bad_device].dead_from = self.now;
+            self.troubled.insert(bad_device);
+        }
     }
 
     /// The origins without a volume were removed before the crash: they hold all data themselves.
@@ -230,8 +252,9 @@ impl World {
                 origin.durable_sectors = origin.sectors;
             }
             let faults = std::mem::take(&mut self.life.read_faults);
-            self.caches[0].faults.extend(faults);
-            self.caches[0].reads_fail_first = 0;
+            let bad = self.params.faults.bad_device;
+            self.caches[bad].faults.extend(faults);
+            self.caches[bad].reads_fail_first = 0;
             self.say(|_| "serving".to_string());
             self.coverage.mark("opened");
         }

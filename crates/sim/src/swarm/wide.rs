@@ -1,0 +1,44 @@
+//! Worlds that are wider than those of old: more devices, of unequal kind, and starts without one.
+//! All of it is drawn apart, so that the worlds of older seeds stay what they were in all else.
+
+use super::Params;
+use crate::rng::Rng;
+
+/// Most devices of a pool here.
+const DEVICES_MAX: u64 = 4;
+
+impl Params {
+    /// Widens a world, by chance.
+    pub fn widen(&mut self, swarm: bool, rng: &mut Rng) {
+        if rng.one_in(6) {
+            self.mix_devices(rng);
+        }
+        if swarm && self.devices > 1 {
+            self.choose_bad_device(rng);
+        }
+    }
+
+    /// Other numbers of devices, of unequal sizes, some with a volatile cache and some without.
+    fn mix_devices(&mut self, rng: &mut Rng) {
+        self.devices = rng.range(1, DEVICES_MAX) as usize;
+        let uneven = rng.coin();
+        for _ in 0..self.devices {
+            let more = if uneven { rng.below(2 * self.segments) } else { 0 };
+            self.segments_more.push(more);
+            self.turned.push(rng.one_in(3));
+        }
+    }
+
+    /// What fails, rots or is absent at a start is so on one device: any.
+    fn choose_bad_device(&mut self, rng: &mut Rng) {
+        if rng.coin() {
+            self.faults.bad_device = rng.below(self.devices as u64) as usize;
+        }
+        // Where any device may vanish, another's absence would leave no copy.
+        if self.faults.vanish == 0.0 && rng.one_in(3) {
+            self.faults.absent = rng.pick(&[0.1, 0.3, 0.6]);
+        } else if self.faults.vanish > 0.0 && rng.one_in(3) {
+            self.faults.one_vanishes = true;
+        }
+    }
+}
