@@ -19,7 +19,7 @@ use crate::swarm::Params;
 use admin::Asked;
 use client::{Client, Waiting};
 use forebay_engine::{
-    CommandId, Effect, Engine, Event, Notice, OpId, RequestId, Target, Time, VolumeId,
+    CommandId, Effect, Engine, Event, Mode, Notice, OpId, RequestId, Target, Time, VolumeId,
 };
 use forebay_format::{Layout, SECTOR_SIZE};
 use std::cmp::Reverse;
@@ -84,6 +84,14 @@ struct Origin {
     durable_sectors: u64,
     /// Sectors that it was to have, since it was acknowledged last that it has them.
     asked_sectors: Vec<u64>,
+    /// The mode of its volume in the superblock, or none when it has no volume there.
+    noted: Option<Mode>,
+    /// What may be there instead: asked for since, or seen at a start that did not end.
+    noted_perhaps: Vec<Option<Mode>>,
+    /// What this start found there.
+    noted_found: Option<Option<Mode>>,
+    /// So many of `noted_perhaps` are older than this start.
+    noted_before: usize,
     /// New requests are not sent (a removal is asked for).
     resting: bool,
 }

@@ -4,7 +4,7 @@ use super::{Due, Flow, Step, World};
 use crate::content;
 use crate::model::{Stamp, Violation, WriteSpec};
 use forebay_engine::mode::MODES;
-use forebay_engine::{Command, CommandId, CommandReply, Event, VolumeSpec};
+use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, VolumeSpec};
 use forebay_format::SECTOR_SIZE;
 
 /// A command without an answer.
@@ -16,6 +16,16 @@ pub struct Asked {
     pub disk: usize,
     /// When.
     pub invoke: Stamp,
+}
+
+/// What the superblock shall say of a volume after this: its mode, or that there is none.
+fn to_note(command: &Command) -> Option<Option<Mode>> {
+    match command {
+        Command::AddVolume(spec) => Some(Some(spec.mode)),
+        Command::RemoveVolume(_) => Some(None),
+        Command::SetMode(_, mode) => Some(Some(*mode)),
+        _ => None,
+    }
 }
 
 impl World {
@@ -116,6 +126,9 @@ impl World {
         let invoke = self.next_stamp();
         self.next_id += 1;
         let id = CommandId(self.next_id);
+        if let Some(noted) = to_note(&command) {
+            self.origins[disk].noted_perhaps.push(noted);
+        }
         self.say(|_| format!("{id:?} {command:?}"));
         self.commands.insert(id, Asked { command: command.clone(), disk, invoke });
         self.feed(Event::Command(id, command))
@@ -134,6 +147,11 @@ impl World {
         self.say(|_| format!("{id:?} answered {reply:?}"));
         if let CommandReply::Failed(text) = &reply {
             return self.command_failed(&asked, text);
+        }
+        if let Some(noted) = to_note(&asked.command) {
+            self.origins[asked.disk].noted = noted;
+            self.origins[asked.disk].noted_found = None;
+            self.origins[asked.disk].noted_perhaps.clear();
         }
         match asked.command {
             Command::AddVolume(_) => {

@@ -4,6 +4,7 @@ use super::{Due, Flow, Life, Origin, Step, World};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
 use crate::swarm::{Faults, Params};
+use forebay_engine::mode::MODES;
 use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, Tuning, VolumeId};
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
 use forebay_format::standing::{Standing, standings};
@@ -50,6 +51,10 @@ pub fn make_origins(params: &Params) -> Vec<Origin> {
         sectors: params.shown[index],
         durable_sectors: params.shown[index],
         asked_sectors: Vec::new(),
+        noted: None,
+        noted_perhaps: Vec::new(),
+        noted_found: None,
+        noted_before: 0,
         resting: false,
     };
     params.volumes.iter().enumerate().map(origin).collect()
@@ -62,6 +67,9 @@ impl World {
         let added_later = self.rng.below(self.origins.len() as u64 + 1) as usize;
         let at_once = self.params.admin.pause_ns == 0 || self.rng.coin();
         let in_use = if at_once { self.origins.len() } else { added_later };
+        for (origin, &mode) in self.origins[..in_use].iter_mut().zip(&self.params.modes) {
+            origin.noted = Some(mode);
+        }
         for superblock in &mut superblocks {
             for index in 0..in_use {
                 superblock.volumes.push(VolumeEntry {
@@ -117,6 +125,9 @@ impl World {
         for origin in &mut self.origins {
             origin.volume = None;
             origin.resting = false;
+        }
+        for index in 0..self.origins.len() {
+            self.check_noted(index, &superblock)?;
         }
         let mut origins = Vec::new();
         for volume in &superblock.volumes {
@@ -228,6 +239,38 @@ impl World {
         Ok(())
     }
 
+    /// A volume is there, in its mode, or is not, as it was acknowledged last, or as it was to be
+    /// since.
+    fn check_noted(&mut self, index: usize, superblock: &Superblock) -> Result<(), Violation> {
+        let mut entries = superblock.volumes.iter();
+        let entry = entries.find(|entry| usize::from(entry.uuid[0]) == index + 1);
+        let mode = |entry: &VolumeEntry| MODES.into_iter().find(|&mode| mode as u8 == entry.mode);
+        let found = entry.and_then(mode);
+        let origin = &mut self.origins[index];
+        let was = origin.noted;
+        if found == was || origin.noted_perhaps.contains(&found) {
+            self.coverage.add("commands that a crash left done", u64::from(found != was));
+            // Until the pool serves, a power cut may take it back.
+            self.origins[index].noted_perhaps.push(found);
+            let origin = &mut self.origins[index];
+            (origin.noted_found, origin.noted_before) = (Some(found), origin.noted_perhaps.len());
+            return Ok(());
+        }
+        let text = format!("the volume of disk {index} was noted as {was:?} and is {found:?}");
+        Err(Violation::new("R", text))
+    }
+
+    /// The pool serves: what its superblock says of volumes stays.
+    fn settle_noted(&mut self) {
+        for origin in &mut self.origins {
+            if let Some(found) = origin.noted_found.take() {
+                origin.noted = found;
+                let asked = origin.noted_perhaps.split_off(origin.noted_before);
+                origin.noted_perhaps = asked;
+            }
+        }
+    }
+
     /// A volume has the size that was acknowledged, or the one that it was about to have.
     fn check_size(&mut self, disk: usize, sectors: u64) -> Result<(), Violation> {
         let origin = &mut self.origins[disk];
@@ -247,6 +290,7 @@ impl World {
             if !std::mem::replace(&mut self.life.serving, true) {
                 let checkpoints = self.engine().pool_stats().checkpoints;
                 self.coverage.add("checkpoints for a start", checkpoints);
+                self.settle_noted();
             }
             for origin in &mut self.origins {
                 origin.durable_sectors = origin.sectors;
