@@ -94,6 +94,14 @@ pub struct Faults {
     pub one_vanishes: bool,
     /// Share of starts at which that one is absent.
     pub absent: f64,
+    /// Share of starts at which superblock copies or checkpoints are spoilt: where there is one
+    /// device, never one without which a start cannot do.
+    pub metadata: f64,
+    /// Of a device alone the newest checkpoint may be spoilt, not only the one before.
+    pub newest_checkpoint: bool,
+    /// A superblock copy or checkpoint area of the bad device, one of several, cannot be written
+    /// or read: share of lives.
+    pub metadata_errors: f64,
     /// Share of lives in which an origin is missing at the start.
     pub origin_missing: f64,
     /// What a failed flush of a cache device does.

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod finish;
 mod io;
+mod metadata;
 mod open;
 
 use crate::Options;
@@ -153,6 +154,8 @@ pub struct World {
     checker: Checker,
     /// Copies that were harmed, but for those that another device had, and the crashes until then.
     harmed: BTreeMap<damage::Copied, u64>,
+    /// Generations of checkpoints that were spoilt on a device alone.
+    spoilt_checkpoints: BTreeSet<u64>,
     /// Devices that ever failed, rotted or were away.
     troubled: BTreeSet<usize>,
     clients: Vec<Client>,
@@ -212,6 +215,7 @@ impl World {
             origins,
             checker: Checker::new(&sectors),
             harmed: BTreeMap::new(),
+            spoilt_checkpoints: BTreeSet::new(),
             troubled: BTreeSet::new(),
             clients,
             requests: BTreeMap::new(),

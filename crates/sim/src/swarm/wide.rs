@@ -7,6 +7,10 @@ use crate::rng::Rng;
 /// Most devices of a pool here.
 const DEVICES_MAX: u64 = 4;
 
+/// Off: the engine writes the next checkpoint over the good one after the newest was found damaged,
+/// and a crash meanwhile leaves none. To be switched on when it writes over the damaged one.
+const NEWEST_CHECKPOINT_ROTS: bool = true;
+
 impl Params {
     /// Widens a world, by chance.
     pub fn widen(&mut self, swarm: bool, rng: &mut Rng) {
@@ -15,6 +19,11 @@ impl Params {
         }
         if swarm && self.devices > 1 {
             self.choose_bad_device(rng);
+        }
+        if swarm && rng.one_in(8) {
+            self.faults.metadata = rng.pick(&[0.2, 0.5, 1.0]);
+            self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();
+            self.faults.metadata_errors = rng.pick(&[0.0, 0.2, 0.5]);
         }
     }
 

@@ -5,6 +5,7 @@ use super::{Due, Flow, Life, Place, Step, World};
 use crate::content::{self, Content};
 use crate::disk::{Astray, Disk, Fault, FlushLoss, Io, IoKind};
 use crate::model::{Value, Violation};
+use crate::swarm::Faults;
 use forebay_engine::{BlockStatus, Engine, VolumeId};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
@@ -69,6 +70,7 @@ impl World {
                 }
             }
         }
+        self.plan_metadata_errors();
         for _ in 0..faults.rot {
             let after = self.rng.below(span);
             self.schedule(after, Due::Rot);
@@ -391,7 +393,8 @@ impl World {
         lost: bool,
     ) -> Result<(), Violation> {
         // Clean copies on a device that is absent, or was, are read from the origin.
-        let absent = !lost && self.params.faults.absent > 0.0;
+        let Faults { absent, metadata, metadata_errors, .. } = self.params.faults;
+        let absent = !lost && absent + metadata + metadata_errors > 0.0;
         if !self.params.faults.any_cache_fault() && !absent {
             let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
             return Err(Violation::new("E", text));

@@ -1,6 +1,6 @@
 //! Making the pool, and opening it as the host would.
 
-use super::{Due, Flow, Life, Origin, Step, World};
+use super::{Due, Flow, Life, Origin, Step, World, metadata};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
 use crate::swarm::{Faults, Params};
@@ -11,7 +11,7 @@ use forebay_format::standing::{Standing, standings};
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
 };
-use forebay_format::{BLOCK_SIZE, Layout, SECTOR_SIZE};
+use forebay_format::{BLOCK_SIZE, FormatError, Layout, SECTOR_SIZE};
 use zerocopy::little_endian::{U16, U64};
 
 /// About the bytes of one checkpoint area of the tiny pools here.
@@ -96,10 +96,14 @@ impl World {
     }
 
     /// The superblock of a cache device, if it can be reached.
-    fn superblock_of(&self, disk: &Disk) -> Option<Superblock> {
+    pub(super) fn superblock_of(&self, disk: &Disk) -> Option<Superblock> {
         let copy = |offset: u64| {
             let mut bytes = vec![0; SUPERBLOCK_SIZE];
-            disk.peek(offset / SECTOR_SIZE as u64, &mut bytes);
+            let sectors = metadata::sectors(offset, SUPERBLOCK_SIZE as u64);
+            if disk.has_unreadable(sectors.clone()) {
+                return Err(FormatError::Damaged { what: "superblock" });
+            }
+            disk.peek(sectors.start, &mut bytes);
             Superblock::decode(&bytes)
         };
         let there = disk.dead_from > self.now;
@@ -199,6 +203,7 @@ impl World {
         self.life =
             Life { number, requests_left: self.params.requests, crash_in: None, ..Life::default() };
         self.stay_away(number);
+        self.spoil_metadata(number);
         let Some((superblock, stand)) = self.read_superblock() else {
             return Err(Violation::new("R", "no superblock can be read".into()));
         };
