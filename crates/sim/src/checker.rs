@@ -12,6 +12,8 @@ struct History {
     /// Sectors that were ever written, each once.
     touched: Vec<u64>,
     is_touched: Vec<bool>,
+    /// Sectors of which the origin forgot a write.
+    loose: Vec<u64>,
     /// Submission of the last flush that was acknowledged.
     flushed: Stamp,
     /// Whether that was in this life.
@@ -38,6 +40,7 @@ impl Checker {
             sectors: vec![Sector::default(); count as usize],
             touched: Vec::new(),
             is_touched: vec![false; count as usize],
+            loose: Vec::new(),
             flushed: 0,
             reflushed: false,
             adopted: false,
@@ -87,6 +90,27 @@ impl Checker {
         let history = &mut self.histories[disk];
         history.flushed = history.flushed.max(invoke);
         history.reflushed = true;
+        let sectors = &mut history.sectors;
+        history.loose.retain(|&sector| !sectors[sector as usize].tighten(invoke));
+    }
+
+    /// A client's flush was answered with an error: it knows that what it wrote may be gone.
+    pub fn told(&mut self, disk: usize) {
+        self.histories[disk].loose.clear();
+    }
+
+    /// The origin forgot a write to the sector that it had not made durable, and that only the
+    /// origin had: until a flush succeeds, or for good when one fails first, what was there before
+    /// may be there.
+    pub fn loosen(&mut self, disk: usize, sector: u64, now: Stamp) {
+        let history = &mut self.histories[disk];
+        history.sectors[sector as usize].loosen(now, history.flushed);
+        history.loose.push(sector);
+    }
+
+    /// Whether this write was acknowledged.
+    pub fn is_acknowledged(&self, disk: usize, sector: u64, version: u64) -> bool {
+        self.histories[disk].sectors[sector as usize].is_acknowledged(version)
     }
 
     /// A volume was put on the origin.
@@ -131,16 +155,7 @@ impl Checker {
                 history.sectors[sector as usize].crash(crash, history.flushed, history.reflushed);
             }
             (history.reflushed, history.adopted) = (false, false);
-        }
-    }
-
-    /// Like a power cut for these sectors alone: the origin forgot writes that it had not made
-    /// durable.
-    pub fn forget(&mut self, disk: usize, sectors: impl Iterator<Item = u64>) {
-        let history = &mut self.histories[disk];
-        for sector in sectors {
-            let entry = &mut history.sectors[sector as usize];
-            entry.crash(Crash::Cut, history.flushed, history.reflushed);
+            history.loose.clear();
         }
     }
 

@@ -105,6 +105,9 @@ pub struct Sector {
     /// value, until a later write is acknowledged, and again when a crash takes that write back. 0
     /// for never.
     lost: Stamp,
+    /// What may be there too, since the origin forgot a write, and when that was.
+    loose: Vec<Value>,
+    loose_since: Stamp,
 }
 
 /// A write as the model sees it.
@@ -199,6 +202,47 @@ impl Sector {
     /// # Errors
     /// The rule that it breaks.
     pub fn read(&mut self, value: Value, invoke: Stamp, now: Stamp) -> Result<(), Violation> {
+        let loose = self.is_loose(value, invoke);
+        let result = self.read_firm(value, invoke, now);
+        if loose { Ok(()) } else { result }
+    }
+
+    /// Whether the value may be there because the origin forgot what followed it.
+    fn is_loose(&self, value: Value, invoke: Stamp) -> bool {
+        let later = |v: &Version| v.invoke > self.loose_since && v.fmin < invoke;
+        self.loose.contains(&value) && !self.versions.iter().any(later)
+    }
+
+    /// The origin forgot, now, a write that only it had.
+    pub fn loosen(&mut self, now: Stamp, flushed: Stamp) {
+        let allowed = self.allowed(Crash::Cut, flushed);
+        let mut values = std::mem::take(&mut self.loose);
+        if allowed.base {
+            values.extend(self.candidates().iter().map(|candidate| candidate.value));
+        }
+        let versions = self.versions.iter().zip(&allowed.versions);
+        values.extend(versions.filter(|(_, allowed)| **allowed).map(|(v, _)| v.value));
+        (self.loose, self.loose_since) = (values, now);
+    }
+
+    /// A flush that was submitted at `invoke` succeeded: nothing was lost before. Whether that is
+    /// all.
+    pub fn tighten(&mut self, invoke: Stamp) -> bool {
+        let all = self.loose_since < invoke;
+        if all {
+            self.loose.clear();
+        }
+        all
+    }
+
+    /// Whether this write was acknowledged.
+    pub fn is_acknowledged(&self, id: u64) -> bool {
+        let version = self.versions.iter().find(|version| version.id == id);
+        // One that the last crash left counts too: clients may have seen it.
+        version.is_none_or(|version| version.ack != NEVER)
+    }
+
+    fn read_firm(&mut self, value: Value, invoke: Stamp, now: Stamp) -> Result<(), Violation> {
         let same: Vec<usize> =
             (0..self.versions.len()).filter(|&index| self.versions[index].value == value).collect();
         let base = self.candidates().into_iter().find(|candidate| candidate.value == value);
@@ -315,7 +359,11 @@ impl Sector {
         if self.versions.iter().any(renewed) {
             self.lost = 0;
         }
-        if !self.is_open() {
+        let later = |v: &Version| v.invoke > self.loose_since && v.durable(crash, flushed);
+        let firm = self.versions.iter().any(later);
+        let loose = std::mem::take(&mut self.loose);
+        let loose = if firm { Vec::new() } else { loose };
+        if !self.is_open() && loose.is_empty() {
             self.base_smax = 0;
             return;
         }
@@ -344,6 +392,12 @@ impl Sector {
                 add(version.value, !kill || in_kill.versions[index]);
             }
         }
+        for value in loose {
+            match after.iter_mut().find(|candidate| candidate.value == value) {
+                Some(candidate) => candidate.live = true,
+                None => after.push(Candidate { value, live: true }),
+            }
+        }
         assert!(after.iter().any(|candidate| candidate.live), "a crash leaves something");
         self.base = after;
         self.base_gone = false;
@@ -370,6 +424,7 @@ impl Sector {
         }
         let fits = (0..self.versions.len()).filter(|&index| self.version_fits(index, now, now));
         values.extend(fits.map(|index| self.versions[index].value));
+        values.extend(self.loose.iter().filter(|&&value| self.is_loose(value, now)));
         values
     }
 

@@ -104,6 +104,8 @@ pub struct Faults {
     pub metadata_errors: f64,
     /// Share of lives in which an origin is missing at the start.
     pub origin_missing: f64,
+    /// What a failed flush of an origin does.
+    pub origin_flush_loss: Option<FlushLoss>,
     /// What a failed flush of a cache device does.
     pub cache_flush_loss: Option<FlushLoss>,
     /// Power cuts spoil sectors in flight.

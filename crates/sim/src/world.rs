@@ -154,6 +154,8 @@ pub struct World {
     checker: Checker,
     /// Copies that were harmed, but for those that another device had, and the crashes until then.
     harmed: BTreeMap<damage::Copied, u64>,
+    /// Client data that was sent to an origin after it was acknowledged.
+    sent_home: BTreeSet<damage::Copied>,
     /// Generations of checkpoints that were spoilt on a device alone.
     spoilt_checkpoints: BTreeSet<u64>,
     /// Devices that ever failed, rotted or were away.
@@ -215,6 +217,7 @@ impl World {
             origins,
             checker: Checker::new(&sectors),
             harmed: BTreeMap::new(),
+            sent_home: BTreeSet::new(),
             spoilt_checkpoints: BTreeSet::new(),
             troubled: BTreeSet::new(),
             clients,

@@ -2,6 +2,7 @@
 //! All of it is drawn apart, so that the worlds of older seeds stay what they were in all else.
 
 use super::Params;
+use crate::disk::FlushLoss;
 use crate::rng::Rng;
 
 /// Most devices of a pool here.
@@ -20,10 +21,24 @@ impl Params {
         if swarm && self.devices > 1 {
             self.choose_bad_device(rng);
         }
+        if swarm {
+            self.let_origins_forget(rng);
+        }
         if swarm && rng.one_in(8) {
             self.faults.metadata = rng.pick(&[0.2, 0.5, 1.0]);
             self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();
             self.faults.metadata_errors = rng.pick(&[0.0, 0.2, 0.5]);
+        }
+    }
+
+    /// Origins whose failed flushes do more than fail.
+    fn let_origins_forget(&mut self, rng: &mut Rng) {
+        if self.faults.origin_errors == 0 && !self.faults.any_cache_fault() && rng.one_in(8) {
+            self.faults.origin_errors = rng.range(1, 6);
+        }
+        if self.faults.origin_errors > 0 && rng.coin() {
+            let loss = rng.pick(&[FlushLoss::Some, FlushLoss::Forget, FlushLoss::Forget]);
+            self.faults.origin_flush_loss = Some(loss);
         }
     }
 

@@ -190,7 +190,12 @@ impl World {
         }
         match result {
             Ok(()) => self.check_answer(&waiting, &buf, now)?,
-            Err(error) => self.check_error(&waiting, error)?,
+            Err(error) => {
+                if waiting.kind == RequestKind::Flush {
+                    self.checker.told(waiting.disk);
+                }
+                self.check_error(&waiting, error)?;
+            }
         }
         self.engine().recycle(buf);
         if let Some(client) = waiting.client {

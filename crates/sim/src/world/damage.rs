@@ -41,6 +41,8 @@ impl World {
         let faults = self.params.faults.clone();
         let span = (self.params.requests * self.params.think_ns).max(1_000_000);
         for index in 0..self.origins.len() {
+            let loss = faults.origin_flush_loss.unwrap_or(FlushLoss::Nothing);
+            self.origins[index].disk.flush_loss = loss;
             for _ in 0..faults.origin_errors {
                 let size = self.origins[index].disk.sectors();
                 let fault = self.plan_fault(0..size, span, 0);
@@ -268,6 +270,40 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Notes which writes to an origin bring what a client was told before: those the cache must
+    /// keep until a FLUSH.
+    pub(super) fn note_home(&mut self, disk: usize, bytes: &[u8]) {
+        if self.params.faults.origin_flush_loss != Some(FlushLoss::Forget) {
+            return;
+        }
+        for copy in bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data) {
+            let (_, sector, version) = copy;
+            if self.checker.is_acknowledged(disk, sector, version) {
+                self.sent_home.insert(copy);
+            }
+        }
+    }
+
+    /// A failed FLUSH lost these writes: what clients wrote past the cache may be gone.
+    pub(super) fn origin_forgot(&mut self, disk: usize, forgot: &[(u64, Content)]) {
+        for &(sector, content) in forgot {
+            let home = match content {
+                Content::Data { disk, sector, version } => {
+                    self.sent_home.contains(&(disk, sector, version))
+                }
+                _ => self.is_dirty(disk, sector / PER_BLOCK),
+            };
+            self.coverage.mark(match home {
+                true => "sectors forgotten that the cache keeps",
+                false => "sectors forgotten that clients wrote past the cache",
+            });
+            if !home {
+                self.say(|_| format!("disk {disk} sector {sector} forgot {content:?}"));
+                self.checker.loosen(disk, sector, self.stamp);
+            }
+        }
     }
 
     /// A sector with client data rots, on one device only: another may hold its mirror.

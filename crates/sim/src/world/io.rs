@@ -62,6 +62,9 @@ impl World {
         let astray = !calm && matches!((&io, target), (Io::Write(_), Target::Cache(_)));
         let plan = if astray { self.plan_astray(place, offset, &io) } else { None };
         let writes = matches!(io, Io::Write(_));
+        if let (Place::Origin(index), Io::Write(buf)) = (place, &io) {
+            self.note_home(index, buf.bytes());
+        }
         let disk = self.disk(place);
         disk.submit(op, offset / SECTOR_SIZE as u64, io);
         if let Some(astray) = plan {
@@ -121,6 +124,9 @@ impl World {
         let failed = finished.completion.result.is_err();
         self.note(op.0 ^ u64::from(failed) << 63);
         self.say(|_| format!("done {op:?}{}", if failed { " with an error" } else { "" }));
+        if let Place::Origin(index) = place {
+            self.origin_forgot(index, &finished.forgot);
+        }
         if failed {
             let (first, end) = (finished.sectors.start, finished.sectors.end);
             self.coverage.mark(match (target, finished.kind) {
