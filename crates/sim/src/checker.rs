@@ -217,15 +217,16 @@ impl Checker {
         history.touched.iter().any(|&sector| history.sectors[sector as usize].is_lost(NEVER))
     }
 
-    /// The administrator gave up what is lost: what the origin holds counts there from now on.
-    pub fn give_up(&mut self, disk: usize, origin: impl Fn(u64, &mut [u8])) {
+    /// The administrator gave the block up: what the origin holds counts there from now on. What
+    /// was there before may still be read: nothing says when the cache forgets it.
+    pub fn give_up(&mut self, disk: usize, block: u64, origin: impl Fn(u64, &mut [u8])) {
         let history = &mut self.histories[disk];
         let mut bytes = [0; SECTOR_SIZE];
-        for (sector, entry) in (0..).zip(&mut history.sectors) {
-            if !entry.is_lost(NEVER) {
-                continue;
-            }
+        let per_block = SECTORS_PER_BLOCK as u64;
+        let end = ((block + 1) * per_block).min(history.sectors.len() as u64);
+        for sector in block * per_block..end {
             origin(sector, &mut bytes);
+            let entry = &mut history.sectors[sector as usize];
             entry.lose(0);
             if let Ok(value) = value_of(disk, sector, &bytes) {
                 entry.also_allow(value);

@@ -65,6 +65,8 @@ pub struct Admin {
     pub remove: u64,
     /// Growth of a volume that shows only a part of its origin.
     pub resize: u64,
+    /// Share of turns in which lost dirty data, or that of a missing origin, is given up.
+    pub force_drop: f64,
     /// Share of the removed volumes whose origin somebody writes to before it is added again.
     pub foreign_writes: f64,
 }
@@ -104,6 +106,8 @@ pub struct Faults {
     pub metadata_errors: f64,
     /// Share of lives in which an origin is missing at the start.
     pub origin_missing: f64,
+    /// Share of the attempts to write down distrust that fail.
+    pub distrust_fails: f64,
     /// What a failed flush of an origin does.
     pub origin_flush_loss: Option<FlushLoss>,
     /// What a failed flush of a cache device does.
@@ -152,6 +156,8 @@ pub struct Ends {
     pub kill: u64,
     /// An orderly stop.
     pub shutdown: u64,
+    /// Share of the orderly stops that a crash cuts short.
+    pub stop_cut: f64,
     /// Share of new lives that end within the first events (crash during recovery).
     pub early: f64,
     /// Share of lives in which nothing happens but that everything is read.
@@ -348,6 +354,7 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         cancel: weight(rng, swarm, 3),
         remove: weight(rng, swarm, 4),
         resize: 0,
+        force_drop: 0.0,
         foreign_writes: rng.pick(&[0.0, 0.5, 1.0]),
     }
 }
@@ -391,6 +398,7 @@ fn draw_ends(rng: &mut Rng, swarm: bool) -> Ends {
         cut: rng.range(1, 10),
         kill: weight(rng, swarm, 4),
         shutdown: weight(rng, swarm, 3),
+        stop_cut: 0.0,
         early: rng.pick(&[0.0, 0.2, 0.5]),
         looks: rng.pick(&[0.0, 0.0, 0.3, 0.6]),
         events_max: rng.log_range(50, 4000),

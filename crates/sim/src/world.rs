@@ -353,6 +353,12 @@ impl World {
             Due::Io(op) => self.finish_io(op),
             Due::Distrust(op) => {
                 let epoch = self.distrusts.remove(&op).expect("a distrust under way");
+                if !self.calm && self.wide_rng.chance(self.params.faults.distrust_fails) {
+                    self.coverage.mark("distrust not written down");
+                    let buf = forebay_engine::Buf::empty();
+                    let result = Err(forebay_engine::IoError::Io);
+                    return self.feed(Event::Done(op, forebay_engine::Completion { result, buf }));
+                }
                 self.distrust_epoch = self.distrust_epoch.max(epoch);
                 self.coverage.mark("distrust written down");
                 let buf = forebay_engine::Buf::empty();

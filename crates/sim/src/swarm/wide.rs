@@ -23,7 +23,10 @@ impl Params {
         }
         if swarm {
             self.let_origins_forget(rng);
+            self.faults.distrust_fails = rng.pick(&[0.0, 0.0, 0.5, 0.9]);
+            self.admin.force_drop = rng.pick(&[0.0, 0.0, 0.1, 0.5]);
         }
+        self.ends.stop_cut = rng.pick(&[0.0, 0.5]);
         if swarm && rng.one_in(8) {
             self.faults.metadata = rng.pick(&[0.2, 0.5, 1.0]);
             self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();

@@ -8,6 +8,8 @@ use std::ops::Range;
 
 /// Crashes during recovery in a row.
 const RECOVERY_CRASHES_MAX: u64 = 5;
+/// Most events of an orderly stop before the crash that cuts it short.
+const STOP_EVENTS_MAX: u64 = 400;
 /// Time between two lives, nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
 
@@ -151,13 +153,22 @@ impl World {
         }
         self.life.stopping = true;
         self.life.quiet = true;
-        let flow = self.ask(0, Command::Shutdown)?;
-        assert_eq!(flow, Flow::Go, "no crash is planned");
+        if self.wide_rng.chance(self.params.ends.stop_cut) {
+            self.life.crash_in = Some(self.wide_rng.log_range(1, STOP_EVENTS_MAX));
+        }
+        let mut flow = self.ask(0, Command::Shutdown)?;
         let limit = self.time_limit();
         while !self.commands.is_empty() || !self.ops.is_empty() {
-            match self.step()? {
+            if flow != Flow::Crash {
+                flow = self.step()?;
+            }
+            match flow {
                 Flow::Go => {}
-                Flow::Crash => unreachable!("no crash is planned"),
+                Flow::Crash => {
+                    self.coverage.mark("orderly stops cut short");
+                    let kill = self.wide_rng.coin();
+                    return self.crash(kill);
+                }
                 Flow::Idle => return Err(self.stuck()),
             }
             self.check_open_failure()?;
@@ -166,6 +177,7 @@ impl World {
                 return Err(Violation::new("H", text));
             }
         }
+        self.life.crash_in = None;
         if self.life.stopped {
             self.coverage.mark("orderly stops");
         }

@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    fn is_dirty(&self, disk: usize, block: u64) -> bool {
+    pub(super) fn is_dirty(&self, disk: usize, block: u64) -> bool {
         let volume = self.origins[disk].volume;
         let status = |engine: &Engine| volume.map(|volume| engine.block_status(volume, block));
         self.engine.as_ref().and_then(status) == Some(BlockStatus::Dirty)
