@@ -105,6 +105,10 @@ pub struct Sector {
     /// value, until a later write is acknowledged, and again when a crash takes that write back. 0
     /// for never.
     lost: Stamp,
+    /// As `lost`, before the administrator gave it up: a damaged log may not say that he did.
+    given_up: Stamp,
+    /// And what was there then.
+    dropped: Vec<Value>,
     /// What may be there too, since the origin forgot a write, and when that was.
     loose: Vec<Value>,
     loose_since: Stamp,
@@ -355,6 +359,12 @@ impl Sector {
     /// A crash: what may be there afterwards. `flushed` is the submission of the last flush that
     /// was acknowledged, `reflushed` whether that was in this life.
     pub fn crash(&mut self, crash: Crash, flushed: Stamp, reflushed: bool) {
+        let given_up = std::mem::take(&mut self.given_up);
+        let dropped = std::mem::take(&mut self.dropped);
+        if crash == Crash::Damaged {
+            self.lost = self.lost.max(given_up);
+            self.loose.extend(dropped);
+        }
         let renewed = |v: &Version| v.invoke > self.lost && v.durable(crash, flushed);
         if self.versions.iter().any(renewed) {
             self.lost = 0;
@@ -433,7 +443,10 @@ impl Sector {
         let mut base = self.candidates();
         base.push(Candidate { value, live: true });
         base.extend(self.versions.iter().map(|v| Candidate { value: v.value, live: true }));
-        *self = Sector { base, ..Sector::default() };
+        let given_up = self.lost.max(self.given_up);
+        let mut dropped: Vec<Value> = base.iter().map(|candidate| candidate.value).collect();
+        dropped.extend(&self.dropped);
+        *self = Sector { base, given_up, dropped, ..Sector::default() };
     }
 }
 

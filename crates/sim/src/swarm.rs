@@ -207,6 +207,10 @@ pub struct Params {
     pub ram_bytes: u64,
     /// The engine's tuning.
     pub tuning: Tuning,
+    /// Share of lives with a tuning of their own.
+    pub retuned: f64,
+    /// At the end everything is read, not only what was ever written.
+    pub reads_all: bool,
     /// Client operations.
     pub mix: Mix,
     /// Their places.
@@ -253,6 +257,8 @@ impl Params {
             origin_unmap: rng.coin(),
             ram_bytes: if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) },
             tuning: draw_tuning(rng),
+            retuned: 0.0,
+            reads_all: false,
             mix: draw_mix(rng, swarm),
             places: draw_places(rng, least),
             shown: volumes.clone(),

@@ -250,6 +250,7 @@ impl World {
             (disk.sectors(), disk.volatile) != (other.sectors(), other.volatile)
         });
         self.coverage.add("pools of unequal devices", u64::from(unequal));
+        self.coverage.add("worlds in which all is read", u64::from(self.params.reads_all));
         self.coverage.add("pools of three devices or four", u64::from(self.caches.len() > 2));
         self.checker.keeps_all = self.params.faults.any_cache_fault();
         self.format_pool();

@@ -1,7 +1,7 @@
 //! Worlds that are wider than those of old: more devices, of unequal kind, and starts without one.
 //! All of it is drawn apart, so that the worlds of older seeds stay what they were in all else.
 
-use super::Params;
+use super::{Params, draw_tuning};
 use crate::disk::FlushLoss;
 use crate::rng::Rng;
 
@@ -10,7 +10,10 @@ const DEVICES_MAX: u64 = 4;
 
 /// Off: the engine writes the next checkpoint over the good one after the newest was found damaged,
 /// and a crash meanwhile leaves none. To be switched on when it writes over the damaged one.
-const NEWEST_CHECKPOINT_ROTS: bool = true;
+const NEWEST_CHECKPOINT_ROTS: bool = false;
+
+/// Regions of another size in the next life.
+const REGIONS_CHANGE: bool = false;
 
 impl Params {
     /// Widens a world, by chance.
@@ -18,6 +21,10 @@ impl Params {
         if rng.one_in(6) {
             self.mix_devices(rng);
         }
+        if rng.one_in(5) {
+            self.retuned = rng.pick(&[0.2, 1.0]);
+        }
+        self.reads_all = rng.one_in(6);
         if swarm && self.devices > 1 {
             self.choose_bad_device(rng);
         }
@@ -32,6 +39,16 @@ impl Params {
             self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();
             self.faults.metadata_errors = rng.pick(&[0.0, 0.2, 0.5]);
         }
+    }
+
+    /// What an administrator may change between two lives.
+    pub fn retune(&mut self, rng: &mut Rng) {
+        let region_blocks = self.tuning.region_blocks;
+        self.tuning = draw_tuning(rng);
+        if !REGIONS_CHANGE {
+            self.tuning.region_blocks = region_blocks;
+        }
+        self.ram_bytes = if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) };
     }
 
     /// Origins whose failed flushes do more than fail.

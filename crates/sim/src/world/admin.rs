@@ -302,7 +302,7 @@ impl World {
     /// not count as read: a power cut may still take back what was not flushed.
     pub(super) fn check_origin(&self, disk: usize, why: &str) -> Result<(), Violation> {
         let mut bytes = [0; SECTOR_SIZE];
-        for &sector in self.checker.touched(disk) {
+        for sector in self.to_look_at(disk) {
             if self.checker.any_lost(disk, sector..sector + 1, self.stamp) {
                 continue;
             }

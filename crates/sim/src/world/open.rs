@@ -202,6 +202,10 @@ impl World {
     pub(super) fn start_life(&mut self, number: u64) -> Step {
         self.life =
             Life { number, requests_left: self.params.requests, crash_in: None, ..Life::default() };
+        if self.wide_rng.chance(self.params.retuned) {
+            self.params.retune(&mut self.wide_rng);
+            self.coverage.mark("lives with a tuning of their own");
+        }
         self.stay_away(number);
         self.spoil_metadata(number);
         let Some((superblock, stand)) = self.read_superblock() else {
