@@ -12,6 +12,8 @@ struct History {
     /// Sectors that were ever written, each once.
     touched: Vec<u64>,
     is_touched: Vec<bool>,
+    /// Submissions of the requests that wait for an answer.
+    waiting: BTreeSet<Stamp>,
     /// Sectors of which the origin forgot a write.
     loose: Vec<u64>,
     /// Submission of the last flush that was acknowledged.
@@ -25,8 +27,6 @@ struct History {
 /// The oracle.
 pub struct Checker {
     histories: Vec<History>,
-    /// Submissions of the requests that wait for an answer.
-    waiting: BTreeSet<Stamp>,
     /// Sectors checked by reads.
     pub sectors_read: u64,
     /// Forgets nothing: what is durable may be destroyed in this world.
@@ -40,6 +40,7 @@ impl Checker {
             sectors: vec![Sector::default(); count as usize],
             touched: Vec::new(),
             is_touched: vec![false; count as usize],
+            waiting: BTreeSet::new(),
             loose: Vec::new(),
             flushed: 0,
             reflushed: false,
@@ -47,27 +48,26 @@ impl Checker {
         };
         Checker {
             histories: sectors.iter().map(history).collect(),
-            waiting: BTreeSet::new(),
             sectors_read: 0,
             keeps_all: false,
         }
     }
 
     /// A request was submitted.
-    pub fn submitted(&mut self, invoke: Stamp) {
-        self.waiting.insert(invoke);
+    pub fn submitted(&mut self, disk: usize, invoke: Stamp) {
+        self.histories[disk].waiting.insert(invoke);
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, invoke: Stamp) {
-        self.waiting.remove(&invoke);
+    pub fn answered(&mut self, disk: usize, invoke: Stamp) {
+        self.histories[disk].waiting.remove(&invoke);
     }
 
     /// A write was submitted; call [`Checker::submitted`] too.
     pub fn begin_write(&mut self, disk: usize, range: Range<u64>, write: WriteSpec, invoke: Stamp) {
-        let oldest = self.waiting.first().copied().unwrap_or(NEVER);
-        let oldest = if self.keeps_all { 0 } else { oldest };
         let history = &mut self.histories[disk];
+        let oldest = history.waiting.first().copied().unwrap_or(NEVER);
+        let oldest = if self.keeps_all { 0 } else { oldest };
         for sector in range {
             let index = sector as usize;
             if !history.is_touched[index] {
@@ -149,8 +149,8 @@ impl Checker {
 
     /// The world crashed: a killed process or a power cut.
     pub fn crash(&mut self, crash: Crash) {
-        self.waiting.clear();
         for history in &mut self.histories {
+            history.waiting.clear();
             for &sector in &history.touched {
                 history.sectors[sector as usize].crash(crash, history.flushed, history.reflushed);
             }

@@ -220,13 +220,15 @@ impl Sector {
     /// The origin forgot, now, a write that only it had.
     pub fn loosen(&mut self, now: Stamp, flushed: Stamp) {
         let allowed = self.allowed(Crash::Cut, flushed);
-        let mut values = std::mem::take(&mut self.loose);
+        let mut values = Vec::new();
         if allowed.base {
             values.extend(self.candidates().iter().map(|candidate| candidate.value));
         }
         let versions = self.versions.iter().zip(&allowed.versions);
         values.extend(versions.filter(|(_, allowed)| **allowed).map(|(v, _)| v.value));
-        (self.loose, self.loose_since) = (values, now);
+        values.retain(|value| !self.loose.contains(value));
+        self.loose.extend(values);
+        self.loose_since = now;
     }
 
     /// A flush that was submitted at `invoke` succeeded: nothing was lost before. Whether that is

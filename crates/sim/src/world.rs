@@ -27,7 +27,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// Steps without an answer after which a world is called stuck.
-const STEPS_MAX: u64 = 500_000;
+const STEPS_MAX: u64 = 100_000;
 /// Ticks in a row, with nothing else in between, after which the engine is called stuck.
 const TICKS_MAX: u64 = 20_000;
 
@@ -121,6 +121,8 @@ struct Life {
     /// Errors of the first cache device's reads, to begin when the engine serves.
     read_faults: Vec<Fault>,
     cancelled: bool,
+    /// Times that somebody wrote to an origin without a volume.
+    foreign_writes: u64,
     /// Devices on which parts of the log were destroyed.
     damaged: BTreeSet<usize>,
     /// Devices that were in use when it began.

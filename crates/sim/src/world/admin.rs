@@ -7,6 +7,9 @@ use forebay_engine::mode::MODES;
 use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, VolumeSpec};
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 
+/// Writes to origins without a volume in one life: where requests wait long, the administrator goes
+/// on and on.
+const FOREIGN_WRITES_MAX: u64 = 200;
 /// Off: what is given up while no device works comes back with the device, over what clients wrote
 /// meanwhile. To be switched on when somebody writes down that it must not.
 const DROPS_WITHOUT_DEVICE: bool = false;
@@ -104,7 +107,8 @@ impl World {
     }
 
     fn no_device_works(&self) -> bool {
-        self.caches.iter().all(|disk| disk.dead_from <= self.now)
+        let failed = self.life.devices_failed >= self.life.devices.len() as u64;
+        failed || self.caches.iter().all(|disk| disk.dead_from <= self.now)
     }
 
     /// The blocks of which the origin's content counts when that is done.
@@ -144,6 +148,10 @@ impl World {
 
     /// Somebody else writes to an origin while no volume is in front of it.
     fn write_behind_our_back(&mut self, disk: usize) {
+        self.life.foreign_writes += 1;
+        if self.life.foreign_writes > FOREIGN_WRITES_MAX {
+            return;
+        }
         let size = self.origins[disk].disk.sectors();
         for _ in 0..self.rng.range(1, 4) {
             let first = self.rng.below(size);

@@ -147,7 +147,7 @@ impl World {
         let since = self.now;
         let waiting =
             Waiting { client, disk, kind, range: range.clone(), fua, invoke, since, version };
-        self.checker.submitted(invoke);
+        self.checker.submitted(disk, invoke);
         if waiting.writes() {
             let zero = kind != RequestKind::Write;
             let optional = kind == RequestKind::Discard;
@@ -177,7 +177,7 @@ impl World {
         };
         let now = self.next_stamp();
         self.totals.requests += 1;
-        self.checker.answered(waiting.invoke);
+        self.checker.answered(waiting.disk, waiting.invoke);
         self.answered_at = self.totals.steps;
         self.note(id.0 ^ u64::from(result.is_err()) << 62);
         self.say(|_| format!("{id:?} answered {result:?}"));
