@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod layout;
 pub mod pairing;
 pub mod record;
+pub mod standing;
 pub mod superblock;
 
 pub use layout::Layout;

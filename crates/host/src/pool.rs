@@ -5,6 +5,7 @@ use crate::device::{Access, Device, DeviceError};
 use crate::sys;
 use forebay_engine::Buf;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
+use forebay_format::standing::{Standing, standings};
 use forebay_format::superblock::{
     DeviceEntry, PoolSpec, SUPERBLOCK_SIZE, Superblock, field_text, new_pool,
 };
@@ -247,24 +248,21 @@ pub fn read_pool(paths: &[PathBuf], access: Access) -> Result<PoolOnDisk, PoolEr
             Err(error) => findings.push(error.to_string()),
         }
     }
-    let Some(first) = found.first() else {
+    let headers: Vec<_> = found.iter().map(|one| &one.superblock.header).collect();
+    let Some(stand) = standings(&headers) else {
         return Err(PoolError::NoPool(match findings.is_empty() {
             true => "no device was named".to_owned(),
             false => findings.join("; "),
         }));
     };
-    let uuid = first.superblock.header.pool_uuid;
-    let of_pool = |one: &&Found| one.superblock.header.pool_uuid == uuid;
-    let generation = |one: &&Found| one.superblock.header.generation.get();
-    let newest = found.iter().filter(of_pool).max_by_key(generation);
-    let superblock = newest.expect("the first one at least").superblock.clone();
+    let superblock = found[stand.newest].superblock.clone();
     let count = usize::from(superblock.header.device_count.get());
     let mut devices: Vec<PoolDevice> = superblock.header.devices[..count]
         .iter()
         .map(|entry| PoolDevice { device: Err(String::new()), entry: *entry, behind: false })
         .collect();
-    for one in found {
-        place(one, &superblock, &mut devices, &mut findings);
+    for (one, standing) in found.into_iter().zip(stand.of) {
+        place(one, standing, &superblock, &mut devices, &mut findings);
     }
     for (index, slot) in devices.iter_mut().enumerate() {
         if let Err(reason) = &mut slot.device
@@ -279,25 +277,30 @@ pub fn read_pool(paths: &[PathBuf], access: Access) -> Result<PoolOnDisk, PoolEr
 }
 
 /// Puts a device into its slot of the pool, if it belongs there.
-fn place(one: Found, pool: &Superblock, devices: &mut [PoolDevice], findings: &mut Vec<String>) {
+fn place(
+    one: Found,
+    standing: Standing,
+    pool: &Superblock,
+    devices: &mut [PoolDevice],
+    findings: &mut Vec<String>,
+) {
     let (own, header) = (&one.superblock.header, &pool.header);
     let path = one.path.display();
-    if own.pool_uuid != header.pool_uuid {
+    if standing == Standing::OtherPool {
         let (theirs, ours) = (field_text(&own.pool_name), field_text(&header.pool_name));
         findings.push(format!("{path} belongs to another pool, \"{theirs}\", not to \"{ours}\""));
         return;
     }
-    let index = usize::from(own.device_index.get());
-    let own_uuid = own.devices[index].uuid;
-    let Some(slot) = devices.get_mut(index).filter(|slot| slot.entry.uuid == own_uuid) else {
+    if standing == Standing::Replaced {
         findings.push(format!("{path} was replaced in this pool and is no longer part of it"));
         return;
-    };
+    }
+    let slot = &mut devices[usize::from(own.device_index.get())];
     let is = one.device.info().bytes;
     let refused = if slot.device.is_ok() {
         findings.push(format!("{path} is a copy of another device of the pool; it is not used"));
         return;
-    } else if is_stale(own, header) {
+    } else if standing == Standing::Stale {
         format!(
             "{path} was away while the pool was in use (generation {} of {}); its content is not \
              used",
@@ -307,20 +310,11 @@ fn place(one: Found, pool: &Superblock, devices: &mut [PoolDevice], findings: &m
         format!("{path} shrank from {} to {is} bytes; it is not used", slot.entry.bytes)
     } else {
         slot.device = Ok(one.device);
-        slot.behind = own.generation < header.generation;
+        slot.behind = standing == Standing::Behind;
         return;
     };
     findings.push(refused.clone());
     slot.device = Err(refused);
-}
-
-/// A generation is written to all devices that work before the next one begins, so a crash leaves a device at
-/// most one behind. Further behind, and the pool went on without it.
-fn is_stale(
-    own: &forebay_format::superblock::Header,
-    newest: &forebay_format::superblock::Header,
-) -> bool {
-    own.generation.get() + 1 < newest.generation.get()
 }
 
 fn read_device(

@@ -12,6 +12,10 @@ struct History {
     /// Sectors that were ever written, each once.
     touched: Vec<u64>,
     is_touched: Vec<bool>,
+    /// Submissions of the requests that wait for an answer.
+    waiting: BTreeSet<Stamp>,
+    /// Sectors of which the origin forgot a write.
+    loose: Vec<u64>,
     /// Submission of the last flush that was acknowledged.
     flushed: Stamp,
     /// Whether that was in this life.
@@ -23,8 +27,6 @@ struct History {
 /// The oracle.
 pub struct Checker {
     histories: Vec<History>,
-    /// Submissions of the requests that wait for an answer.
-    waiting: BTreeSet<Stamp>,
     /// Sectors checked by reads.
     pub sectors_read: u64,
     /// Forgets nothing: what is durable may be destroyed in this world.
@@ -38,33 +40,34 @@ impl Checker {
             sectors: vec![Sector::default(); count as usize],
             touched: Vec::new(),
             is_touched: vec![false; count as usize],
+            waiting: BTreeSet::new(),
+            loose: Vec::new(),
             flushed: 0,
             reflushed: false,
             adopted: false,
         };
         Checker {
             histories: sectors.iter().map(history).collect(),
-            waiting: BTreeSet::new(),
             sectors_read: 0,
             keeps_all: false,
         }
     }
 
     /// A request was submitted.
-    pub fn submitted(&mut self, invoke: Stamp) {
-        self.waiting.insert(invoke);
+    pub fn submitted(&mut self, disk: usize, invoke: Stamp) {
+        self.histories[disk].waiting.insert(invoke);
     }
 
     /// A request was answered.
-    pub fn answered(&mut self, invoke: Stamp) {
-        self.waiting.remove(&invoke);
+    pub fn answered(&mut self, disk: usize, invoke: Stamp) {
+        self.histories[disk].waiting.remove(&invoke);
     }
 
     /// A write was submitted; call [`Checker::submitted`] too.
     pub fn begin_write(&mut self, disk: usize, range: Range<u64>, write: WriteSpec, invoke: Stamp) {
-        let oldest = self.waiting.first().copied().unwrap_or(NEVER);
-        let oldest = if self.keeps_all { 0 } else { oldest };
         let history = &mut self.histories[disk];
+        let oldest = history.waiting.first().copied().unwrap_or(NEVER);
+        let oldest = if self.keeps_all { 0 } else { oldest };
         for sector in range {
             let index = sector as usize;
             if !history.is_touched[index] {
@@ -87,6 +90,27 @@ impl Checker {
         let history = &mut self.histories[disk];
         history.flushed = history.flushed.max(invoke);
         history.reflushed = true;
+        let sectors = &mut history.sectors;
+        history.loose.retain(|&sector| !sectors[sector as usize].tighten(invoke));
+    }
+
+    /// A client's flush was answered with an error: it knows that what it wrote may be gone.
+    pub fn told(&mut self, disk: usize) {
+        self.histories[disk].loose.clear();
+    }
+
+    /// The origin forgot a write to the sector that it had not made durable, and that only the
+    /// origin had: until a flush succeeds, or for good when one fails first, what was there before
+    /// may be there.
+    pub fn loosen(&mut self, disk: usize, sector: u64, now: Stamp) {
+        let history = &mut self.histories[disk];
+        history.sectors[sector as usize].loosen(now, history.flushed);
+        history.loose.push(sector);
+    }
+
+    /// Whether this write was acknowledged.
+    pub fn is_acknowledged(&self, disk: usize, sector: u64, version: u64) -> bool {
+        self.histories[disk].sectors[sector as usize].is_acknowledged(version)
     }
 
     /// A volume was put on the origin.
@@ -125,22 +149,13 @@ impl Checker {
 
     /// The world crashed: a killed process or a power cut.
     pub fn crash(&mut self, crash: Crash) {
-        self.waiting.clear();
         for history in &mut self.histories {
+            history.waiting.clear();
             for &sector in &history.touched {
                 history.sectors[sector as usize].crash(crash, history.flushed, history.reflushed);
             }
             (history.reflushed, history.adopted) = (false, false);
-        }
-    }
-
-    /// Like a power cut for these sectors alone: the origin forgot writes that it had not made
-    /// durable.
-    pub fn forget(&mut self, disk: usize, sectors: impl Iterator<Item = u64>) {
-        let history = &mut self.histories[disk];
-        for sector in sectors {
-            let entry = &mut history.sectors[sector as usize];
-            entry.crash(Crash::Cut, history.flushed, history.reflushed);
+            history.loose.clear();
         }
     }
 
@@ -202,16 +217,16 @@ impl Checker {
         history.touched.iter().any(|&sector| history.sectors[sector as usize].is_lost(NEVER))
     }
 
-    /// The administrator gave up what is lost: what the origin holds counts there from now on.
-    pub fn give_up(&mut self, disk: usize, origin: impl Fn(u64, &mut [u8])) {
+    /// The administrator gave the block up: what the origin holds counts there from now on. What
+    /// was there before may still be read: nothing says when the cache forgets it.
+    pub fn give_up(&mut self, disk: usize, block: u64, origin: impl Fn(u64, &mut [u8])) {
         let history = &mut self.histories[disk];
         let mut bytes = [0; SECTOR_SIZE];
-        for (sector, entry) in (0..).zip(&mut history.sectors) {
-            if !entry.is_lost(NEVER) {
-                continue;
-            }
+        let per_block = SECTORS_PER_BLOCK as u64;
+        let end = ((block + 1) * per_block).min(history.sectors.len() as u64);
+        for sector in block * per_block..end {
             origin(sector, &mut bytes);
-            entry.lose(0);
+            let entry = &mut history.sectors[sector as usize];
             if let Ok(value) = value_of(disk, sector, &bytes) {
                 entry.also_allow(value);
             }

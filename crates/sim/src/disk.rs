@@ -10,6 +10,7 @@
 //! - An I/O that fails may have changed any part of its range.
 
 mod fault;
+mod rot;
 mod store;
 
 #[cfg(test)]
@@ -76,6 +77,8 @@ pub struct Finished {
     pub kind: IoKind,
     /// The sectors.
     pub sectors: Range<u64>,
+    /// What a failed flush forgot: sectors, and what the writes that are lost held there.
+    pub forgot: Vec<(u64, Content)>,
 }
 
 /// A disk.
@@ -144,12 +147,6 @@ impl Disk {
         }
     }
 
-    /// Whether reading the sector fails at this time, once in a while or always.
-    pub fn is_unreadable(&self, sector: u64, now: Time) -> bool {
-        let fault = |fault: &Fault| fault.covers(IoKind::Read, sector, sector + 1, now);
-        now >= self.dead_from || self.unreadable.contains(&sector) || self.faults.iter().any(fault)
-    }
-
     /// I/Os under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
@@ -215,6 +212,7 @@ impl Disk {
             self.reads_fail_after = self.reads_fail_after.saturating_sub(1);
         }
         let sectors = entry.first..entry.end;
+        let mut forgot = Vec::new();
         let result = if failed { Err(IoError::Io) } else { Ok(()) };
         let buf = match std::mem::replace(&mut entry.io, Io::Flush) {
             Io::Read(mut buf) if failed => {
@@ -242,11 +240,11 @@ impl Disk {
                 Buf::empty()
             }
             Io::Flush => {
-                self.finish_flush(entry.mark, failed, rng);
+                forgot = self.finish_flush(entry.mark, failed, rng);
                 Buf::empty()
             }
         };
-        Some(Finished { completion: Completion { result, buf }, kind, sectors })
+        Some(Finished { completion: Completion { result, buf }, kind, sectors, forgot })
     }
 
     fn fails(&self, kind: IoKind, first: u64, end: u64, now: Time, rng: &mut Rng) -> bool {
@@ -360,13 +358,14 @@ impl Disk {
         }
     }
 
-    fn finish_flush(&mut self, mark: u64, failed: bool, rng: &mut Rng) {
+    /// Returns what it forgot.
+    fn finish_flush(&mut self, mark: u64, failed: bool, rng: &mut Rng) -> Vec<(u64, Content)> {
         let covered = self.pending.partition_point(|done| done.number <= mark);
         if !failed {
             for done in self.pending.drain(..covered) {
                 self.durable.write(done.first, &done.data);
             }
-            return;
+            return Vec::new();
         }
         match self.flush_loss {
             FlushLoss::Nothing => {}
@@ -379,8 +378,14 @@ impl Disk {
             FlushLoss::Forget => {
                 let lost: Vec<Pending> = self.pending.drain(..).collect();
                 self.revert(lost.iter().map(Pending::sectors));
+                let contents = lost.iter().flat_map(|done| {
+                    let bytes = done.data.chunks_exact(SECTOR_SIZE);
+                    done.sectors().zip(bytes.map(content::parse))
+                });
+                return contents.collect();
             }
         }
+        Vec::new()
     }
 
     /// The given sectors hold what is durable again.
@@ -462,7 +467,9 @@ impl Disk {
                 Io::Zero(count) if rng.coin() => {
                     self.store(entry.first, vec![0; *count as usize * SECTOR_SIZE]);
                 }
-                Io::Flush if rng.coin() => self.finish_flush(entry.mark, false, rng),
+                Io::Flush if rng.coin() => {
+                    self.finish_flush(entry.mark, false, rng);
+                }
                 _ => {}
             }
         }

@@ -105,6 +105,13 @@ pub struct Sector {
     /// value, until a later write is acknowledged, and again when a crash takes that write back. 0
     /// for never.
     lost: Stamp,
+    /// As `lost`, before the administrator gave it up: a damaged log may not say that he did.
+    given_up: Stamp,
+    /// And what was there then.
+    dropped: Vec<Value>,
+    /// What may be there too, since the origin forgot a write, and when that was.
+    loose: Vec<Value>,
+    loose_since: Stamp,
 }
 
 /// A write as the model sees it.
@@ -199,6 +206,49 @@ impl Sector {
     /// # Errors
     /// The rule that it breaks.
     pub fn read(&mut self, value: Value, invoke: Stamp, now: Stamp) -> Result<(), Violation> {
+        let loose = self.is_loose(value, invoke);
+        let result = self.read_firm(value, invoke, now);
+        if loose { Ok(()) } else { result }
+    }
+
+    /// Whether the value may be there because the origin forgot what followed it.
+    fn is_loose(&self, value: Value, invoke: Stamp) -> bool {
+        let later = |v: &Version| v.invoke > self.loose_since && v.fmin < invoke;
+        self.loose.contains(&value) && !self.versions.iter().any(later)
+    }
+
+    /// The origin forgot, now, a write that only it had.
+    pub fn loosen(&mut self, now: Stamp, flushed: Stamp) {
+        let allowed = self.allowed(Crash::Cut, flushed);
+        let mut values = Vec::new();
+        if allowed.base {
+            values.extend(self.candidates().iter().map(|candidate| candidate.value));
+        }
+        let versions = self.versions.iter().zip(&allowed.versions);
+        values.extend(versions.filter(|(_, allowed)| **allowed).map(|(v, _)| v.value));
+        values.retain(|value| !self.loose.contains(value));
+        self.loose.extend(values);
+        self.loose_since = now;
+    }
+
+    /// A flush that was submitted at `invoke` succeeded: nothing was lost before. Whether that is
+    /// all.
+    pub fn tighten(&mut self, invoke: Stamp) -> bool {
+        let all = self.loose_since < invoke;
+        if all {
+            self.loose.clear();
+        }
+        all
+    }
+
+    /// Whether this write was acknowledged.
+    pub fn is_acknowledged(&self, id: u64) -> bool {
+        let version = self.versions.iter().find(|version| version.id == id);
+        // One that the last crash left counts too: clients may have seen it.
+        version.is_none_or(|version| version.ack != NEVER)
+    }
+
+    fn read_firm(&mut self, value: Value, invoke: Stamp, now: Stamp) -> Result<(), Violation> {
         let same: Vec<usize> =
             (0..self.versions.len()).filter(|&index| self.versions[index].value == value).collect();
         let base = self.candidates().into_iter().find(|candidate| candidate.value == value);
@@ -311,11 +361,21 @@ impl Sector {
     /// A crash: what may be there afterwards. `flushed` is the submission of the last flush that
     /// was acknowledged, `reflushed` whether that was in this life.
     pub fn crash(&mut self, crash: Crash, flushed: Stamp, reflushed: bool) {
+        let given_up = std::mem::take(&mut self.given_up);
+        let dropped = std::mem::take(&mut self.dropped);
+        if crash == Crash::Damaged {
+            self.lost = self.lost.max(given_up);
+            self.loose.extend(dropped);
+        }
         let renewed = |v: &Version| v.invoke > self.lost && v.durable(crash, flushed);
         if self.versions.iter().any(renewed) {
             self.lost = 0;
         }
-        if !self.is_open() {
+        let later = |v: &Version| v.invoke > self.loose_since && v.durable(crash, flushed);
+        let firm = self.versions.iter().any(later);
+        let loose = std::mem::take(&mut self.loose);
+        let loose = if firm { Vec::new() } else { loose };
+        if !self.is_open() && loose.is_empty() {
             self.base_smax = 0;
             return;
         }
@@ -344,6 +404,12 @@ impl Sector {
                 add(version.value, !kill || in_kill.versions[index]);
             }
         }
+        for value in loose {
+            match after.iter_mut().find(|candidate| candidate.value == value) {
+                Some(candidate) => candidate.live = true,
+                None => after.push(Candidate { value, live: true }),
+            }
+        }
         assert!(after.iter().any(|candidate| candidate.live), "a crash leaves something");
         self.base = after;
         self.base_gone = false;
@@ -370,6 +436,7 @@ impl Sector {
         }
         let fits = (0..self.versions.len()).filter(|&index| self.version_fits(index, now, now));
         values.extend(fits.map(|index| self.versions[index].value));
+        values.extend(self.loose.iter().filter(|&&value| self.is_loose(value, now)));
         values
     }
 
@@ -378,7 +445,10 @@ impl Sector {
         let mut base = self.candidates();
         base.push(Candidate { value, live: true });
         base.extend(self.versions.iter().map(|v| Candidate { value: v.value, live: true }));
-        *self = Sector { base, ..Sector::default() };
+        let given_up = self.lost.max(self.given_up);
+        let mut dropped: Vec<Value> = base.iter().map(|candidate| candidate.value).collect();
+        dropped.extend(&self.dropped);
+        *self = Sector { base, given_up, dropped, ..Sector::default() };
     }
 }
 

@@ -3,6 +3,7 @@
 //! little.
 
 pub mod bend;
+mod wide;
 
 use crate::disk::{CUT_MODES, CutMode, FlushLoss};
 use crate::rng::Rng;
@@ -64,6 +65,8 @@ pub struct Admin {
     pub remove: u64,
     /// Growth of a volume that shows only a part of its origin.
     pub resize: u64,
+    /// Share of turns in which lost dirty data, or that of a missing origin, is given up.
+    pub force_drop: f64,
     /// Share of the removed volumes whose origin somebody writes to before it is added again.
     pub foreign_writes: f64,
 }
@@ -87,8 +90,26 @@ pub struct Faults {
     pub astray_one_in: u64,
     /// Share of lives in which a cache device vanishes.
     pub vanish: f64,
+    /// The device that errs, rots or is absent; the others are sound, unless any may vanish.
+    pub bad_device: usize,
+    /// Only that one vanishes.
+    pub one_vanishes: bool,
+    /// Share of starts at which that one is absent.
+    pub absent: f64,
+    /// Share of starts at which superblock copies or checkpoints are spoilt: where there is one
+    /// device, never one without which a start cannot do.
+    pub metadata: f64,
+    /// Of a device alone the newest checkpoint may be spoilt, not only the one before.
+    pub newest_checkpoint: bool,
+    /// A superblock copy or checkpoint area of the bad device, one of several, cannot be written
+    /// or read: share of lives.
+    pub metadata_errors: f64,
     /// Share of lives in which an origin is missing at the start.
     pub origin_missing: f64,
+    /// Share of the attempts to write down distrust that fail.
+    pub distrust_fails: f64,
+    /// What a failed flush of an origin does.
+    pub origin_flush_loss: Option<FlushLoss>,
     /// What a failed flush of a cache device does.
     pub cache_flush_loss: Option<FlushLoss>,
     /// Power cuts spoil sectors in flight.
@@ -135,6 +156,8 @@ pub struct Ends {
     pub kill: u64,
     /// An orderly stop.
     pub shutdown: u64,
+    /// Share of the orderly stops that a crash cuts short.
+    pub stop_cut: f64,
     /// Share of new lives that end within the first events (crash during recovery).
     pub early: f64,
     /// Share of lives in which nothing happens but that everything is read.
@@ -166,6 +189,10 @@ pub struct Params {
     pub modes: Vec<Mode>,
     /// Cache devices.
     pub devices: usize,
+    /// Segments that each device has beyond `segments`; none where the list ends.
+    pub segments_more: Vec<u64>,
+    /// Whether a device is volatile when the others are not, or the other way round.
+    pub turned: Vec<bool>,
     /// Blocks of a segment.
     pub segment_blocks: u32,
     /// Segments of each device, about.
@@ -180,6 +207,10 @@ pub struct Params {
     pub ram_bytes: u64,
     /// The engine's tuning.
     pub tuning: Tuning,
+    /// Share of lives with a tuning of their own.
+    pub retuned: f64,
+    /// At the end everything is read, not only what was ever written.
+    pub reads_all: bool,
     /// Client operations.
     pub mix: Mix,
     /// Their places.
@@ -217,6 +248,8 @@ impl Params {
             long_pause_one_in: rng.log_range(10, 1000),
             modes,
             devices: if rng.one_in(4) { 2 } else { 1 },
+            segments_more: Vec::new(),
+            turned: Vec::new(),
             segment_blocks,
             segments: rng.log_range(12, 40),
             cache_volatile: !rng.one_in(8),
@@ -224,6 +257,8 @@ impl Params {
             origin_unmap: rng.coin(),
             ram_bytes: if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) },
             tuning: draw_tuning(rng),
+            retuned: 0.0,
+            reads_all: false,
             mix: draw_mix(rng, swarm),
             places: draw_places(rng, least),
             shown: volumes.clone(),
@@ -325,6 +360,7 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         cancel: weight(rng, swarm, 3),
         remove: weight(rng, swarm, 4),
         resize: 0,
+        force_drop: 0.0,
         foreign_writes: rng.pick(&[0.0, 0.5, 1.0]),
     }
 }
@@ -368,6 +404,7 @@ fn draw_ends(rng: &mut Rng, swarm: bool) -> Ends {
         cut: rng.range(1, 10),
         kill: weight(rng, swarm, 4),
         shutdown: weight(rng, swarm, 3),
+        stop_cut: 0.0,
         early: rng.pick(&[0.0, 0.2, 0.5]),
         looks: rng.pick(&[0.0, 0.0, 0.3, 0.6]),
         events_max: rng.log_range(50, 4000),

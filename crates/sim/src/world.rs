@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod finish;
 mod io;
+mod metadata;
 mod open;
 
 use crate::Options;
@@ -19,16 +20,19 @@ use crate::swarm::Params;
 use admin::Asked;
 use client::{Client, Waiting};
 use forebay_engine::{
-    CommandId, Effect, Engine, Event, Notice, OpId, RequestId, Target, Time, VolumeId,
+    CommandId, Effect, Engine, Event, Mode, Notice, OpId, RequestId, Target, Time, VolumeId,
 };
 use forebay_format::{Layout, SECTOR_SIZE};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// Steps without an answer after which a world is called stuck.
-const STEPS_MAX: u64 = 500_000;
+const STEPS_MAX: u64 = 100_000;
 /// Ticks in a row, with nothing else in between, after which the engine is called stuck.
 const TICKS_MAX: u64 = 20_000;
+
+/// Makes the numbers of wider worlds others than those of the index.
+const WIDE: u64 = 0x3d5e_71c4_9a80_26b7;
 
 /// What is due at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,6 +85,14 @@ struct Origin {
     durable_sectors: u64,
     /// Sectors that it was to have, since it was acknowledged last that it has them.
     asked_sectors: Vec<u64>,
+    /// The mode of its volume in the superblock, or none when it has no volume there.
+    noted: Option<Mode>,
+    /// What may be there instead: asked for since, or seen at a start that did not end.
+    noted_perhaps: Vec<Option<Mode>>,
+    /// What this start found there.
+    noted_found: Option<Option<Mode>>,
+    /// So many of `noted_perhaps` are older than this start.
+    noted_before: usize,
     /// New requests are not sent (a removal is asked for).
     resting: bool,
 }
@@ -109,8 +121,16 @@ struct Life {
     /// Errors of the first cache device's reads, to begin when the engine serves.
     read_faults: Vec<Fault>,
     cancelled: bool,
-    /// Parts of the log were destroyed.
-    damaged: bool,
+    /// Times that somebody wrote to an origin without a volume.
+    foreign_writes: u64,
+    /// Devices on which parts of the log were destroyed.
+    damaged: BTreeSet<usize>,
+    /// Devices that were in use when it began.
+    devices: BTreeSet<usize>,
+    /// Devices that vanished.
+    vanished: BTreeSet<usize>,
+    /// Client data of writes to cache devices that failed, while no other copy is there.
+    unwritten: BTreeSet<damage::Copied>,
 }
 
 /// A world.
@@ -120,6 +140,8 @@ pub struct World {
     rng: Rng,
     /// Draws what the index is like; apart, so that older seeds keep their worlds.
     index_rng: Rng,
+    /// Draws what only wider worlds have; apart too.
+    wide_rng: Rng,
     now: Time,
     stamp: Stamp,
     hash: u64,
@@ -134,6 +156,12 @@ pub struct World {
     checker: Checker,
     /// Copies that were harmed, but for those that another device had, and the crashes until then.
     harmed: BTreeMap<damage::Copied, u64>,
+    /// Client data that was sent to an origin after it was acknowledged.
+    sent_home: BTreeSet<damage::Copied>,
+    /// Generations of checkpoints that were spoilt on a device alone.
+    spoilt_checkpoints: BTreeSet<u64>,
+    /// Devices that ever failed, rotted or were away.
+    troubled: BTreeSet<usize>,
     clients: Vec<Client>,
     requests: BTreeMap<RequestId, Waiting>,
     commands: BTreeMap<CommandId, Asked>,
@@ -168,6 +196,8 @@ impl World {
         if let Some(bend) = options.bend {
             params.bend(bend, &mut bend_rng);
         }
+        let mut wide_rng = Rng::new(mix(mix(seed) ^ WIDE));
+        params.widen(!options.plain, &mut wide_rng);
         let (caches, layout) = open::make_caches(&params);
         let origins: Vec<Origin> = open::make_origins(&params);
         let sectors: Vec<u64> = origins.iter().map(|origin| origin.disk.sectors()).collect();
@@ -176,6 +206,7 @@ impl World {
             options,
             rng,
             index_rng,
+            wide_rng,
             now: 0,
             stamp: 0,
             hash: seed,
@@ -188,6 +219,9 @@ impl World {
             origins,
             checker: Checker::new(&sectors),
             harmed: BTreeMap::new(),
+            sent_home: BTreeSet::new(),
+            spoilt_checkpoints: BTreeSet::new(),
+            troubled: BTreeSet::new(),
             clients,
             requests: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -213,6 +247,13 @@ impl World {
     /// The first broken rule.
     pub fn run(&mut self) -> Result<(), Violation> {
         self.say(|world| format!("{:#?}", world.params));
+        let unequal = self.caches.iter().any(|disk| {
+            let other = &self.caches[0];
+            (disk.sectors(), disk.volatile) != (other.sectors(), other.volatile)
+        });
+        self.coverage.add("pools of unequal devices", u64::from(unequal));
+        self.coverage.add("worlds in which all is read", u64::from(self.params.reads_all));
+        self.coverage.add("pools of three devices or four", u64::from(self.caches.len() > 2));
         self.checker.keeps_all = self.params.faults.any_cache_fault();
         self.format_pool();
         for number in 1..=self.params.lives {
@@ -315,6 +356,12 @@ impl World {
             Due::Io(op) => self.finish_io(op),
             Due::Distrust(op) => {
                 let epoch = self.distrusts.remove(&op).expect("a distrust under way");
+                if !self.calm && self.wide_rng.chance(self.params.faults.distrust_fails) {
+                    self.coverage.mark("distrust not written down");
+                    let buf = forebay_engine::Buf::empty();
+                    let result = Err(forebay_engine::IoError::Io);
+                    return self.feed(Event::Done(op, forebay_engine::Completion { result, buf }));
+                }
                 self.distrust_epoch = self.distrust_epoch.max(epoch);
                 self.coverage.mark("distrust written down");
                 let buf = forebay_engine::Buf::empty();

@@ -4,8 +4,19 @@ use super::{Due, Flow, Step, World};
 use crate::content;
 use crate::model::{Stamp, Violation, WriteSpec};
 use forebay_engine::mode::MODES;
-use forebay_engine::{Command, CommandId, CommandReply, Event, VolumeSpec};
-use forebay_format::SECTOR_SIZE;
+use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, VolumeSpec};
+use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
+
+/// Writes to origins without a volume in one life: where requests wait long, the administrator goes
+/// on and on.
+const FOREIGN_WRITES_MAX: u64 = 200;
+/// Off: what is given up while no device works comes back with the device, over what clients wrote
+/// meanwhile. To be switched on when somebody writes down that it must not.
+const DROPS_WITHOUT_DEVICE: bool = false;
+
+/// Off: a volume whose origin failed a FLUSH is removed as if nothing was lost. To be switched on
+/// when the removal is refused, or tells, as a stop does.
+const REMOVAL_TELLS: bool = false;
 
 /// A command without an answer.
 #[derive(Debug)]
@@ -16,6 +27,18 @@ pub struct Asked {
     pub disk: usize,
     /// When.
     pub invoke: Stamp,
+    /// Blocks that it gives up.
+    pub given_up: Vec<u64>,
+}
+
+/// What the superblock shall say of a volume after this: its mode, or that there is none.
+fn to_note(command: &Command) -> Option<Option<Mode>> {
+    match command {
+        Command::AddVolume(spec) => Some(Some(spec.mode)),
+        Command::RemoveVolume(_) => Some(None),
+        Command::SetMode(_, mode) => Some(Some(*mode)),
+        _ => None,
+    }
 }
 
 impl World {
@@ -34,6 +57,9 @@ impl World {
         let Some(volume) = self.origins[disk].volume else {
             return if busy { Ok(Flow::Go) } else { self.add_volume(disk) };
         };
+        if self.wide_rng.chance(self.params.admin.force_drop) && self.may_drop(disk) {
+            return self.ask(disk, Command::ForceDropDirty(volume));
+        }
         let admin = self.params.admin.clone();
         if busy {
             if admin.cancel > 0 && self.rng.one_in(3) {
@@ -71,6 +97,38 @@ impl World {
         self.ask(disk, command)
     }
 
+    /// Whether somebody would give dirty blocks up: they are lost, or their origin is missing.
+    fn may_drop(&self, disk: usize) -> bool {
+        let stopping = self.life.stopping || !self.life.serving;
+        // What is under way there may come before it or after it.
+        let stopping = stopping || self.requests.values().any(|waiting| waiting.disk == disk);
+        let drops = DROPS_WITHOUT_DEVICE || !self.no_device_works();
+        !stopping && drops && (!self.origins[disk].present || self.checker.has_lost(disk))
+    }
+
+    fn no_device_works(&self) -> bool {
+        let failed = self.life.devices_failed >= self.life.devices.len() as u64;
+        failed || self.caches.iter().all(|disk| disk.dead_from <= self.now)
+    }
+
+    /// The blocks of which the origin's content counts when that is done.
+    fn dirty_to_give_up(&self, disk: usize) -> Vec<u64> {
+        let per_block = SECTORS_PER_BLOCK as u64;
+        let mut blocks: Vec<u64> =
+            self.checker.touched(disk).iter().map(|sector| sector / per_block).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        // All of them where the origin is missing or no device works, else only what is lost.
+        let all = self.no_device_works() || !self.origins[disk].present;
+        let end = self.origins[disk].disk.sectors();
+        blocks.retain(|&block| {
+            let sectors = block * per_block..((block + 1) * per_block).min(end);
+            let lost = self.checker.any_lost(disk, sectors, self.stamp);
+            lost || (all && self.is_dirty(disk, block))
+        });
+        blocks
+    }
+
     fn add_volume(&mut self, disk: usize) -> Step {
         // Whether a removal that a crash cut short has happened is decided when the pool is open.
         if self.rng.chance(self.params.admin.foreign_writes) && self.life.serving {
@@ -90,6 +148,10 @@ impl World {
 
     /// Somebody else writes to an origin while no volume is in front of it.
     fn write_behind_our_back(&mut self, disk: usize) {
+        self.life.foreign_writes += 1;
+        if self.life.foreign_writes > FOREIGN_WRITES_MAX {
+            return;
+        }
         let size = self.origins[disk].disk.sectors();
         for _ in 0..self.rng.range(1, 4) {
             let first = self.rng.below(size);
@@ -116,8 +178,15 @@ impl World {
         let invoke = self.next_stamp();
         self.next_id += 1;
         let id = CommandId(self.next_id);
+        if let Some(noted) = to_note(&command) {
+            self.origins[disk].noted_perhaps.push(noted);
+        }
         self.say(|_| format!("{id:?} {command:?}"));
-        self.commands.insert(id, Asked { command: command.clone(), disk, invoke });
+        let given_up = match command {
+            Command::ForceDropDirty(_) => self.dirty_to_give_up(disk),
+            _ => Vec::new(),
+        };
+        self.commands.insert(id, Asked { command: command.clone(), disk, invoke, given_up });
         self.feed(Event::Command(id, command))
     }
 
@@ -135,6 +204,13 @@ impl World {
         if let CommandReply::Failed(text) = &reply {
             return self.command_failed(&asked, text);
         }
+        // Where no device works, the engine says "unchanged" of what it could not write down.
+        let told = reply != CommandReply::Unchanged || !self.no_device_works();
+        if let Some(noted) = to_note(&asked.command).filter(|_| told) {
+            self.origins[asked.disk].noted = noted;
+            self.origins[asked.disk].noted_found = None;
+            self.origins[asked.disk].noted_perhaps.clear();
+        }
         match asked.command {
             Command::AddVolume(_) => {
                 let CommandReply::Added(volume) = reply else {
@@ -150,6 +226,9 @@ impl World {
             Command::RemoveVolume(_) => {
                 self.origins[asked.disk].volume = None;
                 self.coverage.mark("volumes removed");
+                if !REMOVAL_TELLS {
+                    self.checker.told(asked.disk);
+                }
                 self.check_origin(asked.disk, "was removed")?;
                 // Nobody can flush an origin that is not there.
                 if self.origins[asked.disk].present {
@@ -163,7 +242,8 @@ impl World {
                     let text = format!("the switch to {mode:?} is answered, but is not done");
                     return Err(Violation::new("I", text));
                 }
-                if !mode.plan().write_dirty && self.life.devices_failed == 0 {
+                let sound = self.life.devices_failed == 0 || self.mirror_is_whole();
+                if !mode.plan().write_dirty && sound {
                     self.check_origin(asked.disk, &format!("is in mode {mode:?}"))?;
                 }
             }
@@ -176,7 +256,17 @@ impl World {
             }
             Command::Drain(_) => self.coverage.mark("volumes drained"),
             Command::Cancel(_) => self.coverage.mark("commands cancelled"),
-            Command::ForceDropDirty(_) => self.coverage.mark("lost blocks given up"),
+            Command::ForceDropDirty(_) => {
+                self.coverage.mark("commands to give dirty blocks up");
+                // Some lost blocks the engine may not know yet: those it did not drop.
+                let mut dropped = asked.given_up;
+                dropped.retain(|&block| !self.is_dirty(asked.disk, block));
+                self.coverage.add("blocks given up", dropped.len() as u64);
+                let origin = &self.origins[asked.disk].disk;
+                for block in dropped {
+                    self.checker.give_up(asked.disk, block, |at, out| origin.peek(at, out));
+                }
+            }
             Command::Shutdown => {
                 self.life.stopped = true;
                 // As a flush of every volume that is there; where a device took data along, flushes
@@ -197,10 +287,10 @@ impl World {
             self.origins[asked.disk].resting = false;
         }
         self.coverage.mark("commands failed");
-        let faulty = !self.life.errors.is_empty()
-            || self.life.devices_failed > 0
+        let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);
+        let faulty = self.met_errors()
             || self.checker.has_lost(asked.disk)
-            || self.caches.iter().any(|disk| disk.dead_from <= self.now);
+            || (!self.mirror_is_whole() && (self.life.devices_failed > 0 || away));
         let origin = &self.origins[asked.disk];
         let reason = self.life.cancelled
             || self.life.stopping
@@ -220,7 +310,7 @@ impl World {
     /// not count as read: a power cut may still take back what was not flushed.
     pub(super) fn check_origin(&self, disk: usize, why: &str) -> Result<(), Violation> {
         let mut bytes = [0; SECTOR_SIZE];
-        for &sector in self.checker.touched(disk) {
+        for sector in self.to_look_at(disk) {
             if self.checker.any_lost(disk, sector..sector + 1, self.stamp) {
                 continue;
             }

@@ -147,7 +147,7 @@ impl World {
         let since = self.now;
         let waiting =
             Waiting { client, disk, kind, range: range.clone(), fua, invoke, since, version };
-        self.checker.submitted(invoke);
+        self.checker.submitted(disk, invoke);
         if waiting.writes() {
             let zero = kind != RequestKind::Write;
             let optional = kind == RequestKind::Discard;
@@ -177,17 +177,25 @@ impl World {
         };
         let now = self.next_stamp();
         self.totals.requests += 1;
-        self.checker.answered(waiting.invoke);
+        self.checker.answered(waiting.disk, waiting.invoke);
         self.answered_at = self.totals.steps;
         self.note(id.0 ^ u64::from(result.is_err()) << 62);
         self.say(|_| format!("{id:?} answered {result:?}"));
         if waiting.writes() {
             let ok = result.is_ok();
             self.checker.end_write(waiting.disk, waiting.range.clone(), waiting.version, now, ok);
+            if ok && waiting.kind == RequestKind::Write {
+                self.check_written(waiting.disk, waiting.range.clone(), waiting.version)?;
+            }
         }
         match result {
             Ok(()) => self.check_answer(&waiting, &buf, now)?,
-            Err(error) => self.check_error(&waiting, error)?,
+            Err(error) => {
+                if waiting.kind == RequestKind::Flush {
+                    self.checker.told(waiting.disk);
+                }
+                self.check_error(&waiting, error)?;
+            }
         }
         self.engine().recycle(buf);
         if let Some(client) = waiting.client {
@@ -269,7 +277,8 @@ impl World {
         let target = Target::Origin(volume);
         // FUA is as hard to promise as a FLUSH, and zeroing dirty blocks needs one of the origin.
         let zeroes = matches!(asked.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-        let failed_device = asked.writes() && self.life.devices_failed > 0;
+        let device_failed = self.life.devices_failed > 0 && !self.mirror_is_whole();
+        let failed_device = asked.writes() && device_failed;
         if asked.kind == RequestKind::Flush || asked.fua || zeroes {
             return failed_device
                 || self.origin_has_failed(asked.disk)
@@ -286,9 +295,8 @@ impl World {
         });
         // A device that died may come back with a block that was dirty and went home shortly
         // before: whether it knows that, nobody can say, so writes to such blocks may be refused.
-        let unsure = asked.writes()
-            && self.life.devices_failed > 0
-            && self.checker.any_touched(asked.disk, first..end);
+        let unsure =
+            asked.writes() && device_failed && self.checker.any_touched(asked.disk, first..end);
         met || unsure || self.checker.any_lost(asked.disk, asked.range.clone(), asked.invoke)
     }
 }

@@ -1,13 +1,15 @@
 //! Lives: how they begin and end.
 
-use super::{Due, Flow, Step, World};
+use super::{Delivered, Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
-use forebay_engine::Command;
+use forebay_engine::{Command, Target};
 use std::ops::Range;
 
 /// Crashes during recovery in a row.
 const RECOVERY_CRASHES_MAX: u64 = 5;
+/// Most events of an orderly stop before the crash that cuts it short.
+const STOP_EVENTS_MAX: u64 = 400;
 /// Time between two lives, nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
 
@@ -116,10 +118,17 @@ impl World {
     fn check_open_failure(&mut self) -> Result<(), Violation> {
         let Some(text) = self.life.open_failed.clone() else { return Ok(()) };
         self.coverage.mark("opens failed");
-        if !self.life.errors.is_empty() {
+        if self.met_errors() {
             return Ok(());
         }
         Err(Violation::new("R", format!("the pool cannot be opened: {text}")))
+    }
+
+    /// Whether the engine met errors in this life that no mirror makes up for.
+    pub(super) fn met_errors(&self) -> bool {
+        let whole = self.mirror_is_whole();
+        let counts = |error: &Delivered| !whole || matches!(error.target, Target::Origin(_));
+        self.life.errors.iter().any(counts)
     }
 
     /// Nothing will happen any more, but somebody waits.
@@ -144,13 +153,22 @@ impl World {
         }
         self.life.stopping = true;
         self.life.quiet = true;
-        let flow = self.ask(0, Command::Shutdown)?;
-        assert_eq!(flow, Flow::Go, "no crash is planned");
+        if self.wide_rng.chance(self.params.ends.stop_cut) {
+            self.life.crash_in = Some(self.wide_rng.log_range(1, STOP_EVENTS_MAX));
+        }
+        let mut flow = self.ask(0, Command::Shutdown)?;
         let limit = self.time_limit();
         while !self.commands.is_empty() || !self.ops.is_empty() {
-            match self.step()? {
+            if flow != Flow::Crash {
+                flow = self.step()?;
+            }
+            match flow {
                 Flow::Go => {}
-                Flow::Crash => unreachable!("no crash is planned"),
+                Flow::Crash => {
+                    self.coverage.mark("orderly stops cut short");
+                    let kill = self.wide_rng.coin();
+                    return self.crash(kill);
+                }
                 Flow::Idle => return Err(self.stuck()),
             }
             self.check_open_failure()?;
@@ -159,6 +177,7 @@ impl World {
                 return Err(Violation::new("H", text));
             }
         }
+        self.life.crash_in = None;
         if self.life.stopped {
             self.coverage.mark("orderly stops");
         }
@@ -186,7 +205,10 @@ impl World {
             self.cut_power();
         }
         let crash = if kill { Crash::Kill } else { Crash::Cut };
-        self.checker.crash(if self.life.damaged { Crash::Damaged } else { crash });
+        let damaged = self.log_is_damaged();
+        let strict = !damaged && !self.life.damaged.is_empty();
+        self.coverage.add("logs spoilt beside a whole mirror", u64::from(strict));
+        self.checker.crash(if damaged { Crash::Damaged } else { crash });
         self.requests.clear();
         self.commands.clear();
         self.ops.clear();

@@ -1,10 +1,11 @@
 //! What breaks, and the atlas: which client data the scheduler may have destroyed the last good
 //! copy of.
 
-use super::{Due, Flow, Place, Step, World};
+use super::{Due, Flow, Life, Place, Step, World};
 use crate::content::{self, Content};
 use crate::disk::{Astray, Disk, Fault, FlushLoss, Io, IoKind};
 use crate::model::{Value, Violation};
+use crate::swarm::Faults;
 use forebay_engine::{BlockStatus, Engine, VolumeId};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
@@ -40,6 +41,8 @@ impl World {
         let faults = self.params.faults.clone();
         let span = (self.params.requests * self.params.think_ns).max(1_000_000);
         for index in 0..self.origins.len() {
+            let loss = faults.origin_flush_loss.unwrap_or(FlushLoss::Nothing);
+            self.origins[index].disk.flush_loss = loss;
             for _ in 0..faults.origin_errors {
                 let size = self.origins[index].disk.sectors();
                 let fault = self.plan_fault(0..size, span, 0);
@@ -50,8 +53,8 @@ impl World {
             let size = self.caches[index].sectors();
             let first = self.layout.segments_offset / SECTOR_SIZE as u64;
             self.caches[index].flush_loss = faults.cache_flush_loss.unwrap_or(FlushLoss::Nothing);
-            // Of two devices only the first fails: the other holds the mirror.
-            if index == 0 {
+            // Of several devices only one fails: the others hold the mirror.
+            if index == faults.bad_device {
                 // Recovery meets fewer errors than it tries: what it cannot read at all may have
                 // been the end of the log or not, and a single copy does not tell. The others begin
                 // when it serves.
@@ -69,13 +72,15 @@ impl World {
                 }
             }
         }
+        self.plan_metadata_errors();
         for _ in 0..faults.rot {
             let after = self.rng.below(span);
             self.schedule(after, Due::Rot);
         }
         if self.rng.chance(faults.vanish) {
             let after = self.rng.below(span);
-            let device = self.rng.below(self.caches.len() as u64) as usize;
+            let any = self.rng.below(self.caches.len() as u64) as usize;
+            let device = if faults.one_vanishes { faults.bad_device } else { any };
             self.schedule(after, Due::Vanish(device));
         }
     }
@@ -171,6 +176,9 @@ impl World {
     /// All dirty data on devices that are gone is out of reach, unless another device holds it too:
     /// with one of two devices missing for a while, some of it has one copy only.
     fn lose_dirty(&mut self, gone: usize) {
+        if self.mirror_is_whole() {
+            return;
+        }
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
         for (index, disk) in self.caches.iter().enumerate() {
@@ -194,32 +202,132 @@ impl World {
         }
     }
 
-    fn is_dirty(&self, disk: usize, block: u64) -> bool {
+    pub(super) fn is_dirty(&self, disk: usize, block: u64) -> bool {
         let volume = self.origins[disk].volume;
         let status = |engine: &Engine| volume.map(|volume| engine.block_status(volume, block));
         self.engine.as_ref().and_then(status) == Some(BlockStatus::Dirty)
     }
 
-    /// A sector with client data rots, on the first device only: another may hold its mirror.
+    /// Whether each copy on the one device that had any trouble has a sound one on another: no
+    /// error of that device reaches clients or commands, and nothing that was promised is lost.
+    pub(super) fn mirror_is_whole(&self) -> bool {
+        let bad = self.params.faults.bad_device;
+        self.caches.len() > 1 && self.troubled.iter().all(|&device| device == bad)
+    }
+
+    /// Whether what was destroyed in this life may have had no whole second copy.
+    pub(super) fn log_is_damaged(&self) -> bool {
+        let Life { damaged, vanished, devices, .. } = &self.life;
+        let spoilt = damaged.union(vanished).count();
+        !damaged.is_empty() && (devices.len() < 2 || spoilt > 1)
+    }
+
+    /// A write to a cache device failed: what it brought is on another device, or will be, before
+    /// a client hears that it is written.
+    pub(super) fn write_failed(&mut self, device: usize, bytes: &[u8]) {
+        let brought: BTreeSet<Copied> =
+            bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data).collect();
+        let first = self.layout.segments_offset / SECTOR_SIZE as u64;
+        let mut elsewhere = BTreeSet::new();
+        for (_, disk) in self.caches.iter().enumerate().filter(|(index, _)| *index != device) {
+            elsewhere.extend(copies(disk, first..disk.sectors()));
+        }
+        self.life.unwritten.extend(brought.difference(&elsewhere));
+        let alone = !self.life.unwritten.is_empty();
+        self.coverage.add("failed writes whose data is nowhere else yet", u64::from(alone));
+    }
+
+    /// A write to a cache device brought these bytes.
+    pub(super) fn written_after_all(&mut self, bytes: &[u8]) {
+        for copy in bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data) {
+            self.life.unwritten.remove(&copy);
+        }
+    }
+
+    /// A client was told that this is written: some copy of it must be.
+    ///
+    /// # Errors
+    /// Each copy failed, and the origin does not have it.
+    pub(super) fn check_written(
+        &self,
+        disk: usize,
+        sectors: Range<u64>,
+        version: u64,
+    ) -> Result<(), Violation> {
+        if self.life.unwritten.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = [0; SECTOR_SIZE];
+        for sector in sectors {
+            let copy = (disk, sector, version);
+            self.origins[disk].disk.peek(sector, &mut bytes);
+            if self.life.unwritten.contains(&copy) && client_data(&bytes) != Some(copy) {
+                let text = format!(
+                    "write {version} of disk {disk} is acknowledged, but each copy of its sector \
+                     {sector} failed"
+                );
+                return Err(Violation::new("K", text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes which writes to an origin bring what a client was told before: those the cache must
+    /// keep until a FLUSH.
+    pub(super) fn note_home(&mut self, disk: usize, bytes: &[u8]) {
+        if self.params.faults.origin_flush_loss != Some(FlushLoss::Forget) {
+            return;
+        }
+        for copy in bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data) {
+            let (_, sector, version) = copy;
+            if self.checker.is_acknowledged(disk, sector, version) {
+                self.sent_home.insert(copy);
+            }
+        }
+    }
+
+    /// A failed FLUSH lost these writes: what clients wrote past the cache may be gone.
+    pub(super) fn origin_forgot(&mut self, disk: usize, forgot: &[(u64, Content)]) {
+        for &(sector, content) in forgot {
+            let home = match content {
+                Content::Data { disk, sector, version } => {
+                    self.sent_home.contains(&(disk, sector, version))
+                }
+                _ => self.is_dirty(disk, sector / PER_BLOCK),
+            };
+            self.coverage.mark(match home {
+                true => "sectors forgotten that the cache keeps",
+                false => "sectors forgotten that clients wrote past the cache",
+            });
+            if !home {
+                self.say(|_| format!("disk {disk} sector {sector} forgot {content:?}"));
+                self.checker.loosen(disk, sector, self.stamp);
+            }
+        }
+    }
+
+    /// A sector with client data rots, on one device only: another may hold its mirror.
     pub(super) fn rot(&mut self) -> Step {
         if self.calm || !self.life.serving {
             return Ok(Flow::Go);
         }
-        if let Some(sector) = self.find_client_sector(0) {
+        let device = self.params.faults.bad_device;
+        if let Some(sector) = self.find_client_sector(device) {
             let block = sector / PER_BLOCK * PER_BLOCK;
-            self.say(|_| format!("cache 0 sector {sector} rots"));
-            self.harm(0, block..block + PER_BLOCK);
+            self.say(|_| format!("cache {device} sector {sector} rots"));
+            self.troubled.insert(device);
+            self.harm(device, block..block + PER_BLOCK);
             let mut bytes = [0; SECTOR_SIZE];
-            self.caches[0].peek(sector, &mut bytes);
+            self.caches[device].peek(sector, &mut bytes);
             let bits = self.rng.log_range(1, 4096);
             for _ in 0..bits {
                 let bit = self.rng.below(8 * SECTOR_SIZE as u64);
                 bytes[bit as usize / 8] ^= 1 << (bit % 8);
             }
             if content::parse(&bytes) == Content::Foreign {
-                self.caches[0].poke(sector, &bytes);
+                self.caches[device].poke(sector, &bytes);
                 self.coverage.mark("sectors rotten");
-                self.life.damaged = true;
+                self.life.damaged.insert(device);
             }
         }
         Ok(Flow::Go)
@@ -247,7 +355,10 @@ impl World {
     pub(super) fn plan_astray(&mut self, place: Place, offset: u64, io: &Io) -> Option<Astray> {
         let one_in = self.params.faults.astray_one_in;
         let (Place::Cache(device), Io::Write(buf)) = (place, io) else { return None };
-        if one_in == 0 || !self.life.serving || device != 0 || offset < self.layout.segments_offset
+        if one_in == 0
+            || !self.life.serving
+            || device != self.params.faults.bad_device
+            || offset < self.layout.segments_offset
         {
             return None;
         }
@@ -262,7 +373,7 @@ impl World {
         if found.is_empty() {
             return None;
         }
-        let victim = if self.rng.coin() { self.find_client_sector(0) } else { None };
+        let victim = if self.rng.coin() { self.find_client_sector(device) } else { None };
         let own = offset / SECTOR_SIZE as u64;
         let own = own..own + (buf.len() / SECTOR_SIZE) as u64;
         let lands = victim.map(|s| s / PER_BLOCK * PER_BLOCK).filter(|s| !own.contains(s));
@@ -274,7 +385,8 @@ impl World {
         }
         let mark = if lands.is_some() { "pages misdirected" } else { "pages lost" };
         self.coverage.mark(mark);
-        self.life.damaged = true;
+        self.life.damaged.insert(device);
+        self.troubled.insert(device);
         self.say(|_| format!("page {page} of the write goes astray: {lands:?}"));
         Some(Astray { page, lands })
     }
@@ -287,6 +399,8 @@ impl World {
         self.say(|_| format!("cache {device} vanishes"));
         self.coverage.mark("devices vanished");
         self.caches[device].dead_from = self.now;
+        self.troubled.insert(device);
+        self.life.vanished.insert(device);
         self.lose_dirty(device);
         Ok(Flow::Go)
     }
@@ -294,6 +408,8 @@ impl World {
     /// The engine gave a device up: only after it met an error, or lost blocks, there.
     pub(super) fn device_failed(&mut self, device: usize, text: &str) -> Result<(), Violation> {
         let target = forebay_engine::Target::Cache(forebay_engine::DeviceId(device as u8));
+        let whole = self.mirror_is_whole();
+        self.coverage.add("devices failed beside a whole mirror", u64::from(whole));
         let dead = self.caches[device].dead_from <= self.now;
         let lost = self.life.blocks_lost > 0;
         if !dead && !lost && !self.life.errors.iter().any(|error| error.target == target) {
@@ -312,7 +428,10 @@ impl World {
         block: u64,
         lost: bool,
     ) -> Result<(), Violation> {
-        if !self.params.faults.any_cache_fault() {
+        // Clean copies on a device that is absent, or was, are read from the origin.
+        let Faults { absent, metadata, metadata_errors, .. } = self.params.faults;
+        let absent = !lost && absent + metadata + metadata_errors > 0.0;
+        if !self.params.faults.any_cache_fault() && !absent {
             let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
             return Err(Violation::new("E", text));
         }
@@ -320,7 +439,8 @@ impl World {
         let Some(disk) = origin else { return Ok(()) };
         let first = block * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
-        let unreadable = self.params.faults.cache_read_errors > 0;
+        // Where another device has a sound copy, errors of one are no reason.
+        let unreadable = self.params.faults.cache_read_errors > 0 && !self.mirror_is_whole();
         let zeros = |sector| self.checker.possible(disk, sector, self.stamp).contains(&Value::Zero);
         if lost && unreadable && (first..end).any(zeros) {
             // Zeros in the log do not say whose they are: `harm` does not see them.

@@ -57,7 +57,7 @@ impl World {
             if self.origins[disk].volume.is_none() || !self.origins[disk].present {
                 continue;
             }
-            let mut sectors = self.checker.touched(disk).to_vec();
+            let mut sectors = self.to_look_at(disk);
             sectors.sort_unstable();
             let size = self.origins[disk].sectors;
             sectors.retain(|&sector| sector < size);
@@ -79,6 +79,15 @@ impl World {
             }
         }
         self.rest()
+    }
+
+    /// The sectors that are worth a look: those that were ever written, or in some worlds at the end
+    /// all.
+    pub(super) fn to_look_at(&self, disk: usize) -> Vec<u64> {
+        if self.params.reads_all && self.life.number >= self.params.lives {
+            return (0..self.origins[disk].disk.sectors()).collect();
+        }
+        self.checker.touched(disk).to_vec()
     }
 
     /// Checks the last life to the end.

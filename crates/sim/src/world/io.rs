@@ -1,7 +1,7 @@
 //! The engine's I/O on its way to the disks and back.
 
 use super::{Delivered, Due, Place, Step, World};
-use crate::disk::{Disk, Io, IoKind};
+use crate::disk::{Disk, Finished, FlushLoss, Io, IoKind};
 use crate::model::Violation;
 use forebay_engine::{Buf, Completion, Event, IoError, OpId, Target, Time};
 use forebay_format::layout::CHECKPOINT_OFFSET;
@@ -62,6 +62,9 @@ impl World {
         let astray = !calm && matches!((&io, target), (Io::Write(_), Target::Cache(_)));
         let plan = if astray { self.plan_astray(place, offset, &io) } else { None };
         let writes = matches!(io, Io::Write(_));
+        if let (Place::Origin(index), Io::Write(buf)) = (place, &io) {
+            self.note_home(index, buf.bytes());
+        }
         let disk = self.disk(place);
         disk.submit(op, offset / SECTOR_SIZE as u64, io);
         if let Some(astray) = plan {
@@ -121,6 +124,9 @@ impl World {
         let failed = finished.completion.result.is_err();
         self.note(op.0 ^ u64::from(failed) << 63);
         self.say(|_| format!("done {op:?}{}", if failed { " with an error" } else { "" }));
+        if let Place::Origin(index) = place {
+            self.origin_forgot(index, &finished.forgot);
+        }
         if failed {
             let (first, end) = (finished.sectors.start, finished.sectors.end);
             self.coverage.mark(match (target, finished.kind) {
@@ -132,15 +138,32 @@ impl World {
                 (Target::Origin(_), IoKind::Flush) => "errors: origin flush",
             });
             self.life.errors.push(Delivered { stamp, target, first, end });
-            // A failed write or flush of the log may have destroyed what was acknowledged before
-            // it.
-            self.life.damaged |=
-                matches!(target, Target::Cache(_)) && finished.kind != IoKind::Read;
-            if let (Target::Cache(device), IoKind::Read) = (target, finished.kind) {
-                self.harm_unreadable(usize::from(device.0), finished.sectors.clone());
+            if let Target::Cache(device) = target {
+                self.cache_failed(usize::from(device.0), &finished);
             }
+        } else if !self.life.unwritten.is_empty()
+            && (matches!(target, Target::Cache(_)), finished.kind) == (true, IoKind::Write)
+        {
+            self.written_after_all(finished.completion.buf.bytes());
         }
         self.feed(Event::Done(op, finished.completion))
+    }
+}
+
+impl World {
+    /// An I/O of a cache device failed.
+    fn cache_failed(&mut self, device: usize, finished: &Finished) {
+        self.troubled.insert(device);
+        match finished.kind {
+            IoKind::Read => self.harm_unreadable(device, finished.sectors.clone()),
+            // What was there before is no longer needed by anybody.
+            IoKind::Write => self.write_failed(device, finished.completion.buf.bytes()),
+            // All that was acknowledged since the last flush may be gone.
+            IoKind::Flush if self.caches[device].flush_loss == FlushLoss::Forget => {
+                self.life.damaged.insert(device);
+            }
+            IoKind::Flush => {}
+        }
     }
 }
 

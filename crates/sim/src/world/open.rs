@@ -1,15 +1,17 @@
 //! Making the pool, and opening it as the host would.
 
-use super::{Due, Flow, Life, Origin, Step, World};
+use super::{Due, Flow, Life, Origin, Step, World, metadata};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
-use crate::swarm::Params;
+use crate::swarm::{Faults, Params};
+use forebay_engine::mode::MODES;
 use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, Tuning, VolumeId};
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
+use forebay_format::standing::{Standing, standings};
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
 };
-use forebay_format::{BLOCK_SIZE, Layout, SECTOR_SIZE};
+use forebay_format::{BLOCK_SIZE, FormatError, Layout, SECTOR_SIZE};
 use zerocopy::little_endian::{U16, U64};
 
 /// About the bytes of one checkpoint area of the tiny pools here.
@@ -17,12 +19,14 @@ const AREA_BYTES: u64 = 600 << 10;
 
 fn pool_spec(params: &Params) -> PoolSpec {
     let segment = u64::from(params.segment_blocks) * BLOCK_SIZE as u64;
-    let offset = (CHECKPOINT_OFFSET + 2 * AREA_BYTES).next_multiple_of(segment);
-    let bytes = offset + params.segments * segment;
+    let area = if params.devices > 2 { 2 * AREA_BYTES } else { AREA_BYTES };
+    let offset = (CHECKPOINT_OFFSET + 2 * area).next_multiple_of(segment);
+    let more = |index: usize| params.segments_more.get(index).copied().unwrap_or(0);
+    let bytes = |index| offset + (params.segments + more(index)) * segment;
     PoolSpec {
         name: "sim".into(),
         uuid: [0xf0; 16],
-        devices: (0..params.devices).map(|index| (bytes, [index as u8 + 1; 16])).collect(),
+        devices: (0..params.devices).map(|index| (bytes(index), [index as u8 + 1; 16])).collect(),
         segment_blocks: Some(params.segment_blocks),
     }
 }
@@ -31,10 +35,11 @@ fn pool_spec(params: &Params) -> PoolSpec {
 pub fn make_caches(params: &Params) -> (Vec<Disk>, Layout) {
     let spec = pool_spec(params);
     let superblocks = new_pool(&spec).expect("the pool is large enough");
-    let disk = |&(bytes, _): &(u64, _)| {
-        Disk::new(bytes / SECTOR_SIZE as u64, Blank::Zero, params.cache_volatile)
+    let disk = |(index, &(bytes, _)): (usize, &(u64, _))| {
+        let turned = params.turned.get(index) == Some(&true);
+        Disk::new(bytes / SECTOR_SIZE as u64, Blank::Zero, params.cache_volatile != turned)
     };
-    (spec.devices.iter().map(disk).collect(), superblocks[0].layout())
+    (spec.devices.iter().enumerate().map(disk).collect(), superblocks[0].layout())
 }
 
 /// The origins, full of version 0.
@@ -46,6 +51,10 @@ pub fn make_origins(params: &Params) -> Vec<Origin> {
         sectors: params.shown[index],
         durable_sectors: params.shown[index],
         asked_sectors: Vec::new(),
+        noted: None,
+        noted_perhaps: Vec::new(),
+        noted_found: None,
+        noted_before: 0,
         resting: false,
     };
     params.volumes.iter().enumerate().map(origin).collect()
@@ -58,6 +67,9 @@ impl World {
         let added_later = self.rng.below(self.origins.len() as u64 + 1) as usize;
         let at_once = self.params.admin.pause_ns == 0 || self.rng.coin();
         let in_use = if at_once { self.origins.len() } else { added_later };
+        for (origin, &mode) in self.origins[..in_use].iter_mut().zip(&self.params.modes) {
+            origin.noted = Some(mode);
+        }
         for superblock in &mut superblocks {
             for index in 0..in_use {
                 superblock.volumes.push(VolumeEntry {
@@ -84,10 +96,14 @@ impl World {
     }
 
     /// The superblock of a cache device, if it can be reached.
-    fn superblock_of(&self, disk: &Disk) -> Option<Superblock> {
+    pub(super) fn superblock_of(&self, disk: &Disk) -> Option<Superblock> {
         let copy = |offset: u64| {
             let mut bytes = vec![0; SUPERBLOCK_SIZE];
-            disk.peek(offset / SECTOR_SIZE as u64, &mut bytes);
+            let sectors = metadata::sectors(offset, SUPERBLOCK_SIZE as u64);
+            if disk.has_unreadable(sectors.clone()) {
+                return Err(FormatError::Damaged { what: "superblock" });
+            }
+            disk.peek(sectors.start, &mut bytes);
             Superblock::decode(&bytes)
         };
         let there = disk.dead_from > self.now;
@@ -95,17 +111,27 @@ impl World {
         choice.flatten().map(|(superblock, _)| superblock)
     }
 
-    /// The newest superblock of all devices that can be reached.
-    pub(super) fn read_superblock(&self) -> Option<Superblock> {
-        let all = self.caches.iter().filter_map(|disk| self.superblock_of(disk));
-        all.max_by_key(|superblock| superblock.header.generation.get())
+    /// The newest superblock of all devices that can be reached, and how each device stands to it,
+    /// where one was found.
+    pub(super) fn read_superblock(&self) -> Option<(Superblock, Vec<Option<Standing>>)> {
+        let all: Vec<Option<Superblock>> =
+            self.caches.iter().map(|disk| self.superblock_of(disk)).collect();
+        let found: Vec<&Superblock> = all.iter().flatten().collect();
+        let headers: Vec<_> = found.iter().map(|superblock| &superblock.header).collect();
+        let stand = standings(&headers)?;
+        let newest = found[stand.newest].clone();
+        let mut of = stand.of.into_iter();
+        Some((newest, all.iter().map(|one| one.as_ref().and_then(|_| of.next())).collect()))
     }
 
     /// Opens the pool. The volumes' origins are found by their identity, as the host does.
-    pub(super) fn open(&mut self, superblock: Superblock) -> Step {
+    pub(super) fn open(&mut self, superblock: Superblock, stand: &[Option<Standing>]) -> Step {
         for origin in &mut self.origins {
             origin.volume = None;
             origin.resting = false;
+        }
+        for index in 0..self.origins.len() {
+            self.check_noted(index, &superblock)?;
         }
         let mut origins = Vec::new();
         for volume in &superblock.volumes {
@@ -125,25 +151,22 @@ impl World {
             }
         }
         let now = self.now;
-        let newest = superblock.header.generation.get();
-        // As the host does: the pool has gone on without a device that is further behind.
-        let in_step = |disk: &Disk| {
-            self.superblock_of(disk).is_some_and(|own| own.header.generation.get() + 1 >= newest)
-        };
         let devices: Vec<DeviceSettings> = self
             .caches
             .iter()
-            .map(|disk| DeviceSettings {
+            .zip(stand)
+            .map(|(disk, standing)| DeviceSettings {
                 bytes: disk.sectors() * SECTOR_SIZE as u64,
                 volatile_cache: disk.volatile,
-                present: in_step(disk),
-                behind: self
-                    .superblock_of(disk)
-                    .is_some_and(|own| own.header.generation.get() < newest),
+                present: standing.is_some_and(Standing::in_step),
+                behind: *standing == Some(Standing::Behind),
             })
             .collect();
-        for (disk, device) in self.caches.iter_mut().zip(&devices) {
+        let there = (0..).zip(&devices).filter(|(_, device)| device.present);
+        self.life.devices = there.map(|(index, _)| index).collect();
+        for (index, (disk, device)) in self.caches.iter_mut().zip(&devices).enumerate() {
             if !device.present {
+                self.troubled.insert(index);
                 disk.dead_from = disk.dead_from.min(now);
                 self.coverage.mark("devices away at open");
             }
@@ -179,10 +202,16 @@ impl World {
     pub(super) fn start_life(&mut self, number: u64) -> Step {
         self.life =
             Life { number, requests_left: self.params.requests, crash_in: None, ..Life::default() };
-        let Some(superblock) = self.read_superblock() else {
+        if self.wide_rng.chance(self.params.retuned) {
+            self.params.retune(&mut self.wide_rng);
+            self.coverage.mark("lives with a tuning of their own");
+        }
+        self.stay_away(number);
+        self.spoil_metadata(number);
+        let Some((superblock, stand)) = self.read_superblock() else {
             return Err(Violation::new("R", "no superblock can be read".into()));
         };
-        let flow = self.open(superblock)?;
+        let flow = self.open(superblock, &stand)?;
         self.check_detached()?;
         for client in 0..self.clients.len() {
             let pause = self.rng.below(self.params.think_ns + 1);
@@ -194,6 +223,21 @@ impl World {
         Ok(flow)
     }
 
+    /// Sometimes a device is absent at a start, though the pool has not gone on without it.
+    fn stay_away(&mut self, number: u64) {
+        let Faults { absent, bad_device, .. } = self.params.faults;
+        if number > self.params.lives || !self.wide_rng.chance(absent) {
+            return;
+        }
+        let others = (0..self.caches.len()).filter(|&device| device != bad_device);
+        if self.mirror_is_whole() && others.count() > 0 {
+            self.say(|_| format!("cache {bad_device} is absent"));
+            self.coverage.mark("devices absent at open");
+            self.caches[bad_device].dead_from = self.now;
+            self.troubled.insert(bad_device);
+        }
+    }
+
     /// The origins without a volume were removed before the crash: they hold all data themselves.
     fn check_detached(&mut self) -> Result<(), Violation> {
         for index in 0..self.origins.len() {
@@ -202,6 +246,38 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A volume is there, in its mode, or is not, as it was acknowledged last, or as it was to be
+    /// since.
+    fn check_noted(&mut self, index: usize, superblock: &Superblock) -> Result<(), Violation> {
+        let mut entries = superblock.volumes.iter();
+        let entry = entries.find(|entry| usize::from(entry.uuid[0]) == index + 1);
+        let mode = |entry: &VolumeEntry| MODES.into_iter().find(|&mode| mode as u8 == entry.mode);
+        let found = entry.and_then(mode);
+        let origin = &mut self.origins[index];
+        let was = origin.noted;
+        if found == was || origin.noted_perhaps.contains(&found) {
+            self.coverage.add("commands that a crash left done", u64::from(found != was));
+            // Until the pool serves, a power cut may take it back.
+            self.origins[index].noted_perhaps.push(found);
+            let origin = &mut self.origins[index];
+            (origin.noted_found, origin.noted_before) = (Some(found), origin.noted_perhaps.len());
+            return Ok(());
+        }
+        let text = format!("the volume of disk {index} was noted as {was:?} and is {found:?}");
+        Err(Violation::new("R", text))
+    }
+
+    /// The pool serves: what its superblock says of volumes stays.
+    fn settle_noted(&mut self) {
+        for origin in &mut self.origins {
+            if let Some(found) = origin.noted_found.take() {
+                origin.noted = found;
+                let asked = origin.noted_perhaps.split_off(origin.noted_before);
+                origin.noted_perhaps = asked;
+            }
+        }
     }
 
     /// A volume has the size that was acknowledged, or the one that it was about to have.
@@ -223,13 +299,15 @@ impl World {
             if !std::mem::replace(&mut self.life.serving, true) {
                 let checkpoints = self.engine().pool_stats().checkpoints;
                 self.coverage.add("checkpoints for a start", checkpoints);
+                self.settle_noted();
             }
             for origin in &mut self.origins {
                 origin.durable_sectors = origin.sectors;
             }
             let faults = std::mem::take(&mut self.life.read_faults);
-            self.caches[0].faults.extend(faults);
-            self.caches[0].reads_fail_first = 0;
+            let bad = self.params.faults.bad_device;
+            self.caches[bad].faults.extend(faults);
+            self.caches[bad].reads_fail_first = 0;
             self.say(|_| "serving".to_string());
             self.coverage.mark("opened");
         }
