@@ -66,7 +66,7 @@ impl Engine {
 
     /// Part of `settle` while the checkpoint of this start is written. Whether it counts.
     pub(crate) fn recover_checkpointed(&mut self) -> bool {
-        if self.checkpoint.counted > 0 {
+        if self.checkpoint.counted >= self.open_mut().checkpoints {
             return true;
         }
         self.checkpoint.wanted = !self.checkpoint.running();

@@ -85,6 +85,8 @@ pub(crate) struct Opening {
     /// Devices whose superblock is one generation older than the pool's.
     pub(crate) behind: Vec<usize>,
     pub(crate) flushes: usize,
+    /// Checkpoints that have to count before the first answer.
+    pub(crate) checkpoints: u64,
 }
 
 impl Engine {
@@ -138,6 +140,7 @@ impl Engine {
                 .map(|(n, _)| n)
                 .collect(),
             flushes: 0,
+            checkpoints: 1,
         }));
         if self.segments.devices.iter().all(|device| !device.healthy) {
             return self.open_failed("no device of the pool is there; attach one".to_owned());
@@ -277,6 +280,10 @@ impl Engine {
         let epoch = opening.source.map_or(0, |source| source.epoch);
         let distrusted = opening.distrust_epoch > 0 && epoch <= opening.distrust_epoch;
         self.checkpoint.base = opening.source;
+        // The log behind a checkpoint is of two lives at most: the last resort of the next start must
+        // not be of one before both.
+        let newest = self.sb.block.header.checkpoint_epoch.get();
+        self.open_mut().checkpoints = 1 + u64::from(epoch > 0 && epoch != newest);
         if distrusted {
             self.drop_all_clean();
         }

@@ -10,7 +10,7 @@ const DEVICES_MAX: u64 = 4;
 
 /// Off: the engine writes the next checkpoint over the good one after the newest was found damaged,
 /// and a crash meanwhile leaves none. To be switched on when it writes over the damaged one.
-const NEWEST_CHECKPOINT_ROTS: bool = false;
+const NEWEST_CHECKPOINT_ROTS: bool = true;
 
 /// Regions of another size in the next life.
 const REGIONS_CHANGE: bool = false;
