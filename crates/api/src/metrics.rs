@@ -205,6 +205,15 @@ pub const METRICS: &[Metric] = &[
     metric("forebay_pool_segments", Gauge, Pool(|p| plain(p.segments)), "Segments."),
     metric("forebay_pool_segments_free", Gauge, Pool(|p| plain(p.segments_free)), "Free segments."),
     metric(
+        "forebay_pool_room_bytes",
+        Gauge,
+        Pool(|p| {
+            let (free, coming) = (p.room_free_bytes, p.room_coming_bytes);
+            each("what", &[("free", free), ("coming", coming), ("writable", p.room_writable_bytes)])
+        }),
+        "Room in the log: free, free when what is under way has ended, and what writers may count on.",
+    ),
+    metric(
         "forebay_pool_capacity_bytes",
         Gauge,
         Pool(|p| plain(p.capacity_bytes)),

@@ -235,6 +235,8 @@ pub struct PoolInfo {
     pub segments: u64,
     /// Free segments.
     pub segments_free: u64,
+    /// Room in its log.
+    pub room: Room,
     /// Memory that it may take.
     pub ram: RamNeed,
     /// Names of its volumes.
@@ -242,6 +244,17 @@ pub struct PoolInfo {
     /// What needs attention.
     #[serde(flatten)]
     pub attention: Attention,
+}
+
+/// Room in a pool's log, as its parts tell it to each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Room {
+    /// Bytes that are free for dirty data.
+    pub free_bytes: u64,
+    /// Bytes that will be free when what is under way has ended.
+    pub coming_bytes: u64,
+    /// Bytes that a writer may count on.
+    pub writable_bytes: u64,
 }
 
 /// One volume.

@@ -149,6 +149,12 @@ pub struct PoolCounters {
     pub segments: u64,
     /// Free segments now.
     pub segments_free: u64,
+    /// Bytes of the log that are free for dirty data now.
+    pub room_free_bytes: u64,
+    /// Bytes that will be free when what is under way has ended.
+    pub room_coming_bytes: u64,
+    /// Bytes that a writer may count on now.
+    pub room_writable_bytes: u64,
     /// Bytes that the pool can hold.
     pub capacity_bytes: u64,
     /// Bytes that it holds.

@@ -1,5 +1,6 @@
 //! Whether background work has more to do now, and when it will have again.
 
+use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::Time;
 use crate::limits::{FILL_AGE_MAX_NS, ROOM_NS_MAX, STALL_NS_MAX};
@@ -44,7 +45,9 @@ impl Engine {
             }
         }
         if let Some(&first) = self.stalled.front() {
-            at(self.throttle_until);
+            if !self.is(Mutant::WakeLost) {
+                at(self.throttle_until);
+            }
             at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
         }
         for req in self.behind_room.iter().filter_map(|&name| self.reqs.get(name)) {

@@ -52,8 +52,6 @@ mutants! {
     RegionsKept,
     /// Clean entries are trusted without a sync point.
     FillsTrusted,
-    /// A new life does not declare where the life before it ended.
-    NoEpochStart,
     /// Recovery goes on behind a gap.
     GapIgnored,
     /// Payload is not verified at recovery.
@@ -91,8 +89,27 @@ mutants! {
     NoVoid,
     /// A volume that grows is used beyond its old end before the superblock knows its size.
     GrownBeforeDurable,
-    /// Writeback uses the room that the next checkpoint needs.
-    LastRoomTaken,
+    /// Nobody wakes the writes that wait a little because room is short.
+    WakeLost,
+    /// Each pause of such writes is twice as long as the one before.
+    PauseDoubles,
+    /// The write that has waited longest for room is served last.
+    OneServedLast,
+    /// Room that was promised to moves is never given back.
+    PromiseKept,
+    /// Room that was promised to moves is given back twice.
+    PromiseTakenTwice,
+    /// The mirror of what cannot be read is not read.
+    MirrorUnread,
+    /// A start does not write the second copy of a record that has one only.
+    RepairSkipped,
+    /// Clean blocks of a checkpoint that is the last resort count although a life lies between.
+    LastResortTrusted,
+    /// The checkpoint of a start goes over the one that it was read from.
+    OverItsBase,
+    /// A device that failed while the pool was open is not told from one that works at the next
+    /// start.
+    AwayUntold,
     /// Both superblock copies are overwritten at each update.
     SuperblockInPlace,
 }

@@ -133,6 +133,11 @@ impl Room {
         Reservation { left: blocks, promised: self.promised.clone() }
     }
 
+    /// A planted bug forgets to give a promise back.
+    pub fn keep_promise(&self, kept: &mut Reservation) {
+        std::mem::take(&mut kept.left);
+    }
+
     /// Blocks that moves could append, beside those that are promised; `left` are in the open unit.
     pub fn for_moves(&self, blocks: u32, left: u32) -> u32 {
         let records = (blocks - 1).div_ceil(PAYLOAD_BLOCKS_MAX as u32).max(1);

@@ -178,6 +178,12 @@ pub struct PoolStats {
     pub segments: u64,
     /// Free segments.
     pub segments_free: u64,
+    /// Blocks of the log that are free for dirty data.
+    pub room_free_blocks: u64,
+    /// Blocks that will be free when what is under way has ended.
+    pub room_coming_blocks: u64,
+    /// Blocks that a writer may count on: what is free, less what makes room.
+    pub room_writable_blocks: u64,
     /// Slots in all.
     pub slots: u64,
     /// Blocks in the index.

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A bug must be caught within so many seeds, of the swarm or of one bend, where the list has none.
 const SEEDS_MAX: u64 = 16_000;
+/// Or so many large worlds.
+const LARGE_SEEDS_MAX: u64 = 300;
 
 /// Bugs that so few seeds do not catch. Free segments are used oldest first: in a pool this small
 /// none is emptied, freed and used again within one scan of the index.
@@ -42,6 +44,7 @@ fn caught(mutant: Mutant, seed: u64, bend: Option<Bend>) -> Option<&'static str>
 
 /// The least seed that catches `mutant`, with the rule that it breaks.
 fn hunt(mutant: Mutant, bend: Option<Bend>) -> Option<(u64, &'static str)> {
+    let seeds_max = if bend == Some(Bend::Large) { LARGE_SEEDS_MAX } else { SEEDS_MAX };
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     let next = AtomicU64::new(0);
     let found = AtomicU64::new(u64::MAX);
@@ -49,7 +52,7 @@ fn hunt(mutant: Mutant, bend: Option<Bend>) -> Option<(u64, &'static str)> {
         let mut least = None;
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= SEEDS_MAX || seed >= found.load(Ordering::Relaxed) {
+            if seed >= seeds_max || seed >= found.load(Ordering::Relaxed) {
                 return least;
             }
             if let Some(rule) = caught(mutant, seed, bend) {

@@ -59,6 +59,11 @@ fn the_json_of_status_has_the_shape_that_scripts_rely_on() {
             "segment_bytes": "number",
             "segments": "number",
             "segments_free": "number",
+            "room": {
+                "free_bytes": "number",
+                "coming_bytes": "number",
+                "writable_bytes": "number",
+            },
             "ram": {
                 "index_bytes": "number",
                 "ghost_bytes": "number",

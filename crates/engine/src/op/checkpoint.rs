@@ -172,7 +172,7 @@ impl Engine {
         let header = &self.sb.block.header;
         let run = Run {
             generation: header.checkpoint_generation.get() + 1,
-            area: match self.checkpoint.base {
+            area: match self.checkpoint.base.filter(|_| !self.is(Mutant::OverItsBase)) {
                 Some(base) => 1 - base.area,
                 None => usize::from(header.checkpoint_area == 0),
             },

@@ -1,5 +1,6 @@
 //! Which copy of a slot is read, and what a hit leaves behind.
 
+use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
@@ -22,7 +23,7 @@ impl Engine {
     pub(crate) fn copy_for(&self, segment: SegmentId, tries: u8) -> SegmentId {
         let second = tries % 2 == 1 || !self.segments.healthy(segment);
         let mirror = self.segments.mirror_of(segment).filter(|&copy| self.segments.healthy(copy));
-        mirror.filter(|_| second).unwrap_or(segment)
+        mirror.filter(|_| second && !self.is(Mutant::MirrorUnread)).unwrap_or(segment)
     }
 
     /// Where a block is, for a reader. A clean block that was on a device which failed is

@@ -1,5 +1,6 @@
 //! Cache devices that fail: the log goes on with those that are left, or the volumes without one.
 
+use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::log::Point;
@@ -28,7 +29,9 @@ impl Engine {
             }
             self.sweep(Sweep::Unreachable);
             if self.state != State::Opening {
-                self.superblock_write(Then::Away(1));
+                if !self.is(Mutant::AwayUntold) {
+                    self.superblock_write(Then::Away(1));
+                }
                 // What only the device had of the log, no start will need any more.
                 self.checkpoint.wanted = true;
             }

@@ -360,7 +360,10 @@ impl Engine {
             self.reclaim.scan = Some(0);
             return self.index.track_moves(true);
         }
-        let victim = self.reclaim.victims.swap_remove(at);
+        let mut victim = self.reclaim.victims.swap_remove(at);
+        if self.is(Mutant::PromiseKept) {
+            self.room.keep_promise(&mut victim.room);
+        }
         if !victim.lost {
             self.victim_empty(victim);
         }

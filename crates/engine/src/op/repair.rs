@@ -3,6 +3,7 @@
 //! A crash may have left only one copy of what was not flushed. Before the first answer both are
 //! whole again, as far as they can be read: dirty data is mirrored.
 
+use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
@@ -27,7 +28,9 @@ pub struct Repair {
 impl Engine {
     pub(crate) fn recover_repair(&mut self) {
         let opening = self.opening.as_ref().expect("recovery is under way");
-        let repairs = opening.records.iter().filter_map(|found| self.repair_of(found)).collect();
+        let skip = self.is(Mutant::RepairSkipped);
+        let records = opening.records.iter().filter(|_| !skip);
+        let repairs = records.filter_map(|found| self.repair_of(found)).collect();
         self.open_mut().repairs = repairs;
         self.repair_more();
     }

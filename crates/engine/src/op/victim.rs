@@ -178,8 +178,12 @@ impl Engine {
         match (room.is_some(), dirty) {
             (true, true) => {
                 self.pressure.spent(1);
+                let twice = self.is(Mutant::PromiseTakenTwice);
                 if let Some(victim) = self.victim(unit) {
                     victim.room.use_one();
+                    if twice {
+                        victim.room.use_one();
+                    }
                 }
             }
             (true, false) => {}

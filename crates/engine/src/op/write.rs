@@ -223,6 +223,11 @@ impl Engine {
 
     /// Lets writes that wait for room, or for their turn, go on in order.
     pub(crate) fn resume_stalled(&mut self) {
+        if self.is(Mutant::OneServedLast) && self.stalled.len() > 1 {
+            // Whoever came last goes first.
+            let last = self.stalled.pop_back().expect("there are two");
+            self.stalled.push_front(last);
+        }
         while let Some(&name) = self.stalled.front() {
             let req = self.reqs.get(name).expect("stalled requests stay");
             let give_up = req.error.is_some() || self.dead;
@@ -270,7 +275,13 @@ impl Engine {
         let room = self.room.for_clients(self.segments.blocks);
         let short = self.pressure.pause_ns(2 * blocks, room, comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
-        self.throttle_until = self.now + short.max(dirty).min(WAVE_NS_MAX);
+        let pause = short.max(dirty).min(WAVE_NS_MAX);
+        if self.is(Mutant::PauseDoubles) {
+            let last = self.now.saturating_sub(self.throttle_until);
+            self.throttle_until = self.now + if pause > 0 { 2 * last.max(pause) } else { 0 };
+        } else {
+            self.throttle_until = self.now + pause;
+        }
         self.wave = (self.stalled.len().clamp(1, WAVE_WRITES_MAX), 0);
     }
 

@@ -55,8 +55,8 @@ impl World {
     fn any_metadata(&mut self) -> Vec<Range<u64>> {
         let share = self.wide_rng.pick(&[0.2, 0.5, 1.0]);
         let mut all = Vec::new();
-        for which in 0..2 {
-            all.push(sectors(SUPERBLOCK_OFFSETS[which], SUPERBLOCK_SIZE as u64));
+        for (which, superblock) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+            all.push(sectors(superblock, SUPERBLOCK_SIZE as u64));
             let area = self.layout.checkpoint_area_bytes;
             all.push(sectors(self.layout.checkpoint_offset(which), area));
         }
