@@ -15,7 +15,7 @@ impl Engine {
             self.log.dseq_gathered(),
             self.log.completed_dseq,
             self.log.durable_dseq,
-            (self.room.free_all() + self.room.coming() * 65_536) as u64,
+            (self.room.free_all() + self.room.emptied().len() * 65_536) as u64,
             self.reqs.len() as u64 + ((self.stalled.len() + self.flushing.len()) * 65_536) as u64,
             reclaim_a,
             reclaim_b,

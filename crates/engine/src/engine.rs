@@ -319,7 +319,8 @@ impl Engine {
         PoolStats {
             segments_free: self.room.free_all() as u64,
             room_free_blocks: self.room.free() as u64 * u64::from(self.segments.blocks),
-            room_coming_blocks: self.room.coming() as u64 * u64::from(self.segments.blocks),
+            room_coming_blocks: self.room.coming(&self.segments) as u64
+                * u64::from(self.segments.blocks),
             room_writable_blocks: self.room.for_clients(self.segments.blocks),
             cached_blocks: self.index.len() as u64,
             ram_blocks: self.ram.len() as u64,

@@ -63,17 +63,23 @@ pub struct Room {
     /// Units left to entries, and to moves.
     for_notes: usize,
     for_moves: usize,
+    /// Blocks of a segment.
+    blocks: u32,
     /// Blocks promised to moves.
     promised: Arc<AtomicU32>,
 }
 
 impl Room {
-    /// The room of a pool, nothing free yet.
+    /// The room of a pool, nothing free yet. Only units that may hold dirty data count for those who
+    /// write it.
     pub fn new(segments: &Segments) -> Room {
-        let units = segments.units.len();
-        let entries =
-            segments.slots() as usize / (ENTRIES_PER_UNIT_SHARE * segments.blocks as usize);
-        Room { for_notes: 1 + entries, for_moves: 1 + units / MOVES_SHARE, ..Room::default() }
+        let (units, blocks) = (segments.dirty_units(), segments.blocks);
+        Room {
+            for_notes: 1 + units / ENTRIES_PER_UNIT_SHARE,
+            for_moves: 1 + units / MOVES_SHARE,
+            blocks,
+            ..Room::default()
+        }
     }
 
     /// Units that a purpose leaves to others.
@@ -81,9 +87,13 @@ impl Room {
         match purpose {
             Purpose::Note => 0,
             Purpose::Move => self.for_notes,
-            Purpose::Client => self.for_notes + self.for_moves,
-            Purpose::Clean => self.for_notes + self.for_moves + 1,
+            Purpose::Client => self.for_notes + self.for_moves.max(self.promised_units()),
+            Purpose::Clean => self.leaves(Purpose::Client) + 1,
         }
+    }
+
+    fn promised_units(&self) -> usize {
+        self.promised.load(Relaxed).div_ceil(self.blocks.max(1)) as usize
     }
 
     /// Units that clean data leaves: with fewer, room is short.
@@ -156,9 +166,16 @@ impl Room {
         self.free.len() + self.free_clean.len()
     }
 
-    /// Units that will be free when what is under way has ended.
-    pub fn coming(&self) -> usize {
-        self.emptied.len()
+    /// Units for dirty data that will be free when what is under way has ended.
+    pub fn coming(&self, segments: &Segments) -> usize {
+        self.emptied.iter().filter(|&&unit| segments.may_hold_dirty(unit)).count()
+    }
+
+    /// Whether the units that hold clean data only are all in use, if there are any.
+    pub fn lacks_clean(&self, segments: &Segments) -> bool {
+        segments.dirty_units() < segments.units.len()
+            && self.free_clean.is_empty()
+            && self.emptied.len() == self.coming(segments)
     }
 
     /// Units that are empty, and not free yet.
@@ -219,14 +236,14 @@ impl Room {
 
     /// Frees the emptied units that nobody needs any more. I3: what says that a unit is empty is
     /// durable, no roll-forward needs its records, no read is under way. Returns how many became
-    /// free.
+    /// free for dirty data.
     pub fn release(
         &mut self,
         segments: &mut Segments,
         durable_dseq: u64,
         forgotten_seq: u64,
     ) -> usize {
-        let before = self.emptied.len();
+        let mut freed = 0;
         self.emptied.retain(|&unit| {
             let it = &segments.units[unit as usize];
             let Use::Emptied { after_dseq } = it.usage else { panic!("listed as emptied") };
@@ -238,12 +255,15 @@ impl Room {
             segments.units[unit as usize].usage = Use::Free;
             match (segments.usable(unit), segments.may_hold_dirty(unit)) {
                 (false, _) => {}
-                (true, true) => self.free.push_back(unit),
+                (true, true) => {
+                    freed += 1;
+                    self.free.push_back(unit);
+                }
                 (true, false) => self.free_clean.push_back(unit),
             }
             false
         });
-        before - self.emptied.len()
+        freed
     }
 
     /// In words.

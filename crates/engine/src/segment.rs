@@ -106,6 +106,8 @@ pub struct Segments {
     offset: u64,
     pairing: Pairing,
     order_next: u64,
+    /// See [`Segments::dirty_units`].
+    dirty_units: usize,
 }
 
 impl Segments {
@@ -119,7 +121,7 @@ impl Segments {
             healthy: given.present,
         });
         let blocks = header.segment_blocks.get();
-        Segments {
+        let mut segments = Segments {
             units: vec![Unit::new(); (pairing.segments() - pairing.pairs()) as usize],
             devices: devices.collect(),
             blocks,
@@ -127,7 +129,10 @@ impl Segments {
             offset: header.segments_offset.get(),
             pairing,
             order_next: 1,
-        }
+            dirty_units: 0,
+        };
+        segments.count_dirty_units();
+        segments
     }
 
     /// Slots of the pool.
@@ -248,13 +253,26 @@ impl Segments {
         self.blocks * if self.units[unit as usize].dirty_class { 1 } else { halves.max(1) }
     }
 
+    /// Units that may hold dirty data, on devices that work.
+    pub fn dirty_units(&self) -> usize {
+        self.dirty_units
+    }
+
     /// Blocks that could be dirty at once.
     pub fn dirty_blocks_max(&self) -> u64 {
-        let units = match self.pairing.pairs() {
-            0 => self.units.len() as u64,
-            pairs => u64::from(pairs),
-        };
-        units * u64::from(self.blocks)
+        self.dirty_units as u64 * u64::from(self.blocks)
+    }
+
+    /// A device does not work any more.
+    pub fn device_failed(&mut self, device: DeviceId) {
+        self.devices[usize::from(device.0)].healthy = false;
+        self.count_dirty_units();
+    }
+
+    fn count_dirty_units(&mut self) {
+        let units = 0..self.units.len() as u32;
+        let usable = |&unit: &UnitId| self.may_hold_dirty(unit) && self.usable(unit);
+        self.dirty_units = units.filter(usable).count();
     }
 
     /// A unit begins a life.

@@ -13,11 +13,10 @@ use crate::segment::SegmentId;
 impl Engine {
     /// A cache device does not work any more.
     pub(crate) fn device_failed(&mut self, device: DeviceId, why: &str) {
-        let entry = &mut self.segments.devices[usize::from(device.0)];
-        if !entry.healthy {
+        if !self.segments.devices[usize::from(device.0)].healthy {
             return;
         }
-        entry.healthy = false;
+        self.segments.device_failed(device);
         self.room.device_failed(&self.segments);
         self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
         if self.segments.devices.iter().any(|device| device.healthy) {

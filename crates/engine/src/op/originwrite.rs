@@ -56,7 +56,7 @@ impl Engine {
             return;
         }
         let room = self.room_for_entries();
-        let none = self.origins_fail() && self.room.coming() == 0;
+        let none = self.origins_fail() && self.room.emptied().is_empty();
         for name in std::mem::take(&mut self.behind_room) {
             let late = self.req(name).since + ROOM_NS_MAX <= self.now;
             match (room, none && late) {

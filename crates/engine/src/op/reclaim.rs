@@ -100,7 +100,7 @@ impl Engine {
     }
 
     pub(crate) fn free_wanted(&self) -> usize {
-        self.room.leaves_to_clean() + (self.segments.units.len() / 32).clamp(2, 64)
+        self.room.leaves_to_clean() + (self.segments.dirty_units() / 32).clamp(2, 64)
     }
 
     pub(crate) fn reclaim_more(&mut self) {
@@ -130,14 +130,16 @@ impl Engine {
     }
 
     fn victims_choose(&mut self) {
-        let (soon, wanted) = (self.room.free() + self.room.coming(), self.free_wanted());
-        if soon >= wanted {
+        let soon = self.room.free() + self.room.coming(&self.segments);
+        let wanted = self.free_wanted();
+        let dirty_room = soon < wanted;
+        if !dirty_room && !self.room.lacks_clean(&self.segments) {
             self.reclaim.starves = false;
             return;
         }
         self.lost_segments();
         let least = self.room.leaves_to_clients();
-        let short = (wanted - soon).min(wanted - least) as u32;
+        let short = wanted.saturating_sub(soon).min(wanted - least) as u32;
         let critical = 2 * short as usize > wanted - least;
         if critical && self.reclaim.starves {
             // No clean block is admitted now: what is open for them may be emptied too.
@@ -164,7 +166,7 @@ impl Engine {
                 written_first,
                 cheapest: critical,
             };
-            let Some((unit, choice)) = choose(self.candidates(), bounds) else { break };
+            let Some((unit, choice)) = choose(self.candidates(dirty_room), bounds) else { break };
             let live = self.segments.units[unit as usize].live > 0;
             if live && self.victims_are_dead() {
                 break; // The dead ones on their own: nothing has to be read.
@@ -180,7 +182,7 @@ impl Engine {
             };
             self.victim_begin(unit, choice, segments, room);
         }
-        self.reclaim.starves = self.reclaim.victims.is_empty();
+        self.reclaim.starves = dirty_room && self.reclaim.victims.is_empty();
     }
 
     fn victim_begin(
@@ -275,10 +277,12 @@ impl Engine {
         written * u128::from(live[0]) <= read * u128::from(live[1])
     }
 
-    fn candidates(&self) -> impl Iterator<Item = (u32, Candidate)> + '_ {
+    /// The units that may be emptied: those that then may hold dirty data, or the others.
+    fn candidates(&self, dirty_room: bool) -> impl Iterator<Item = (u32, Candidate)> + '_ {
         self.work.did(self.segments.units.len());
         (0..).zip(&self.segments.units).filter_map(move |(id, unit)| {
-            let ready = unit.usage == Use::Sealed && unit.inflight == 0;
+            let helps = self.segments.may_hold_dirty(id) == dirty_room;
+            let ready = helps && unit.usage == Use::Sealed && unit.inflight == 0;
             ready.then(|| {
                 let blocks = self.segments.room_in(id);
                 let Unit { live, dirty, order, dirty_class: written, .. } = *unit;

@@ -250,6 +250,7 @@ impl Engine {
                 }
                 continue;
             }
+            let blocks = req.last - req.first + 1;
             if !self.append_blocks(name) {
                 if self.stalled_gives_way(name) {
                     continue;
@@ -257,15 +258,15 @@ impl Engine {
                 return;
             }
             self.stalled.pop_front();
-            self.throttle();
+            self.throttle(blocks);
         }
     }
 
     /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
     /// a little, some of them together.
-    fn throttle(&mut self) {
+    fn throttle(&mut self, written: u64) {
         let (left, blocks) = self.wave;
-        let blocks = blocks + 1;
+        let blocks = blocks + written;
         self.wave = (left.saturating_sub(1), blocks);
         if left > 1 {
             return;
@@ -273,7 +274,8 @@ impl Engine {
         let comfort = (self.free_wanted() - self.room.leaves_to_clients()) as u64
             * u64::from(self.segments.blocks);
         let room = self.room.for_clients(self.segments.blocks);
-        let short = self.pressure.pause_ns(2 * blocks, room, comfort);
+        // Each record has a header.
+        let short = self.pressure.pause_ns(blocks + 1, room, comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
         let pause = short.max(dirty).min(WAVE_NS_MAX);
         if self.is(Mutant::PauseDoubles) {

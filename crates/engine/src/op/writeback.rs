@@ -64,8 +64,11 @@ pub(crate) struct Slice {
     pub(super) since: Time,
     /// It is short, because clients use the origin, and their reads wait for its end.
     pub(super) alone: bool,
-    /// Origin writes that must be durable, and FLUSHes that had failed, once all runs have ended.
-    flush: Option<(u64, u64)>,
+    /// FLUSHes of the origin that had failed when it began: one that fails meanwhile may forget what
+    /// the slice has written so far.
+    failures: u64,
+    /// Origin writes that must be durable, once all runs have ended.
+    flush: Option<u64>,
 }
 
 /// The writeback of one shard: one slice at a time.
@@ -203,13 +206,19 @@ impl Engine {
             if self.vol(id).sweep == SWEPT {
                 self.vol_mut(id).sweep = 0;
             }
-            let items = self.select(id, self.tuning.writeback_slice_blocks);
+            let most = match alone || self.room_is_wanted() {
+                true => self.writeback.slice_blocks(),
+                false => usize::MAX,
+            };
+            let items = self.select(id, most.min(self.tuning.writeback_slice_blocks));
             if items.is_empty() {
                 continue;
             }
             self.writeback.turn = (at + 1) % count;
+            let failures = self.vol(id).flush.failures;
             self.writeback.slice = Some(Slice {
                 volume: id,
+                failures,
                 blocks: items.len(),
                 runs: self.group(items),
                 next: 0,
@@ -230,7 +239,7 @@ impl Engine {
             draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
             reclaim_starves: self.reclaim.starves,
             over_target_ns: self.writeback.over_since.map_or(0, |since| self.now - since),
-            crowded: self.room.free_all() * CROWDED_SHARE < self.segments.units.len(),
+            crowded: self.room.free() * CROWDED_SHARE < self.segments.dirty_units(),
             origin_idle_ns: match volume.origin_reads {
                 0 => self.now.saturating_sub(volume.origin_used),
                 _ => 0,
@@ -344,20 +353,22 @@ impl Engine {
         }
         let id = slice.volume;
         let flush = &self.vol(id).flush;
-        let wait = (flush.written, flush.failures);
-        self.slice().flush = Some(wait);
+        let written = flush.written;
+        self.slice().flush = Some(written);
         if !self.is(Mutant::CleanBeforeOriginFlush) {
-            self.want_origin(id, wait.0);
+            self.want_origin(id, written);
         }
     }
 
     /// The FLUSH has ended: the blocks are clean, if they are still the versions that were sent.
     fn slice_end(&mut self) {
         let Some(slice) = &self.writeback.slice else { return };
-        let Some((written, failures)) = slice.flush else { return };
+        let Some(written) = slice.flush else { return };
         let flush = &self.vol(slice.volume).flush;
-        let flushed = flush.flushed >= written || self.is(Mutant::CleanBeforeOriginFlush);
-        if !flushed && flush.failures == failures {
+        let failed = flush.failures != slice.failures;
+        let flushed = flush.flushed >= written && !failed;
+        let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
+        if !flushed && !failed {
             return;
         }
         let slice = self.writeback.slice.take().expect("there is one");

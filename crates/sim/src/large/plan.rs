@@ -67,7 +67,9 @@ impl Plan {
     pub fn draw(rng: &mut Rng) -> Plan {
         let count = rng.pick(&[1, 1, 2, 2, 2, 3, 4]);
         let segment_blocks = rng.pick(&[8, 8, 16, 32]);
-        let shares: Vec<u64> = (0..count).map(|_| rng.pick(&[1, 1, 1, 2, 3])).collect();
+        let most = rng.pick(&[1, 3, 3, 40]);
+        let share = |rng: &mut Rng| if rng.coin() { 1 } else { rng.range(1, most) };
+        let shares: Vec<u64> = (0..count).map(|_| share(rng)).collect();
         let all = rng.range(1000, 4000).min(SLOTS_MAX / u64::from(segment_blocks));
         let least = all / shares.iter().sum::<u64>();
         let segments: Vec<u64> = shares.iter().map(|share| share * least).collect();
