@@ -70,8 +70,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// The room of a pool, nothing free yet. Only units that may hold dirty data count for those who
-    /// write it.
+    /// The room of a pool, nothing free yet. Only units that may hold dirty data count for those
+    /// who write it.
     pub fn new(segments: &Segments) -> Room {
         let (units, blocks) = (segments.dirty_units(), segments.blocks);
         Room {

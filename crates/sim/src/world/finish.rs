@@ -81,8 +81,8 @@ impl World {
         self.rest()
     }
 
-    /// The sectors that are worth a look: those that were ever written, or in some worlds at the end
-    /// all.
+    /// The sectors that are worth a look: those that were ever written, or in some worlds at the
+    /// end all.
     pub(super) fn to_look_at(&self, disk: usize) -> Vec<u64> {
         if self.params.reads_all && self.life.number >= self.params.lives {
             return (0..self.origins[disk].disk.sectors()).collect();
