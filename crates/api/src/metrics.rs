@@ -211,7 +211,7 @@ pub const METRICS: &[Metric] = &[
             let (free, coming) = (p.room_free_bytes, p.room_coming_bytes);
             each("what", &[("free", free), ("coming", coming), ("writable", p.room_writable_bytes)])
         }),
-        "Room in the log: free, soon free when what is under way ends, and what writers may count on.",
+        "Room in the log: free, free when what is under way ends, and what writers may count on.",
     ),
     metric(
         "forebay_pool_capacity_bytes",

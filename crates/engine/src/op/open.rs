@@ -230,7 +230,8 @@ impl Engine {
         let header = &self.sb.block.header;
         if header.checkpoint_area != CHECKPOINT_NONE {
             let why = "the checkpoint is damaged, and so is the one before; the pool's dirty data \
-                       cannot be told from old data. Bring the devices back as they were, or `forebay pool \
+                       cannot be told from old data. Bring the devices back as they were, or \
+                       `forebay pool \
                        destroy` the pool to go on with what the origins hold";
             return self.open_failed(why.to_owned());
         }

@@ -211,6 +211,11 @@ impl World {
             self.origins[asked.disk].noted_found = None;
             self.origins[asked.disk].noted_perhaps.clear();
         }
+        self.command_did(asked, reply)
+    }
+
+    /// What a command that was done means for what clients may see.
+    fn command_did(&mut self, asked: Asked, reply: CommandReply) -> Result<(), Violation> {
         match asked.command {
             Command::AddVolume(_) => {
                 let CommandReply::Added(volume) = reply else {
