@@ -274,8 +274,7 @@ impl World {
             }
             Command::Shutdown => {
                 self.life.stopped = true;
-                // As a flush of every volume that is there; where a device took data along, flushes
-                // fail.
+                // As a flush of every volume that is there; beside lost data flushes fail.
                 for disk in 0..self.origins.len() {
                     let there = self.origins[disk].present;
                     if there && !self.checker.has_lost(disk) && !self.origin_has_failed(disk) {
