@@ -26,6 +26,10 @@ impl World {
         if several && !self.mirror_is_whole() {
             return;
         }
+        // A power cut may still take the newest superblock: what it replaces is no spare.
+        if !several && self.caches[bad].pending() > 0 {
+            return;
+        }
         let mut spoilt = match several {
             true => self.any_metadata(),
             false => self.spare_metadata(&superblock).into_iter().collect(),
