@@ -8,7 +8,7 @@ impl Engine {
         if matches!(self.state, State::Opening | State::Failed(_)) {
             return;
         }
-        let mut live = vec![(0_u32, 0_u32); self.segments.units.len()];
+        let mut live = vec![(0_u32, 0_u32); self.segments.units().len()];
         let mut slots = std::collections::BTreeSet::new();
         let mut dirty_count = 0;
         self.index.scan(0, self.index.bucket_count(), |key, located| {
@@ -24,7 +24,7 @@ impl Engine {
                 volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
             assert_eq!(listed, dirty, "the dirty set and the index agree");
         });
-        for (unit, &(live, dirty)) in self.segments.units.iter().zip(&live) {
+        for (unit, &(live, dirty)) in self.segments.units().iter().zip(&live) {
             assert_eq!((unit.live, unit.dirty), (live, dirty), "I2");
             let in_use = matches!(
                 unit.usage,
@@ -66,7 +66,7 @@ impl Engine {
             })
             .collect();
         let uses: Vec<_> =
-            self.segments.units.iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
+            self.segments.units().iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
         format!(
             "room {} dirty {:.3} throttle {:?} {} state {:?} dead {} reqs {reqs:?} ops {ops:?} \
              stalled {} flushing {} log seq {} \

@@ -318,10 +318,10 @@ impl Engine {
     pub fn pool_stats(&self) -> PoolStats {
         PoolStats {
             segments_free: self.room.free_all() as u64,
-            room_free_blocks: self.room.free() as u64 * u64::from(self.segments.blocks),
+            room_free_blocks: self.room.free() as u64 * u64::from(self.segments.blocks()),
             room_coming_blocks: self.room.coming(&self.segments) as u64
-                * u64::from(self.segments.blocks),
-            room_writable_blocks: self.room.for_clients(self.segments.blocks),
+                * u64::from(self.segments.blocks()),
+            room_writable_blocks: self.room.for_clients(),
             cached_blocks: self.index.len() as u64,
             ram_blocks: self.ram.len() as u64,
             ram_blocks_max: self.ram.blocks_max() as u64,

@@ -1,9 +1,11 @@
 //! Map: what is where. The index, the bits of each slot, the units' counts and the volumes' dirty
-//! sets change here, together (I1, I2); recovery, which builds them, has `op/rebuild.rs`.
+//! sets change here, together (I1, I2), in service as in recovery's replay; `op/load.rs` fills
+//! them with a whole checkpoint at once.
 
 use crate::engine::Engine;
 use crate::index::{Key, Located, Slot};
 use forebay_format::MASK_FULL;
+use std::ops::Range;
 
 impl Engine {
     /// Valid sectors of what is in a slot.
@@ -20,8 +22,7 @@ impl Engine {
         if let Some(old) = old {
             self.bury(key, old.slot);
         }
-        let unit = self.segments.of(located.slot) as usize;
-        self.segments.units[unit].live += 1;
+        self.segments.lives(located.slot);
         let slot = located.slot as usize;
         assert!(!self.dirty.get(slot), "a slot is written once in a life of its segment");
         self.referenced.set(slot, false);
@@ -31,7 +32,7 @@ impl Engine {
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         if dirty {
             self.dirty.set(slot, true);
-            self.segments.units[unit].dirty += 1;
+            self.segments.dirtied(located.slot);
             self.vol_mut(id).dirty.insert(key - base);
         }
         let volume = self.vol_mut(id);
@@ -44,9 +45,7 @@ impl Engine {
         self.void_gathered(slot);
         self.make_clean(key, slot);
         self.partial.remove(&slot);
-        let unit = self.segments.of(slot) as usize;
-        assert!(self.segments.units[unit].live > 0, "I2");
-        self.segments.units[unit].live -= 1;
+        self.segments.dies(slot);
         let id = self.volume_of(key).expect("keys are of volumes").id;
         self.vol_mut(id).stats.cached_blocks -= 1;
     }
@@ -57,8 +56,7 @@ impl Engine {
             return;
         }
         self.dirty.set(slot as usize, false);
-        let unit = self.segments.of(slot) as usize;
-        self.segments.units[unit].dirty -= 1;
+        self.segments.cleaned(slot);
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let volume = self.vol_mut(id);
         volume.dirty.remove(key - base);
@@ -71,6 +69,37 @@ impl Engine {
         let located = self.index.remove(key)?;
         self.bury(key, located.slot);
         Some(located)
+    }
+
+    /// The keys in a range that the index knows.
+    fn known(&self, keys: Range<Key>) -> Vec<Key> {
+        if keys.end - keys.start <= self.index.len() as u64 {
+            return keys.filter(|&key| self.index.get(key).is_some()).collect();
+        }
+        let mut known = Vec::new();
+        self.index.scan(0, self.index.bucket_count(), |key, _| {
+            if keys.contains(&key) {
+                known.push(key);
+            }
+        });
+        known
+    }
+
+    /// As [`Engine::forget`], of all blocks in a range; for recovery.
+    pub(crate) fn forget_range(&mut self, keys: Range<Key>) {
+        for key in self.known(keys) {
+            self.forget(key);
+        }
+    }
+
+    /// As [`Engine::forget_range`], of the clean blocks.
+    pub(crate) fn forget_clean_of(&mut self, keys: Range<Key>) {
+        for key in self.known(keys) {
+            let clean = self.index.get(key).is_some_and(|it| !self.dirty.get(it.slot as usize));
+            if clean {
+                self.forget(key);
+            }
+        }
     }
 
     /// As [`Engine::forget`], of a clean block. Whether it was there.

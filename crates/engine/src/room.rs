@@ -73,7 +73,7 @@ impl Room {
     /// The room of a pool, nothing free yet. Only units that may hold dirty data count for those
     /// who write it.
     pub fn new(segments: &Segments) -> Room {
-        let (units, blocks) = (segments.dirty_units(), segments.blocks);
+        let (units, blocks) = (segments.dirty_units(), segments.blocks());
         Room {
             for_notes: 1 + units / ENTRIES_PER_UNIT_SHARE,
             for_moves: 1 + units / MOVES_SHARE,
@@ -107,8 +107,8 @@ impl Room {
     }
 
     /// Blocks that a writer may count on.
-    pub fn for_clients(&self, blocks: u32) -> u64 {
-        self.units_for(Purpose::Client) as u64 * u64::from(blocks)
+    pub fn for_clients(&self) -> u64 {
+        self.units_for(Purpose::Client) as u64 * u64::from(self.blocks)
     }
 
     /// Whether room is so short that what waits for a checkpoint should not have to wait long.
@@ -149,9 +149,9 @@ impl Room {
     }
 
     /// Blocks that moves could append, beside those that are promised; `left` are in the open unit.
-    pub fn for_moves(&self, blocks: u32, left: u32) -> u32 {
-        let records = (blocks - 1).div_ceil(PAYLOAD_BLOCKS_MAX as u32).max(1);
-        let units = self.units_for(Purpose::Move) as u32 * (blocks - records);
+    pub fn for_moves(&self, left: u32) -> u32 {
+        let records = (self.blocks - 1).div_ceil(PAYLOAD_BLOCKS_MAX as u32).max(1);
+        let units = self.units_for(Purpose::Move) as u32 * (self.blocks - records);
         let all = if self.may_write(Purpose::Move) { left + units } else { 0 };
         all.saturating_sub(self.promised.load(Relaxed))
     }
@@ -173,7 +173,7 @@ impl Room {
 
     /// Whether the units that hold clean data only are all in use, if there are any.
     pub fn lacks_clean(&self, segments: &Segments) -> bool {
-        segments.dirty_units() < segments.units.len()
+        segments.dirty_units() < segments.units().len()
             && self.free_clean.is_empty()
             && self.emptied.len() == self.coming(segments)
     }
@@ -213,21 +213,20 @@ impl Room {
 
     /// Marks a unit as empty: it becomes free when `after_dseq` is durable and nobody needs it.
     pub fn empty(&mut self, segments: &mut Segments, unit: UnitId, after_dseq: u64) {
-        let it = &mut segments.units[unit as usize];
-        assert_eq!(it.live, 0, "I2");
-        it.usage = Use::Emptied { after_dseq };
+        assert_eq!(segments.unit(unit).live, 0, "I2");
+        segments.becomes(unit, Use::Emptied { after_dseq });
         self.emptied.push(unit);
     }
 
     /// Takes an empty unit into use again: the log goes on in it.
     pub fn reopen(&mut self, segments: &mut Segments, unit: UnitId) {
         self.emptied.retain(|&emptied| emptied != unit);
-        segments.units[unit as usize].usage = Use::Open;
+        segments.becomes(unit, Use::Open);
     }
 
     /// A record that emptied units wait for and that is not durable, if there is one.
     pub fn undurable_emptied(&self, segments: &Segments, durable_dseq: u64) -> Option<u64> {
-        let after = |unit: &UnitId| match segments.units[*unit as usize].usage {
+        let after = |unit: &UnitId| match segments.unit(*unit).usage {
             Use::Emptied { after_dseq } => after_dseq,
             _ => 0,
         };
@@ -245,14 +244,14 @@ impl Room {
     ) -> usize {
         let mut freed = 0;
         self.emptied.retain(|&unit| {
-            let it = &segments.units[unit as usize];
+            let it = segments.unit(unit);
             let Use::Emptied { after_dseq } = it.usage else { panic!("listed as emptied") };
             let needed = it.dirty_class && it.last_seq > forgotten_seq;
             let busy = it.pins > 0 || it.inflight > 0;
             if after_dseq > durable_dseq || needed || busy {
                 return true;
             }
-            segments.units[unit as usize].usage = Use::Free;
+            segments.becomes(unit, Use::Free);
             match (segments.usable(unit), segments.may_hold_dirty(unit)) {
                 (false, _) => {}
                 (true, true) => {

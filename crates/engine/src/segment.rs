@@ -8,6 +8,8 @@
 use crate::event::DeviceId;
 use crate::index::Slot;
 use crate::settings::DeviceSettings;
+use forebay_format::checkpoint::{SEGMENT_DIRTY_CLASS, SegmentItem};
+use forebay_format::record::{RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, Pairing, superblock::Superblock};
 
 /// Number of a segment over all devices of the pool.
@@ -95,12 +97,11 @@ pub struct Device {
 /// The table.
 #[derive(Debug)]
 pub struct Segments {
-    /// By number.
-    pub units: Vec<Unit>,
+    units: Vec<Unit>,
     /// By index in the superblock.
-    pub devices: Vec<Device>,
+    devices: Vec<Device>,
     /// Blocks of a segment.
-    pub blocks: u32,
+    blocks: u32,
     /// Its logarithm, where it is a power of two, as in all but the simulator's pools.
     shift: Option<u32>,
     offset: u64,
@@ -133,6 +134,35 @@ impl Segments {
         };
         segments.count_dirty_units();
         segments
+    }
+
+    /// By number.
+    pub fn units(&self) -> &[Unit] {
+        &self.units
+    }
+
+    /// A unit.
+    pub fn unit(&self, unit: UnitId) -> &Unit {
+        &self.units[unit as usize]
+    }
+
+    /// The unit that a slot lies in.
+    pub fn unit_at(&self, slot: Slot) -> &Unit {
+        self.unit(self.of(slot))
+    }
+
+    fn unit_mut(&mut self, unit: UnitId) -> &mut Unit {
+        &mut self.units[unit as usize]
+    }
+
+    /// By index in the superblock.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Blocks of a segment.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
     }
 
     /// Slots of the pool.
@@ -286,16 +316,80 @@ impl Segments {
         *it = Unit { usage: Use::Open, generation, order, dirty_class, ..Unit::new() };
     }
 
+    /// A unit goes on to its next use.
+    pub fn becomes(&mut self, unit: UnitId, usage: Use) {
+        let it = self.unit_mut(unit);
+        let follows = match (it.usage, usage) {
+            (Use::Free, Use::Open | Use::Sealed | Use::Emptied { .. }) => true,
+            (Use::Open, Use::Sealed) => true,
+            (Use::Sealed, Use::Victim | Use::Open) => true,
+            (Use::Victim, Use::Sealed | Use::Lost | Use::Emptied { .. }) => true,
+            (Use::Lost, Use::Sealed) => true,
+            (Use::Emptied { .. }, Use::Free | Use::Open) => true,
+            _ => false,
+        };
+        assert!(follows, "a unit in {:?} does not become {usage:?}", it.usage);
+        it.usage = usage;
+    }
+
+    /// The second half of a unit is written to from here on.
+    pub fn turn_half(&mut self, unit: UnitId) {
+        self.unit_mut(unit).end = 0;
+    }
+
+    /// A record is on its way to the segments of a unit, in so many copies.
+    pub fn sent(&mut self, unit: UnitId, seq: u64, end: u32, copies: u32) {
+        let it = self.unit_mut(unit);
+        (it.last_seq, it.end) = (seq, end);
+        it.inflight += copies;
+    }
+
+    /// A copy of a record has ended.
+    pub fn copy_ended(&mut self, unit: UnitId) {
+        self.unit_mut(unit).inflight -= 1;
+    }
+
+    /// The dirty-class records of a unit are durable up to here.
+    pub fn durable(&mut self, unit: UnitId, end: u32) {
+        self.unit_mut(unit).durable_end = end;
+    }
+
+    /// The index points at one more block. I2.
+    pub fn lives(&mut self, slot: Slot) {
+        let unit = self.of(slot);
+        self.unit_mut(unit).live += 1;
+    }
+
+    /// The index does not point at this block any more. I2.
+    pub fn dies(&mut self, slot: Slot) {
+        let unit = self.of(slot);
+        let it = self.unit_mut(unit);
+        assert!(it.live > 0, "I2");
+        it.live -= 1;
+    }
+
+    /// A block that lives is dirty. I2.
+    pub fn dirtied(&mut self, slot: Slot) {
+        let unit = self.of(slot);
+        self.unit_mut(unit).dirty += 1;
+    }
+
+    /// The block is clean. I2.
+    pub fn cleaned(&mut self, slot: Slot) {
+        let unit = self.of(slot);
+        self.unit_mut(unit).dirty -= 1;
+    }
+
     /// A read of a unit is under way.
     pub fn pin(&mut self, slot: Slot) {
         let unit = self.of(slot);
-        self.units[unit as usize].pins += 1;
+        self.unit_mut(unit).pins += 1;
     }
 
     /// The read has ended.
     pub fn unpin(&mut self, slot: Slot) {
         let unit = self.of(slot);
-        self.units[unit as usize].pins -= 1;
+        self.unit_mut(unit).pins -= 1;
     }
 
     /// The next number in the order of opening.
@@ -303,9 +397,60 @@ impl Segments {
         self.order_next
     }
 
-    /// Sets the order of a unit found at recovery.
-    pub fn set_order(&mut self, unit: UnitId) {
+    /// Recovery: nothing lives.
+    pub fn forget_all(&mut self) {
+        self.units.iter_mut().for_each(|it| (it.live, it.dirty) = (0, 0));
+    }
+
+    /// Recovery: blocks that a checkpoint names.
+    pub fn found_blocks(&mut self, unit: UnitId, live: u32, dirty: u32) {
+        let it = self.unit_mut(unit);
+        it.live += live;
+        it.dirty += dirty;
+    }
+
+    /// Recovery: what the checkpoint says of a unit. It counts as full.
+    pub fn found_unit(&mut self, unit: UnitId, item: Option<&SegmentItem>) {
+        let blocks = self.blocks;
+        let it = self.unit_mut(unit);
+        (it.end, it.durable_end) = (blocks, blocks);
+        if let Some(item) = item {
+            it.generation = item.generation.get();
+            it.last_seq = item.last_seq.get();
+            it.dirty_class = item.flags.get() & SEGMENT_DIRTY_CLASS != 0;
+        }
+    }
+
+    /// Recovery: a record of some life of a unit, the last of which counts.
+    pub fn found_life(&mut self, unit: UnitId, header: &RecordHeader) {
+        let it = self.unit_mut(unit);
+        if header.segment_generation.get() >= it.generation {
+            it.generation = header.segment_generation.get();
+            it.dirty_class = header.class == RecordClass::Dirty as u8;
+        }
+    }
+
+    /// Recovery: a record that counts.
+    pub fn found_seq(&mut self, unit: UnitId, seq: u64) {
+        let it = self.unit_mut(unit);
+        it.last_seq = it.last_seq.max(seq);
+    }
+
+    /// Recovery: the log calls a life of a unit ended.
+    pub fn found_freed(&mut self, unit: UnitId, generation: u32) {
+        let it = self.unit_mut(unit);
+        it.generation = it.generation.max(generation);
+    }
+
+    /// Recovery: the order of a unit, in the order of the calls.
+    pub fn found_order(&mut self, unit: UnitId) {
         self.units[unit as usize].order = self.order_next;
         self.order_next += 1;
+    }
+
+    /// Recovery: the log goes on at this block of a unit.
+    pub fn found_end(&mut self, unit: UnitId, end: u32) {
+        let it = self.unit_mut(unit);
+        (it.end, it.durable_end) = (end, end);
     }
 }

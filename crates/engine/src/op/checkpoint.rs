@@ -15,7 +15,7 @@ use crate::op::Op;
 use crate::op::flush::FlushFor;
 use crate::op::open::Source;
 use crate::op::superblock::{NewCheckpoint, Then};
-use crate::segment::Use;
+use crate::segment::{UnitId, Use};
 use crate::volume::{Task, Volume};
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -135,7 +135,7 @@ impl Engine {
     /// Whether emptied segments wait for the checkpoints to forget them.
     fn emptied_in_log(&self) -> bool {
         self.room.emptied().iter().any(|&unit| {
-            let unit = &self.segments.units[unit as usize];
+            let unit = self.segments.unit(unit);
             unit.dirty_class && unit.last_seq > self.sb.previous_seq()
         })
     }
@@ -343,9 +343,10 @@ impl Engine {
         for point in crate::log::POINTS {
             self.send(point);
         }
-        self.work.did(self.segments.units.len());
-        let segments: Vec<SegmentItem> = (0..self.segments.units.len())
-            .filter(|&unit| self.segments.units[unit].generation > 0)
+        let units = self.segments.units().len();
+        self.work.did(units);
+        let segments: Vec<SegmentItem> = (0..units as UnitId)
+            .filter(|&unit| self.segments.unit(unit).generation > 0)
             .map(|unit| self.segment_item(unit))
             .collect();
         self.checkpoint_items(ChunkKind::Segments, &segments);
@@ -375,8 +376,8 @@ impl Engine {
         (run.end_seq, run.end_dseq, run.phase) = (end_seq, end_dseq, Phase::Settle);
     }
 
-    fn segment_item(&self, unit: usize) -> SegmentItem {
-        let it = &self.segments.units[unit];
+    fn segment_item(&self, unit: UnitId) -> SegmentItem {
+        let it = self.segments.unit(unit);
         let mut flags = if it.dirty_class { SEGMENT_DIRTY_CLASS } else { 0 };
         flags |= match it.usage {
             Use::Free => SEGMENT_FREE,
@@ -387,7 +388,7 @@ impl Engine {
         flags |= if fresh { SEGMENT_FRESH } else { 0 };
         SegmentItem {
             last_seq: U64::new(it.last_seq),
-            segment: U32::new(self.segments.first_of(unit as u32)),
+            segment: U32::new(self.segments.first_of(unit)),
             generation: U32::new(it.generation),
             reserved: U32::new(0),
             flags: U32::new(flags),

@@ -1,22 +1,29 @@
 //! Which copy of a slot is read, and what a hit leaves behind.
 
 use crate::Mutant;
+use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
+use crate::op::Op;
 use crate::segment::SegmentId;
+use forebay_format::BLOCK_SIZE;
 
 impl Engine {
-    /// Pins what a slot holds for this try to read it, and says where that lies.
-    pub(crate) fn pin(&mut self, slot: Slot, tries: u8) -> (DeviceId, u64) {
-        self.segments.pin(slot);
-        self.place_of(slot, tries)
+    /// Reads blocks from a slot on, from the copy that this try looks at. `by` must pin the slot,
+    /// or keep its unit from being used again.
+    pub(crate) fn read_slot(&mut self, slot: Slot, tries: u8, blocks: u32, by: Op) {
+        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        self.read_slot_into(slot, tries, buf, by);
     }
 
-    /// Device and byte at which this try reads a slot.
-    pub(crate) fn place_of(&self, slot: Slot, tries: u8) -> (DeviceId, u64) {
+    /// As [`Engine::read_slot`], into this buffer.
+    pub(crate) fn read_slot_into(&mut self, slot: Slot, tries: u8, buf: Buf, by: Op) {
         let segment = self.copy_for(self.segments.segment_of(slot), tries);
-        self.segments.locate(self.segments.slot(segment, slot % self.segments.blocks))
+        let place = self.segments.slot(segment, slot % self.segments.blocks());
+        let (device, offset) = self.segments.locate(place);
+        let op = self.op(by);
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
     }
 
     /// The segment to read a segment's content from at this try: it, or its mirror.
@@ -42,9 +49,9 @@ impl Engine {
 
     /// I: the reference bit counts hits in the older half of the log only.
     pub(crate) fn touch(&mut self, slot: Slot, blocks: u64) {
-        let unit = &self.segments.units[self.segments.of(slot) as usize];
+        let unit = self.segments.unit_at(slot);
         self.reclaim.read(unit.dirty_class, blocks);
-        let in_use = self.segments.units.len() as u64;
+        let in_use = self.segments.units().len() as u64;
         if self.segments.order_next().saturating_sub(unit.order) * 2 > in_use {
             for slot in slot..slot + blocks as u32 {
                 self.referenced.set(slot as usize, true);

@@ -17,7 +17,7 @@ impl Engine {
         self.open_mut().step = Step::Settle;
         let devices: Vec<DeviceId> = self.segments.working().collect();
         for device in devices {
-            if self.segments.devices[usize::from(device.0)].volatile_cache {
+            if self.segments.devices()[usize::from(device.0)].volatile_cache {
                 self.open_mut().flushes += 1;
                 self.device_flush(device, FlushFor::Opening);
             }
@@ -31,7 +31,7 @@ impl Engine {
         }
         let behind = std::mem::take(&mut self.open_mut().behind);
         let behind: Vec<usize> =
-            behind.into_iter().filter(|&index| self.segments.devices[index].healthy).collect();
+            behind.into_iter().filter(|&index| self.segments.devices()[index].healthy).collect();
         match behind.is_empty() {
             true => self.recover_epoch(),
             false => self.superblock_catch_up(&behind),

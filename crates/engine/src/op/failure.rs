@@ -13,13 +13,13 @@ use crate::segment::SegmentId;
 impl Engine {
     /// A cache device does not work any more.
     pub(crate) fn device_failed(&mut self, device: DeviceId, why: &str) {
-        if !self.segments.devices[usize::from(device.0)].healthy {
+        if !self.segments.devices()[usize::from(device.0)].healthy {
             return;
         }
         self.segments.device_failed(device);
         self.room.device_failed(&self.segments);
         self.out.push(Effect::Notice(Notice::DeviceFailed(device, why.to_owned())));
-        if self.segments.devices.iter().any(|device| device.healthy) {
+        if self.segments.devices().iter().any(|device| device.healthy) {
             for point in crate::log::POINTS {
                 if self.log.open[point as usize].is_some_and(|open| self.leaves(point, open)) {
                     self.send(point);

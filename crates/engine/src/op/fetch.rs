@@ -64,7 +64,7 @@ impl Engine {
             }
             RecoverRead::Segment(segment, from) => {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
-                (device, offset, step.min(u64::from(self.segments.blocks - from)))
+                (device, offset, step.min(u64::from(self.segments.blocks() - from)))
             }
         };
         let opening = self.open_mut();

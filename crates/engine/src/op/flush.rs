@@ -122,8 +122,8 @@ impl Engine {
         if *pending == 0 && helps && !self.dead {
             self.cache_flush.covers = self.log.completed_dseq;
             self.cache_flush.covers_seq = self.log.completed_seq();
-            for index in 0..self.segments.devices.len() {
-                let device = &self.segments.devices[index];
+            for index in 0..self.segments.devices().len() {
+                let device = &self.segments.devices()[index];
                 if device.healthy && device.volatile_cache {
                     self.cache_flush.pending += 1;
                     self.device_flush(DeviceId(index as u8), FlushFor::Log);

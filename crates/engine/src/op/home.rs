@@ -12,10 +12,8 @@ use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 impl Engine {
     pub(crate) fn home_read(&mut self, run: usize, key: Key, blocks: u32, slot: Slot, tries: u8) {
         self.slice().runs[run].pending += 1;
-        let (device, offset) = self.pin(slot, tries);
-        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
-        let op = self.op(Op::HomeRead { run, key, tries });
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+        self.segments.pin(slot);
+        self.read_slot(slot, tries, blocks, Op::HomeRead { run, key, tries });
     }
 
     pub(crate) fn home_read_done(

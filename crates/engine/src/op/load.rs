@@ -258,7 +258,7 @@ impl Engine {
     /// was emptied since.
     pub(crate) fn units_gone(&self, freed: &BTreeMap<UnitId, u64>) -> Vec<bool> {
         let opening = self.opening.as_ref().expect("recovery is under way");
-        let mut gone = vec![false; self.segments.units.len()];
+        let mut gone = vec![false; self.segments.units().len()];
         for (&unit, item) in &opening.segments {
             let flagged = item.flags.get() & SEGMENT_FRESH != 0;
             gone[unit as usize] = flagged && !self.is(Mutant::FreshSegmentsCount);
@@ -343,9 +343,7 @@ impl Engine {
                 self.dirty.ones(from as usize, to as usize)
             });
             let dirty: u32 = dirty.sum();
-            let unit = &mut self.segments.units[unit as usize];
-            unit.live += live;
-            unit.dirty += dirty;
+            self.segments.found_blocks(unit, live, dirty);
         }
         for (keys, cached) in counted.keys.iter().zip(counted.cached) {
             if cached > 0 {
@@ -361,11 +359,10 @@ impl Engine {
             if let Some((at, block)) = finder.find(key)
                 && !gone[self.segments.of(located.slot) as usize]
             {
-                let id = load.volumes[at].volume;
                 let dirty = load.dirty[bucket] >> way & 1 == 1;
                 let mask = load.masks.get(&located.slot).copied().unwrap_or(MASK_FULL);
-                let base = self.vol(id).base;
-                self.replay_insert(id, base + block, located, dirty, mask);
+                let base = self.vol(load.volumes[at].volume).base;
+                self.install(base + block, located, dirty, mask);
             }
             false
         });
@@ -378,14 +375,12 @@ impl Engine {
             let block = item.key.get() & ((1 << 48) - 1);
             let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else { continue };
             let key = volume.base + block;
-            while self.index.get(key).is_some() {
-                self.replay_remove(id, key);
-            }
+            while self.forget(key).is_some() {}
             let slot = item.slot.get();
             if slot != SLOT_NONE && !gone[self.segments.of(slot) as usize] {
                 let located = Located { slot, crc: item.crc.get() };
                 let dirty = item.flags & FLAG_DIRTY != 0;
-                self.replay_insert(id, key, located, dirty, item.mask);
+                self.install(key, located, dirty, item.mask);
             }
         }
     }
@@ -444,7 +439,7 @@ impl Counted {
         Counted {
             finder: Finder::new(engine, &keys),
             cached: vec![0; keys.len()],
-            live: vec![0; engine.segments.units.len()],
+            live: vec![0; engine.segments.units().len()],
             keys,
             dirty: vec![0; DIRTY_GATHERED_MAX],
             dirties: 0,

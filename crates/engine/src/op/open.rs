@@ -8,6 +8,7 @@
 use crate::buf::Buf;
 use crate::engine::{Engine, State};
 use crate::event::*;
+use crate::index::Key;
 use crate::limits::*;
 use crate::op::Op;
 use crate::op::fetch::RecoverRead;
@@ -142,7 +143,7 @@ impl Engine {
             flushes: 0,
             checkpoints: 1,
         }));
-        if self.segments.devices.iter().all(|device| !device.healthy) {
+        if self.segments.devices().iter().all(|device| !device.healthy) {
             return self.open_failed("no device of the pool is there; attach one".to_owned());
         }
         self.recover_checkpoint();
@@ -295,16 +296,7 @@ impl Engine {
 
     /// Forgets all clean blocks that were found so far.
     pub(crate) fn drop_all_clean(&mut self) {
-        let mut clean = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, located| {
-            if !self.dirty.get(located.slot as usize) {
-                clean.push(key);
-            }
-        });
-        for key in clean {
-            let id = self.volume_of(key).expect("keys are of volumes").id;
-            self.replay_remove(id, key);
-        }
+        self.forget_clean_of(0..Key::MAX);
     }
 
     pub(crate) fn recover_flush(&mut self, volume: VolumeId, tries: u8) {

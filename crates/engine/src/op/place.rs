@@ -33,8 +33,8 @@ impl Engine {
     /// is full, or in a new unit.
     fn start_gather(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
         if let Some(open) = self.log.open[point as usize] {
-            let end = self.segments.units[self.segments.unit_of(open) as usize].end;
-            if !self.leaves(point, open) && end + u32::from(payload) < self.segments.blocks {
+            let end = self.segments.unit(self.segments.unit_of(open)).end;
+            if !self.leaves(point, open) && end + u32::from(payload) < self.segments.blocks() {
                 self.gather_at(point, open, end);
                 return true;
             }
@@ -63,13 +63,13 @@ impl Engine {
 
     fn open_segment(&mut self, point: Point, segment: SegmentId) {
         let unit = self.segments.unit_of(segment);
-        self.segments.units[unit as usize].end = 0;
+        self.segments.turn_half(unit);
         self.log.open[point as usize] = Some(segment);
         self.gather_at(point, segment, 0);
     }
 
     fn gather_at(&mut self, point: Point, segment: SegmentId, offset: u32) {
-        let payload_max = (self.segments.blocks - offset - 1).min(PAYLOAD_MAX);
+        let payload_max = (self.segments.blocks() - offset - 1).min(PAYLOAD_MAX);
         let buf = self.pool.take((1 + PAYLOAD_MAX as usize) * BLOCK_SIZE);
         self.log.gather[point as usize] = Some(Gather {
             segment,
@@ -86,10 +86,9 @@ impl Engine {
     /// Closes the open segment of a write point.
     pub(crate) fn seal(&mut self, point: Point) {
         if let Some(open) = self.log.open[point as usize].take() {
-            let unit = self.segments.unit_of(open) as usize;
-            let unit = &mut self.segments.units[unit];
-            if unit.usage == Use::Open {
-                unit.usage = Use::Sealed;
+            let unit = self.segments.unit_of(open);
+            if self.segments.unit(unit).usage == Use::Open {
+                self.segments.becomes(unit, Use::Sealed);
             }
         }
     }
@@ -114,7 +113,7 @@ impl Engine {
         if self.is(Mutant::NoVoid) {
             return;
         }
-        let blocks = self.segments.blocks;
+        let blocks = self.segments.blocks();
         for gather in self.log.gather[1..].iter_mut().flatten() {
             let first = gather.segment * blocks + gather.offset + 1;
             if (first..first + gather.payload).contains(&slot) {
@@ -125,7 +124,6 @@ impl Engine {
 
     /// Whether the version in `slot` survives power loss.
     pub(crate) fn is_durable(&self, slot: Slot) -> bool {
-        let unit = &self.segments.units[self.segments.of(slot) as usize];
-        slot % self.segments.blocks < unit.durable_end
+        slot % self.segments.blocks() < self.segments.unit_at(slot).durable_end
     }
 }

@@ -133,10 +133,7 @@ impl Engine {
             }
             self.read_cache(run);
         }
-        if self.log.sent_with_in(
-            self.segments.units[self.segments.of(located.slot) as usize].inflight,
-            located.slot,
-        ) {
+        if self.log.sent_with_in(self.segments.unit_at(located.slot).inflight, located.slot) {
             self.req(name).pending += 1;
             self.req(name).hits += 1;
             self.read_sent(CacheRun::one(name, key, located, mask));
@@ -195,9 +192,8 @@ impl Engine {
     }
 
     fn read_cache_again(&mut self, run: CacheRun, buf: Buf) {
-        let (device, offset) = self.pin(run.slot, run.tries);
-        let op = self.op(Op::ReadCache(run));
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+        self.segments.pin(run.slot);
+        self.read_slot_into(run.slot, run.tries, buf, Op::ReadCache(run));
     }
 
     pub(crate) fn read_cache_done(

@@ -113,7 +113,7 @@ impl Engine {
         let freed = self.room.release(&mut self.segments, durable, forgotten);
         if freed > 0 {
             self.reclaim.starves = false;
-            self.pressure.gained(self.now, freed as u64 * u64::from(self.segments.blocks));
+            self.pressure.gained(self.now, freed as u64 * u64::from(self.segments.blocks()));
         }
         if let Some(dseq) = self.room.undurable_emptied(&self.segments, self.log.durable_dseq)
             && self.room.free() < self.free_wanted()
@@ -151,7 +151,7 @@ impl Engine {
         // Dirty blocks had better go home than be moved; but where room is short, moving must help,
         // and more so where an origin fails. What frees little for what it moves would go round in
         // circles.
-        let blocks = self.segments.blocks;
+        let blocks = self.segments.blocks();
         let most = match self.reclaim.starves && self.origins_fail() {
             true => blocks / 8 * 7,
             false => blocks / 8 + blocks * 5 / 8 * short / (wanted - least) as u32,
@@ -167,15 +167,15 @@ impl Engine {
                 cheapest: critical,
             };
             let Some((unit, choice)) = choose(self.candidates(dirty_room), bounds) else { break };
-            let live = self.segments.units[unit as usize].live > 0;
+            let live = self.segments.unit(unit).live > 0;
             if live && self.victims_are_dead() {
                 break; // The dead ones on their own: nothing has to be read.
             }
-            let victim = &mut self.segments.units[unit as usize];
             // What clients read has to go: from now on not everything is worth a place.
-            self.admission.full_once |= live && choice == Choice::Evict && !victim.dirty_class;
-            victim.usage = Use::Victim;
-            let room = self.room.reserve(victim.dirty);
+            let Unit { dirty_class, dirty, .. } = *self.segments.unit(unit);
+            self.admission.full_once |= live && choice == Choice::Evict && !dirty_class;
+            self.segments.becomes(unit, Use::Victim);
+            let room = self.room.reserve(dirty);
             let segments = match live {
                 true => self.segments.segments_of(unit).collect(),
                 false => VecDeque::new(),
@@ -192,7 +192,7 @@ impl Engine {
         mut segments: VecDeque<SegmentId>,
         room: Reservation,
     ) {
-        if self.segments.units[unit as usize].dirty_class {
+        if self.segments.unit(unit).dirty_class {
             segments.truncate(1);
         }
         self.reclaim.victims.push(Victim {
@@ -210,35 +210,37 @@ impl Engine {
 
     /// Blocks that moves of dirty blocks could append now, beside those that are promised.
     fn room_for_moves(&self) -> u32 {
-        let blocks = self.segments.blocks;
+        let blocks = self.segments.blocks();
         let open = self.log.open[Point::Dirty as usize];
         let end = match &self.log.gather[Point::Dirty as usize] {
             Some(gather) => gather.offset + 1 + gather.payload,
             None => open.map_or(blocks, |segment| {
-                self.segments.units[self.segments.unit_of(segment) as usize].end + 1
+                self.segments.unit(self.segments.unit_of(segment)).end + 1
             }),
         };
-        self.room.for_moves(blocks, blocks.saturating_sub(end))
+        self.room.for_moves(blocks.saturating_sub(end))
     }
 
     /// Units that held dirty blocks which nobody could read come back when these are gone. A device
     /// of which too much cannot be read has failed: writers must not wait for room that never
     /// comes.
     fn lost_segments(&mut self) {
-        let mut lost = vec![0; self.segments.devices.len()];
-        self.work.did(self.segments.units.len());
-        for unit in 0..self.segments.units.len() as u32 {
-            let it = &mut self.segments.units[unit as usize];
-            if it.usage == Use::Lost && it.dirty == 0 {
-                it.usage = Use::Sealed;
+        let mut lost = vec![0; self.segments.devices().len()];
+        self.work.did(self.segments.units().len());
+        for unit in 0..self.segments.units().len() as u32 {
+            let Unit { usage, dirty, .. } = *self.segments.unit(unit);
+            if usage != Use::Lost {
+                continue;
             }
-            if it.usage == Use::Lost {
+            if dirty == 0 {
+                self.segments.becomes(unit, Use::Sealed);
+            } else {
                 let segments = self.segments.segments_of(unit);
                 segments.for_each(|it| lost[usize::from(self.segments.device_of(it).0)] += 1);
             }
         }
         for (device, lost) in (0..).zip(lost) {
-            if lost > self.segments.devices[usize::from(device)].count / LOST_SEGMENTS_SHARE {
+            if lost > self.segments.devices()[usize::from(device)].count / LOST_SEGMENTS_SHARE {
                 self.device_failed(DeviceId(device), LOST_SEGMENTS);
             }
         }
@@ -248,7 +250,7 @@ impl Engine {
     fn victims_are_dead(&self) -> bool {
         let mut victims = self.reclaim.victims.iter();
         !self.reclaim.victims.is_empty()
-            && victims.all(|victim| self.segments.units[victim.unit as usize].live == 0)
+            && victims.all(|victim| self.segments.unit(victim.unit).live == 0)
     }
 
     pub(crate) fn reclaim_scanning(&self) -> bool {
@@ -266,8 +268,8 @@ impl Engine {
     /// Most are never read before they are written again.
     fn written_first(&mut self) -> bool {
         let mut live = [0; 2];
-        self.work.did(self.segments.units.len());
-        for unit in &self.segments.units {
+        self.work.did(self.segments.units().len());
+        for unit in self.segments.units() {
             live[usize::from(unit.dirty_class)] += u64::from(unit.live);
         }
         let [read, written] = self.reclaim.hits.map(u128::from);
@@ -279,8 +281,8 @@ impl Engine {
 
     /// The units that may be emptied: those that then may hold dirty data, or the others.
     fn candidates(&self, dirty_room: bool) -> impl Iterator<Item = (u32, Candidate)> + '_ {
-        self.work.did(self.segments.units.len());
-        (0..).zip(&self.segments.units).filter_map(move |(id, unit)| {
+        self.work.did(self.segments.units().len());
+        (0..).zip(self.segments.units()).filter_map(move |(id, unit)| {
             let helps = self.segments.may_hold_dirty(id) == dirty_room;
             let ready = helps && unit.usage == Use::Sealed && unit.inflight == 0;
             ready.then(|| {
@@ -301,8 +303,7 @@ impl Engine {
         let to = from + self.tuning.scan_buckets;
         let mut found = Vec::new();
         let segments = &self.segments;
-        let of_victim =
-            |slot: Slot| segments.units[segments.of(slot) as usize].usage == Use::Victim;
+        let of_victim = |slot: Slot| segments.unit_at(slot).usage == Use::Victim;
         self.work.did(to.min(self.index.bucket_count()) - from);
         self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         let moved = self.index.take_moved();
@@ -320,7 +321,7 @@ impl Engine {
 
     fn found_by_scan(&mut self, key: Key, located: Located) {
         let unit = self.segments.of(located.slot);
-        let victim = self.segments.units[unit as usize].usage == Use::Victim;
+        let victim = self.segments.unit(unit).usage == Use::Victim;
         if !victim || self.index.get(key) != Some(located) {
             return;
         }
@@ -330,18 +331,15 @@ impl Engine {
     /// There is no room to move dirty blocks: their units wait for writeback, the others go on.
     pub(super) fn victims_give_up(&mut self) {
         self.reclaim.starves = true;
-        let units = &mut self.segments.units;
+        let segments = &mut self.segments;
         self.reclaim.victims.retain(|victim| {
-            let unit = &mut units[victim.unit as usize];
-            if unit.dirty > 0 {
-                unit.usage = Use::Sealed;
+            let dirty = segments.unit(victim.unit).dirty > 0;
+            if dirty {
+                segments.becomes(victim.unit, Use::Sealed);
             }
-            unit.dirty == 0
+            !dirty
         });
-        let segments = &self.segments;
-        let of_victim = |located: &Located| {
-            segments.units[segments.of(located.slot) as usize].usage == Use::Victim
-        };
+        let of_victim = |located: &Located| segments.unit_at(located.slot).usage == Use::Victim;
         self.reclaim.moves.retain(|(_, located)| of_victim(located));
     }
 
@@ -352,14 +350,14 @@ impl Engine {
         }
         let Some(at) = self.reclaim.victims.iter().position(Victim::is_read) else { return };
         let victim = &self.reclaim.victims[at];
-        let unit = victim.unit as usize;
+        let unit = victim.unit;
         self.work.did(victim.drops.len());
         let drops = |&&(key, located): &&(Key, Located)| self.index.get(key) == Some(located);
         let goes = victim.drops.iter().filter(drops).count() as u32;
         if victim.lost {
             // It holds a dirty block that cannot be read: to be answered with an error for ever.
-            self.segments.units[unit].usage = Use::Lost;
-        } else if self.segments.units[unit].live > goes {
+            self.segments.becomes(unit, Use::Lost);
+        } else if self.segments.unit(unit).live > goes {
             // Blocks that no record names: a header is damaged.
             self.reclaim.scan = Some(0);
             return self.index.track_moves(true);
@@ -375,7 +373,7 @@ impl Engine {
 
     fn victim_empty(&mut self, victim: Victim) {
         let unit = victim.unit;
-        let generation = u64::from(self.segments.units[unit as usize].generation);
+        let generation = u64::from(self.segments.unit(unit).generation);
         let dseq = if self.is(Mutant::NoSegmentFree) {
             0
         } else {

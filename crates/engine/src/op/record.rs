@@ -85,7 +85,7 @@ impl Engine {
         entry.crc = U32::new(crc);
         entry.mask = mask;
         gather.entries.push(entry);
-        let slot = gather.segment * self.segments.blocks + gather.offset + 1 + gather.payload;
+        let slot = gather.segment * self.segments.blocks() + gather.offset + 1 + gather.payload;
         gather.payload += 1;
         match point {
             Point::Dirty => self.stats.dirty_bytes += BLOCK_SIZE as u64,
@@ -124,11 +124,8 @@ impl Engine {
         let first = copies.find(|&copy| self.segments.healthy(copy)).unwrap_or(gather.segment);
         let second = copies.find(|&copy| self.segments.healthy(copy));
         let writes = 1 + u8::from(second.is_some());
-        let unit = self.segments.unit_of(gather.segment) as usize;
-        let unit = &mut self.segments.units[unit];
-        unit.end = gather.offset + blocks;
-        unit.inflight += u32::from(writes);
-        unit.last_seq = seq;
+        let unit = self.segments.unit_of(gather.segment);
+        self.segments.sent(unit, seq, gather.offset + blocks, u32::from(writes));
         if let Some(second) = second {
             let mut copy = self.pool.take(gather.buf.len());
             copy.bytes_mut().copy_from_slice(gather.buf.bytes());
@@ -162,7 +159,7 @@ impl Engine {
 
     fn header(&self, point: Point, gather: &Gather) -> RecordHeader {
         let mut header = RecordHeader::new_zeroed();
-        let unit = &self.segments.units[self.segments.unit_of(gather.segment) as usize];
+        let unit = self.segments.unit(self.segments.unit_of(gather.segment));
         header.class = point.class() as u8;
         header.pool = U64::new(self.sb.pool());
         header.epoch = U64::new(self.sb.epoch());
@@ -212,14 +209,13 @@ impl Engine {
         if result.is_err() && !self.dead && self.segments.healthy(segment) {
             if tries + 1 < CACHE_WRITE_TRIES {
                 let sent = self.log.sent(seq).expect("under way");
-                let offset = sent.payload_slot - 1 - sent.segment * self.segments.blocks;
+                let offset = sent.payload_slot - 1 - sent.segment * self.segments.blocks();
                 return self.write_copy(seq, segment, offset, buf, tries + 1);
             }
             let device = self.segments.device_of(segment);
             self.device_failed(device, "a write failed");
         }
-        let unit = self.segments.unit_of(segment) as usize;
-        self.segments.units[unit].inflight -= 1;
+        self.segments.copy_ended(self.segments.unit_of(segment));
         let sent = self.log.sent(seq).expect("under way");
         sent.writes -= 1;
         sent.copies += u8::from(result.is_ok());
@@ -280,7 +276,7 @@ impl Engine {
                 broke = true;
             }
             if !failed {
-                let end = sent.payload_slot - sent.segment * self.segments.blocks + sent.payload;
+                let end = sent.payload_slot - sent.segment * self.segments.blocks() + sent.payload;
                 self.log.completed_dseq = sent.dseq;
                 self.log.undurable.push_back((sent.dseq, sent.segment, end));
             }
@@ -306,7 +302,7 @@ impl Engine {
 
     /// Whether any working cache device has a volatile cache.
     pub(crate) fn volatile(&self) -> bool {
-        self.segments.devices.iter().any(|device| device.healthy && device.volatile_cache)
+        self.segments.devices().iter().any(|device| device.healthy && device.volatile_cache)
     }
 
     /// Every dirty-class record up to `dseq` survives power loss now.
@@ -320,8 +316,7 @@ impl Engine {
                 break;
             }
             self.log.undurable.pop_front();
-            let unit = self.segments.unit_of(segment) as usize;
-            self.segments.units[unit].durable_end = end;
+            self.segments.durable(self.segments.unit_of(segment), end);
         }
         while self.log.cleaned.front().is_some_and(|&(number, _)| number <= dseq) {
             self.log.cleaned.pop_front();

@@ -39,7 +39,7 @@ impl Engine {
         let header = &found.header;
         let own = header.segment.get();
         let partner = self.segments.partner(own).filter(|_| found.is_dirty_class())?;
-        let unit = &self.segments.units[self.segments.unit_of(own) as usize];
+        let unit = self.segments.unit(self.segments.unit_of(own));
         let current = unit.generation == header.segment_generation.get();
         let both = self.segments.healthy(own) && self.segments.healthy(partner);
         let (from, to) = match found.whole {

@@ -117,7 +117,7 @@ impl Engine {
                 self.drop_all_clean();
             }
             self.replay_warm(found);
-            for (n, entry) in entries_with_slot(found, self.segments.blocks) {
+            for (n, entry) in entries_with_slot(found, self.segments.blocks()) {
                 self.replay_entry(found, entry.0, entry.1, n, &plan)?;
             }
         }
@@ -220,12 +220,12 @@ impl Engine {
             }
             EntryKind::Tombstone => {
                 let last = block.saturating_add(entry.aux.get()).min(blocks);
-                self.replay_remove_range(id, base + block, base + last);
+                self.forget_range(base + block..base + last);
             }
             EntryKind::MarkClean => {
                 let now = self.index.get(key);
                 if let Some(now) = now.filter(|now| u64::from(now.slot) == entry.aux.get()) {
-                    self.replay_clean(id, key, now.slot);
+                    self.make_clean(key, now.slot);
                 }
             }
             EntryKind::Intent => {
@@ -236,7 +236,7 @@ impl Engine {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
                 marks.retain(|&(volume, _), dseq| volume != id.0 || *dseq > block);
             }
-            EntryKind::CleanDrop => self.replay_volume_clean(id, base, blocks),
+            EntryKind::CleanDrop => self.forget_clean_of(base..base + blocks),
             EntryKind::SegmentFree | EntryKind::VolumeDrop | EntryKind::Void => {}
         }
         Ok(())
@@ -251,31 +251,18 @@ impl Engine {
         dirty: bool,
         plan: &Plan,
     ) {
-        let id = VolumeId(entry.volume.get());
         let unit = self.segments.unit_of(found.header.segment.get());
         let generation = u64::from(found.header.segment_generation.get());
         if plan.freed.get(&unit).is_some_and(|&last| generation <= last) {
             // It was there, replaced what was before, and is gone.
-            return self.replay_remove(id, key);
+            self.forget(key);
+            return;
         }
         let located = Located { slot, crc: entry.crc.get() };
-        self.replay_insert(id, key, located, dirty, entry.mask);
+        self.install(key, located, dirty, entry.mask);
     }
 
-    fn replay_remove_range(&mut self, id: VolumeId, first: u64, end: u64) {
-        if end - first <= self.index.len() as u64 {
-            return (first..end).for_each(|key| self.replay_remove(id, key));
-        }
-        let mut keys = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, _| {
-            if (first..end).contains(&key) {
-                keys.push(key);
-            }
-        });
-        keys.into_iter().for_each(|key| self.replay_remove(id, key));
-    }
-
-    /// Drops the clean blocks of a region. How many there were.
+    /// Drops the clean blocks of a region.
     fn replay_region(&mut self, id: VolumeId, region: u64) {
         let Some(volume) = self.volume(id) else { return };
         let size = self.tuning.region_blocks;
@@ -283,24 +270,7 @@ impl Engine {
             return;
         };
         let (base, to) = (volume.base, (from + size).min(volume.blocks()));
-        for key in base + from..base + to {
-            let clean = self.index.get(key).is_some_and(|l| !self.dirty.get(l.slot as usize));
-            if clean {
-                self.replay_remove(id, key);
-            }
-        }
-    }
-
-    /// Drops the clean blocks of a volume.
-    fn replay_volume_clean(&mut self, id: VolumeId, base: u64, blocks: u64) {
-        let mut clean = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, located| {
-            let inside = (base..base + blocks).contains(&key);
-            if inside && !self.dirty.get(located.slot as usize) {
-                clean.push(key);
-            }
-        });
-        clean.into_iter().for_each(|key| self.replay_remove(id, key));
+        self.forget_clean_of(base + from..base + to);
     }
 
     /// The greatest generation of each unit that an entry calls empty.

@@ -61,7 +61,7 @@ impl Engine {
     }
 
     pub(crate) fn generation_of(&self, slot: Slot) -> u32 {
-        self.segments.units[self.segments.of(slot) as usize].generation
+        self.segments.unit_at(slot).generation
     }
 
     /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut

@@ -111,8 +111,8 @@ impl Engine {
         self.sb.sent_previous_seq = previous_seq(&self.sb.block);
         let copy = (generation % 2) as usize;
         let copies: &[usize] = if self.is(Mutant::SuperblockInPlace) { &[0, 1] } else { &[copy] };
-        for index in 0..self.segments.devices.len() {
-            if !self.segments.devices[index].healthy {
+        for index in 0..self.segments.devices().len() {
+            if !self.segments.devices()[index].healthy {
                 continue;
             }
             for &copy in copies {

@@ -97,7 +97,7 @@ impl Engine {
     /// Reads a segment whole: it is damaged, or the log ended in it.
     fn segment_whole(&mut self, segment: SegmentId) {
         let step = RECOVERY_READ_BLOCKS as u32;
-        let pieces = self.segments.blocks.div_ceil(step);
+        let pieces = self.segments.blocks().div_ceil(step);
         let reads = (0..pieces).map(|n| RecoverRead::Segment(segment, n * step));
         self.open_mut().reads.extend(reads);
     }
@@ -114,7 +114,7 @@ impl Engine {
         let found = result.ok().and_then(|()| self.record_at(segment, at, buf.bytes(), chain.life));
         self.pool.give(buf);
         let Some((header, entries, life)) = found else {
-            if at + 1 == self.segments.blocks {
+            if at + 1 == self.segments.blocks() {
                 // A segment is left when no payload fits any more; the last block is seldom used.
                 return self.open_mut().records.extend(chain.records);
             }
@@ -125,7 +125,7 @@ impl Engine {
         let verified = header.payload_blocks.get() == 0;
         let mut records = chain.records;
         records.push(Found { header, entries, bad: Vec::new(), verified, whole: [own, !own] });
-        if next >= self.segments.blocks {
+        if next >= self.segments.blocks() {
             return self.open_mut().records.extend(records);
         }
         self.open_mut().chains.insert(segment, Chain { records, life: Some(life) });
@@ -147,7 +147,7 @@ impl Engine {
         let payload = u32::from(header.payload_blocks.get());
         let fits = self.is_ours(&header, segment)
             && header.offset.get() == at
-            && at + 1 + payload <= self.segments.blocks
+            && at + 1 + payload <= self.segments.blocks()
             && entries.iter().all(|entry| self.entry_makes_sense(entry));
         let generation = header.segment_generation.get();
         let life = Life { generation, epoch: header.epoch.get(), seq: header.seq.get() };
@@ -209,7 +209,7 @@ impl Engine {
     }
 
     pub(crate) fn segment_piece(&mut self, segment: SegmentId, from: u32, buf: Buf) {
-        let count = self.segments.blocks.div_ceil(RECOVERY_READ_BLOCKS as u32) as usize;
+        let count = self.segments.blocks().div_ceil(RECOVERY_READ_BLOCKS as u32) as usize;
         let pieces = self.open_mut().pieces.entry(segment).or_default();
         pieces.insert(from, buf);
         if pieces.len() < count {
@@ -271,7 +271,7 @@ impl Engine {
         };
         let mut life = None;
         let mut at = 0;
-        while at < self.segments.blocks {
+        while at < self.segments.blocks() {
             let found = block(at).and_then(|bytes| self.record_at(segment, at, bytes, life));
             let Some((header, entries, now)) = found else {
                 at += 1;

@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::op::reclaim::Victim;
 use crate::policy::eviction::Choice;
 use crate::room::Purpose;
-use crate::segment::{SegmentId, UnitId};
+use crate::segment::{SegmentId, Unit, UnitId};
 use forebay_format::record::{self, Entry, EntryKind};
 use forebay_format::{BLOCK_SIZE, checksum};
 
@@ -35,13 +35,11 @@ impl Engine {
     }
 
     fn victim_read(&mut self, unit: UnitId, segment: SegmentId, at: u32, tries: u8) {
-        let bulk = self.segments.units[unit as usize].dirty_class;
+        let bulk = self.segments.unit(unit).dirty_class;
         let most = if bulk { RECLAIM_READ_BLOCKS } else { 1 };
-        let blocks = most.min(self.segments.blocks - at);
-        let (device, offset) = self.place_of(self.segments.slot(segment, at), tries);
-        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
-        let op = self.op(Op::Victim { unit, segment, at, tries });
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+        let blocks = most.min(self.segments.blocks() - at);
+        let slot = self.segments.slot(segment, at);
+        self.read_slot(slot, tries, blocks, Op::Victim { unit, segment, at, tries });
     }
 
     pub(crate) fn victim_read_done(
@@ -70,7 +68,7 @@ impl Engine {
             Err(_) => None,
         };
         self.pool.give(buf);
-        let blocks = self.segments.blocks;
+        let blocks = self.segments.blocks();
         let Some(victim) = self.victim(unit) else { return };
         victim.reading = false;
         match next.filter(|&next| next < blocks) {
@@ -91,8 +89,7 @@ impl Engine {
         from: u32,
         buf: &Buf,
     ) -> Option<u32> {
-        let generation = self.segments.units[unit as usize].generation;
-        let bulk = self.segments.units[unit as usize].dirty_class;
+        let Unit { generation, dirty_class: bulk, .. } = *self.segments.unit(unit);
         let piece: Vec<&[u8]> = buf.bytes().chunks_exact(BLOCK_SIZE).collect();
         let mut n = 0;
         while n < piece.len() {
@@ -217,10 +214,7 @@ impl Engine {
 
     fn move_read(&mut self, key: Key, located: Located, tries: u8) {
         // A victim is not used again before its moves have ended: no pin is needed.
-        let (device, offset) = self.place_of(located.slot, tries);
-        let buf = self.pool.take(BLOCK_SIZE);
-        let op = self.op(Op::Move { key, located, tries });
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+        self.read_slot(located.slot, tries, 1, Op::Move { key, located, tries });
     }
 
     pub(crate) fn move_done(

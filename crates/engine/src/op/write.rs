@@ -136,10 +136,8 @@ impl Engine {
     fn merge_read(&mut self, req: u64, side: usize, run: CacheRun) {
         // A record under way is read from its slot: until it is there the checksum does not match,
         // and the read is tried again (`merge_done`).
-        let (device, offset) = self.pin(run.slot, run.tries);
-        let buf = self.pool.take(BLOCK_SIZE);
-        let op = self.op(Op::Merge { req, side, run });
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+        self.segments.pin(run.slot);
+        self.read_slot(run.slot, run.tries, 1, Op::Merge { req, side, run });
     }
 
     pub(crate) fn merge_done(
@@ -272,8 +270,8 @@ impl Engine {
             return;
         }
         let comfort = (self.free_wanted() - self.room.leaves_to_clients()) as u64
-            * u64::from(self.segments.blocks);
-        let room = self.room.for_clients(self.segments.blocks);
+            * u64::from(self.segments.blocks());
+        let room = self.room.for_clients();
         // Each record has a header.
         let short = self.pressure.pause_ns(blocks + 1, room, comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
