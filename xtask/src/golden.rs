@@ -162,7 +162,7 @@ fn dirty_record() -> Vec<u8> {
         Entry::plain(EntryKind::Tombstone, 3, 100, 4096),
         Entry::plain(EntryKind::MarkClean, 3, 101, 1034),
         Entry::plain(EntryKind::SegmentFree, 0, 12, 69),
-        Entry::plain(EntryKind::Intent, 8, 4, 0),
+        Entry::plain(EntryKind::Intent, 8, 256, 64),
         Entry::plain(EntryKind::SyncPoint, 8, 1480, 1998),
         Entry::plain(EntryKind::CleanDrop, 8, 0, 0),
         Entry::plain(EntryKind::VolumeDrop, 7, 0, 0),
@@ -210,12 +210,13 @@ fn checkpoint_chunks() -> Vec<u8> {
         mask,
         reserved: U16::new(0),
     };
-    let volume = |volume, kind, value, aux| VolumeItem {
+    let volume = |volume, kind, value, aux, blocks| VolumeItem {
         value: U64::new(value),
         aux: U64::new(aux),
+        blocks: U32::new(blocks),
         volume: U16::new(volume),
         kind,
-        reserved: [0; 5],
+        reserved: 0,
     };
     let mut bytes = vec![0; 7 * BLOCK_SIZE];
     let (bytes_before, table) = bytes.split_at_mut(4 * BLOCK_SIZE);
@@ -229,7 +230,7 @@ fn checkpoint_chunks() -> Vec<u8> {
         block(8, 77, 1156, 0x1234_5678, 0, MASK_FULL),
     ];
     checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
-    let items = [volume(8, 0, 1998, 0), volume(8, 1, 4, 1490), volume(8, 2, 4096, 512)];
+    let items = [volume(8, 0, 1998, 0, 0), volume(8, 1, 256, 1490, 64), volume(8, 2, 4096, 512, 0)];
     checkpoint::encode(&header(ChunkKind::Volumes, 3), &items, volumes);
     index_chunks(&header, table);
     bytes

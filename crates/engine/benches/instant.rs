@@ -168,7 +168,7 @@ impl World {
                 present: spec.origin_present,
                 volatile_cache: true,
             }],
-            distrust_epoch: 0,
+            distrust: forebay_engine::Distrust::default(),
             ram_bytes: 0,
             tuning: spec.tuning.clone(),
         };

@@ -63,6 +63,8 @@ impl Engine {
         }
         self.hold_until().into_iter().for_each(&mut at);
         if self.dead {
+            self.distrust.due().into_iter().for_each(&mut at);
+            self.distrust.gives_up_at().into_iter().for_each(&mut at);
             return due;
         }
         let idle = self.tuning.idle_ns;

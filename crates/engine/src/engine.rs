@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
-use crate::op::{checkpoint, flush, open, reclaim, superblock, sweep, writeback};
+use crate::op::{checkpoint, distrust, flush, open, reclaim, superblock, sweep, writeback};
 use crate::overlap::Overlap;
 use crate::policy::admission::Admission;
 use crate::pressure::Pressure;
@@ -123,8 +123,7 @@ pub struct Engine {
     pub(crate) zeroing: Vec<(Key, Key, u64)>,
     /// No cache device works: volumes go on without.
     pub(crate) dead: bool,
-    /// The executor has written down that our clean content must not be used again.
-    pub(crate) distrusted: bool,
+    pub(crate) distrust: distrust::Distrusting,
     pub(crate) stats: PoolStats,
     pub(crate) deadline: Option<Time>,
     pub(crate) work: Work,
@@ -186,7 +185,7 @@ impl Engine {
             recover_tries: BTreeMap::new(),
             zeroing: Vec::new(),
             dead: false,
-            distrusted: false,
+            distrust: distrust::Distrusting::new(settings.distrust.clone()),
             stats,
             deadline: None,
             work: Work::default(),
@@ -252,6 +251,7 @@ impl Engine {
         self.sweep_more();
         if self.dead {
             self.writeback_end_dead();
+            self.distrust_more();
             return self.tasks_more();
         }
         self.sync_more();

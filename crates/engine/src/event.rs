@@ -7,6 +7,7 @@
 
 use crate::buf::Buf;
 use crate::mode::Mode;
+use crate::settings::Distrust;
 
 /// Nanoseconds since the executor started. Never goes backwards.
 pub type Time = u64;
@@ -236,14 +237,13 @@ pub enum Effect {
         /// Bytes.
         len: u64,
     },
-    /// The cache device lost our trust while the volumes go on without it. Write down, durably and
-    /// on another medium, that the pool's clean content up to `epoch` must never be used again,
-    /// then answer.
+    /// The cache device lost our trust while the volumes go on without it. Write the note down,
+    /// durably and on another medium, in place of the one before; then answer.
     Distrust {
         /// Name of the I/O.
         op: OpId,
-        /// The life of the log to distrust, and all before it.
-        epoch: u64,
+        /// What must not be used again.
+        note: Distrust,
     },
     /// Answer a client. `buf` is the request's buffer.
     Reply {
@@ -300,6 +300,9 @@ pub enum Notice {
         /// The first block.
         block: u64,
     },
+    /// No cache device works, and what must not be used again could not be noted elsewhere: writes
+    /// fail until it can.
+    DistrustFailed,
     /// A damaged structure was replaced by its other copy.
     Repaired(String),
 }

@@ -11,6 +11,7 @@ mod due;
 pub mod engine;
 pub mod event;
 mod index;
+mod intents;
 mod limits;
 mod log;
 mod map;
@@ -39,7 +40,7 @@ pub use event::{
 pub use limits::{LOST_SEGMENTS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
-pub use settings::{DeviceSettings, OriginSettings, Settings, Tuning};
+pub use settings::{DeviceSettings, Distrust, OriginSettings, Settings, Tuning};
 
 /// Whether a block is in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -71,6 +71,12 @@ pub const RECLAIM_READ_BLOCKS: u32 = 256;
 pub const MOVES_IN_FLIGHT_MAX: usize = 32;
 /// Checkpoint chunks under way at once.
 pub const CHECKPOINT_WRITES_MAX: usize = 4;
+/// Time after which a note of distrust that could not be written is tried again; it doubles.
+pub const DISTRUST_RETRY_NS: u64 = 100_000_000;
+/// Up to this.
+pub const DISTRUST_RETRY_NS_MAX: u64 = 1_000_000_000;
+/// Time after which writes that wait for it fail.
+pub const DISTRUST_WAIT_NS_MAX: u64 = 5_000_000_000;
 /// Blocks that one read from the devices asks for during recovery.
 pub const RECOVERY_READ_BLOCKS: usize = 256;
 /// Reads under way during recovery: most are of one block, and wait for the device.

@@ -2,6 +2,7 @@
 
 use crate::event::VolumeId;
 use forebay_format::superblock::Superblock;
+use std::collections::BTreeMap;
 
 /// One cache device of the pool.
 #[derive(Debug, Clone)]
@@ -38,8 +39,8 @@ pub struct Settings {
     pub devices: Vec<DeviceSettings>,
     /// The origins of the volumes in the superblock.
     pub origins: Vec<OriginSettings>,
-    /// The pool's clean content up to this epoch must not be used ([`crate::Effect::Distrust`]).
-    pub distrust_epoch: u64,
+    /// What of the pool must not be used, as the executor noted it ([`crate::Effect::Distrust`]).
+    pub distrust: Distrust,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
     /// A planted bug, for the test of the simulator.
@@ -47,6 +48,15 @@ pub struct Settings {
     pub mutant: Option<crate::Mutant>,
     /// Tuning. The default suits production; the simulator varies it.
     pub tuning: Tuning,
+}
+
+/// What a cache device holds and must never be used again, since the volumes went on without it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Distrust {
+    /// Clean blocks of the log's lives up to this one; 0 for none.
+    pub epoch: u64,
+    /// Dirty blocks of these volumes, of the lives up to this one each.
+    pub dropped: BTreeMap<u16, u64>,
 }
 
 /// Numbers that trade one good for another. Few users should touch them.
@@ -68,6 +78,9 @@ pub struct Tuning {
     pub writeback_depth: usize,
     /// Blocks of one region of the write-intent map (a power of two).
     pub region_blocks: u64,
+    /// Regions that are marked one by one, over all volumes; beyond it a volume is marked as a
+    /// whole. What a checkpoint area holds besides the index leaves room for them.
+    pub regions_max: usize,
     /// Bytes of a sequential stream after which it bypasses the cache; `u64::MAX` for never.
     pub sequential_bytes: u64,
     /// Share of the pool's slots written between checkpoints, 0 to 1.
@@ -95,6 +108,7 @@ impl Default for Tuning {
             writeback_depth: 32,
             // More costs the cache device more reads than it saves a disk that sorts by itself.
             region_blocks: 64,
+            regions_max: 16_384,
             sequential_bytes: 16 << 20,
             checkpoint_share: 0.05,
             idle_ns: 1_000_000_000,

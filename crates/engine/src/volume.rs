@@ -2,6 +2,7 @@
 
 use crate::event::{CommandId, Time, VolumeId, VolumeSpec};
 use crate::index::Key;
+use crate::intents::Intents;
 use crate::mode::Mode;
 use crate::quarantine::Quarantine;
 use crate::settings::OriginSettings;
@@ -9,7 +10,6 @@ use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use roaring::RoaringTreemap;
-use std::collections::BTreeMap;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
 
@@ -61,13 +61,6 @@ impl BlockSet {
         blocks.advance_to(from);
         blocks
     }
-}
-
-/// The write-intent map of a volume: regions whose cached clean blocks do not count after a crash.
-#[derive(Debug, Default)]
-pub struct Intents {
-    /// Marked regions, each with the dirty-class record that marks it.
-    pub marked: BTreeMap<u64, u64>,
 }
 
 /// What a FLUSH of the origin must cover, and covers.
@@ -157,7 +150,7 @@ pub struct Volume {
     /// Dirty blocks, by block number.
     pub dirty: BlockSet,
     /// Regions with intents.
-    pub intents: Intents,
+    pub(crate) intents: Intents,
     /// FLUSHes of the origin.
     pub flush: OriginFlush,
     /// Clean entries up to this sequence number survive a crash.

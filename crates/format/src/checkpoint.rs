@@ -184,22 +184,24 @@ pub const SLOT_NONE: u32 = u32::MAX;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 pub struct VolumeItem {
-    /// The sequence number up to which clean entries are trusted, a region, or the key of the
-    /// volume's first block.
+    /// The sequence number up to which clean entries are trusted, the first block with an intent,
+    /// or the key of the volume's first block.
     pub value: U64,
-    /// For a region: the dirty-class number of its intent. For a key: blocks of the volume.
+    /// For an intent: its dirty-class number. For a key: blocks of the volume.
     pub aux: U64,
+    /// For an intent: how many blocks it marks; `u32::MAX`: up to the end of the volume.
+    pub blocks: U32,
     /// The volume.
     pub volume: U16,
     /// [`VOLUME_SYNCED`], [`VOLUME_INTENT`] or [`VOLUME_KEYS`].
     pub kind: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: u8,
 }
 
 /// [`VolumeItem::kind`]: `value` is a sequence number.
 pub const VOLUME_SYNCED: u8 = 0;
-/// [`VolumeItem::kind`]: `value` is a region with an intent.
+/// [`VolumeItem::kind`]: `value` is the first block with an intent.
 pub const VOLUME_INTENT: u8 = 1;
 /// [`VolumeItem::kind`]: `value` is a key.
 pub const VOLUME_KEYS: u8 = 2;

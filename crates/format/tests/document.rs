@@ -103,7 +103,7 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
         rows!(BucketItem { crc, low, high, dirty }),
         rows!(MaskItem { slot, mask, reserved }),
         rows!(BlockItem { key, slot, crc, flags, mask, reserved }),
-        rows!(VolumeItem { value, aux, volume, kind, reserved }),
+        rows!(VolumeItem { value, aux, blocks, volume, kind, reserved }),
     ]
 }
 

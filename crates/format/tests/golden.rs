@@ -1,4 +1,4 @@
-//! Golden images: what version 2 of the format looks like on a device, field by field. The values
+//! Golden images: what version 3 of the format looks like on a device, field by field. The values
 //! here are written by hand and share no code with `cargo xtask golden`, which wrote the images.
 
 use forebay_format::checkpoint::{self, Chunk};
@@ -248,7 +248,7 @@ fn dirty_record_entries() {
             (EntryKind::Tombstone, 3, 100, 4096),
             (EntryKind::MarkClean, 3, 101, 1034),
             (EntryKind::SegmentFree, 0, 12, 69),
-            (EntryKind::Intent, 8, 4, 0),
+            (EntryKind::Intent, 8, 256, 64),
             (EntryKind::SyncPoint, 8, 1480, 1998),
             (EntryKind::CleanDrop, 8, 0, 0),
             (EntryKind::VolumeDrop, 7, 0, 0),
@@ -371,8 +371,9 @@ fn checkpoint_chunks() {
     let Chunk::Volumes(items) = chunk else { panic!("volumes third") };
     assert_eq!((blocks, items.len()), (1, 3));
     let fact = |i: usize| (items[i].volume.get(), items[i].kind, items[i].value.get());
-    assert_eq!((fact(0), fact(1), fact(2)), ((8, 0, 1998), (8, 1, 4), (8, 2, 4096)));
+    assert_eq!((fact(0), fact(1), fact(2)), ((8, 0, 1998), (8, 1, 256), (8, 2, 4096)));
     assert_eq!([0, 1, 2].map(|i| items[i].aux.get()), [0, 1490, 512]);
+    assert_eq!([0, 1, 2].map(|i| items[i].blocks.get()), [0, 64, 0]);
 }
 
 #[test]

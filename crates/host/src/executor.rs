@@ -111,8 +111,8 @@ impl Executor {
             Effect::Discard { op, target, offset, len } => {
                 (op, target, Work::Discard { len }, offset, Buf::empty())
             }
-            Effect::Distrust { op, epoch } => {
-                let work = Work::Distrust { file: self.distrust_file.clone(), epoch };
+            Effect::Distrust { op, note } => {
+                let work = Work::Distrust { file: self.distrust_file.clone(), note };
                 (op, Target::Cache(DeviceId(0)), work, 0, Buf::empty())
             }
             other => unreachable!("not an I/O: {other:?}"),

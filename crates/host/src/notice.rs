@@ -93,6 +93,11 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
              tried again",
             volume.0
         ),
+        Notice::DistrustFailed => write!(
+            f,
+            "no cache device works, and the note that its content is old cannot be written into \
+             the state directory: writes fail until it can; make room there"
+        ),
         Notice::Repaired(what) => f.write_str(what),
     }
 }

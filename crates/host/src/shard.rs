@@ -20,6 +20,7 @@ use crate::notice::NoticeSink;
 use crate::origin::Origin;
 use crate::pool::PoolOnDisk;
 use crate::waker::Waker;
+use forebay_engine::Distrust;
 use forebay_engine::stats::{PoolStats, VolumeStats};
 use forebay_engine::{
     Command, CommandReply, DeviceSettings, OriginSettings, Request, Settings, State, Tuning,
@@ -136,7 +137,7 @@ impl ShardHandle {
         let system = |what| move |e| ShardError::System(what, e);
         let waker = Waker::new().map_err(system("make an eventfd"))?;
         let mailbox = Arc::new(Mailbox::new(waker.clone()));
-        let distrust_epoch = read_distrust(&settings.state_dir, &settings.pool.uuid())
+        let distrust = read_distrust(&settings.state_dir, &settings.pool.uuid())
             .map_err(system("read the pool's distrust note"))?;
         let number = settings.number;
         let server = Arc::clone(&settings.server);
@@ -147,7 +148,7 @@ impl ShardHandle {
             .spawn(move || match Driver::new(settings.backend, &waker) {
                 Ok((driver, notice)) => {
                     let _ = ready.send(Ok(()));
-                    let shard = build(settings, driver, notice, distrust_epoch, waker, own);
+                    let shard = build(settings, driver, notice, distrust, waker, own);
                     run::run(shard);
                 }
                 Err(e) => {
@@ -350,7 +351,7 @@ fn build(
     settings: ShardSettings,
     driver: Driver,
     notice: Option<String>,
-    distrust_epoch: u64,
+    distrust: Distrust,
     waker: Waker,
     mailbox: Arc<Mailbox>,
 ) -> run::Shard {
@@ -382,7 +383,7 @@ fn build(
         devices: device_settings.collect(),
         origins: origin_settings.collect(),
         superblock: settings.pool.superblock.clone(),
-        distrust_epoch,
+        distrust,
         ram_bytes: settings.ram_bytes,
         tuning: settings.tuning,
     };

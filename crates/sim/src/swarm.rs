@@ -312,6 +312,7 @@ fn draw_tuning(rng: &mut Rng) -> Tuning {
             let _ = rng.coin() || rng.log_range(1, 64) > 0;
             1 << rng.below(8)
         },
+        regions_max: usize::MAX,
         sequential_bytes: if rng.coin() { u64::MAX } else { rng.log_range(4096, 1 << 20) },
         checkpoint_share: if rng.one_in(3) { share(rng, 60, 400) } else { share(rng, 2, 60) },
         idle_ns: rng.log_range(MILLISECOND, 1_000 * MILLISECOND),

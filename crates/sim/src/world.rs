@@ -19,6 +19,7 @@ use crate::rng::{Rng, mix};
 use crate::swarm::Params;
 use admin::Asked;
 use client::{Client, Waiting};
+use forebay_engine::Distrust;
 use forebay_engine::{
     CommandId, Effect, Engine, Event, Mode, Notice, OpId, RequestId, Target, Time, VolumeId,
 };
@@ -114,6 +115,8 @@ struct Life {
     stopped: bool,
     errors: Vec<Delivered>,
     open_failed: Option<String>,
+    /// What must not be used again could not be written down at first.
+    unnoted: bool,
     /// Devices that the engine said have failed.
     devices_failed: u64,
     /// Blocks that it called lost.
@@ -166,9 +169,9 @@ pub struct World {
     requests: BTreeMap<RequestId, Waiting>,
     commands: BTreeMap<CommandId, Asked>,
     ops: BTreeMap<OpId, (Target, Place)>,
-    distrusts: BTreeMap<OpId, u64>,
+    distrusts: BTreeMap<OpId, Distrust>,
     /// What the host has written down about distrust.
-    distrust_epoch: u64,
+    distrust: Distrust,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
     queued: u64,
     next_id: u64,
@@ -227,7 +230,7 @@ impl World {
             commands: BTreeMap::new(),
             ops: BTreeMap::new(),
             distrusts: BTreeMap::new(),
-            distrust_epoch: 0,
+            distrust: Distrust::default(),
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,
@@ -355,14 +358,14 @@ impl World {
         match due {
             Due::Io(op) => self.finish_io(op),
             Due::Distrust(op) => {
-                let epoch = self.distrusts.remove(&op).expect("a distrust under way");
+                let note = self.distrusts.remove(&op).expect("a distrust under way");
                 if !self.calm && self.wide_rng.chance(self.params.faults.distrust_fails) {
                     self.coverage.mark("distrust not written down");
                     let buf = forebay_engine::Buf::empty();
                     let result = Err(forebay_engine::IoError::Io);
                     return self.feed(Event::Done(op, forebay_engine::Completion { result, buf }));
                 }
-                self.distrust_epoch = self.distrust_epoch.max(epoch);
+                self.distrust = note;
                 self.coverage.mark("distrust written down");
                 let buf = forebay_engine::Buf::empty();
                 self.feed(Event::Done(op, forebay_engine::Completion { result: Ok(()), buf }))
@@ -443,9 +446,9 @@ impl World {
             Effect::Discard { op, target, offset, len } => {
                 self.start_io(op, target, offset, len, Io::Discard(sectors(len)))
             }
-            Effect::Distrust { op, epoch } => {
-                self.say(|_| format!("distrust up to epoch {epoch} ({op:?})"));
-                self.distrusts.insert(op, epoch);
+            Effect::Distrust { op, note } => {
+                self.say(|_| format!("distrust {note:?} ({op:?})"));
+                self.distrusts.insert(op, note);
                 let after = self.params.origin_latency.draw(&mut self.rng);
                 self.schedule(after, Due::Distrust(op));
                 Ok(())
@@ -477,6 +480,7 @@ impl World {
                 return self.bad_block(volume, block, lost);
             }
             Notice::WritebackFailed { .. } => self.coverage.mark("writebacks failed"),
+            Notice::DistrustFailed => self.life.unnoted = true,
             Notice::Repaired(_) => self.coverage.mark("structures repaired"),
         }
         Ok(())

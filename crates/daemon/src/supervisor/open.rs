@@ -383,6 +383,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
                 Notice::OpenFailed(_)
                 | Notice::DeviceFailed(..)
                 | Notice::LogBroken
+                | Notice::DistrustFailed
                 | Notice::BadBlock { lost: true, .. },
             )
             | HostNotice::IoFailed { no_space: true, .. } => {

@@ -352,20 +352,21 @@ impl Engine {
         self.checkpoint_items(ChunkKind::Segments, &segments);
         let mut volumes = Vec::new();
         for volume in self.volumes.iter().flatten() {
-            let item = |kind, value, aux| VolumeItem {
+            let item = |kind, value, aux, blocks: u64| VolumeItem {
                 value: U64::new(value),
                 aux: U64::new(aux),
+                blocks: U32::new(u32::try_from(blocks).unwrap_or(u32::MAX)),
                 volume: U16::new(volume.id.0),
                 kind,
-                reserved: [0; 5],
+                reserved: 0,
             };
-            volumes.push(item(VOLUME_KEYS, volume.base, volume.blocks()));
+            volumes.push(item(VOLUME_KEYS, volume.base, volume.blocks(), 0));
             if volume.removing {
                 continue;
             }
-            volumes.push(item(VOLUME_SYNCED, volume.synced_seq, 0));
-            for (&region, &dseq) in &volume.intents.marked {
-                volumes.push(item(VOLUME_INTENT, region, dseq));
+            volumes.push(item(VOLUME_SYNCED, volume.synced_seq, 0, 0));
+            for (first, blocks, dseq) in volume.intents.marks(self.tuning.region_blocks) {
+                volumes.push(item(VOLUME_INTENT, first, dseq, blocks));
             }
         }
         self.checkpoint_items(ChunkKind::Volumes, &volumes);

@@ -221,7 +221,10 @@ impl Engine {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
         };
-        let all = self.dead || v.offline.is_some();
+        if self.dead && !v.dirty.is_empty() {
+            return self.distrust_dirty(volume, id);
+        }
+        let all = v.offline.is_some();
         let lost = |block: &u64| all || v.quarantine.unreadable().contains(block);
         let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
         let (base, end) = (v.base, v.blocks());
@@ -229,10 +232,10 @@ impl Engine {
         for &block in &blocks {
             self.forget(base + block);
         }
-        if all && changed && !self.dead {
+        if all && changed {
             // One entry for all, however many there are: it may end clean blocks too.
             self.note(EntryKind::Tombstone, volume, 0, end);
-        } else if !self.dead {
+        } else {
             for run in blocks.chunk_by(|a, b| a + 1 == *b) {
                 self.note(EntryKind::Tombstone, volume, run[0], run.len() as u64);
             }

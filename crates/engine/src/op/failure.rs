@@ -4,7 +4,6 @@ use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::log::Point;
-use crate::op::Op;
 use crate::op::superblock::Then;
 use crate::op::sweep::Sweep;
 use crate::room::Purpose;
@@ -71,18 +70,7 @@ impl Engine {
         self.writeback.abandon();
         self.sync = None;
         self.superblock_give_up();
-        let op = self.op(Op::Distrust);
-        self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
+        self.distrust();
         self.tasks_fail("the cache device failed");
-    }
-
-    /// The executor has, or has not, written down that our clean content must not be used.
-    pub(crate) fn distrust_done(&mut self, result: Result<(), IoError>) {
-        if result.is_ok() {
-            self.distrusted = true;
-        } else {
-            let op = self.op(Op::Distrust);
-            self.out.push(Effect::Distrust { op, epoch: self.sb.epoch() });
-        }
     }
 }

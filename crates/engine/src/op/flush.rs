@@ -85,7 +85,10 @@ impl Engine {
             let poisoned = volume.flush.poisoned && req.durable_origin > 0;
             let lost =
                 self.dead && req.durable_dseq > self.log.durable_dseq && !volume.dirty.is_empty();
-            let log = self.dead || req.durable_dseq <= self.log.durable_dseq;
+            // A device that failed lacks what is promised now: should it come back when others are
+            // missing, these must say so.
+            let told = !self.sb.tells_away() || self.is(Mutant::AwayUntold);
+            let log = self.dead || (told && req.durable_dseq <= self.log.durable_dseq);
             let origin = req.durable_origin <= volume.flush.flushed;
             if !(poisoned || lost || (log && origin)) {
                 at += 1;

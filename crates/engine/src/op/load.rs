@@ -150,7 +150,11 @@ impl Engine {
                             opening.synced.insert(volume, value);
                         }
                         VOLUME_INTENT => {
-                            opening.marks.insert((volume, value), item.aux.get());
+                            let blocks = match item.blocks.get() {
+                                u32::MAX => u64::MAX,
+                                blocks => blocks.into(),
+                            };
+                            opening.marks.insert((volume, value, blocks), item.aux.get());
                         }
                         _ => load.volumes.push(Keys {
                             first: value,

@@ -66,7 +66,8 @@ pub(crate) struct Opening {
     pub(crate) load: Load,
     /// By unit.
     pub(crate) segments: BTreeMap<UnitId, checkpoint::SegmentItem>,
-    pub(crate) marks: BTreeMap<(u16, u64), u64>,
+    /// Volume, first block and blocks of what is marked, with the record that says so.
+    pub(crate) marks: BTreeMap<(u16, u64, u64), u64>,
     pub(crate) synced: BTreeMap<u16, u64>,
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
     pub(crate) suspects: BTreeSet<SegmentId>,
@@ -81,7 +82,6 @@ pub(crate) struct Opening {
     pub(crate) repairs: VecDeque<Repair>,
     pub(crate) repairing: usize,
     pub(crate) seq_max: u64,
-    distrust_epoch: u64,
     pub(crate) summary: Summary,
     /// Devices whose superblock is one generation older than the pool's.
     pub(crate) behind: Vec<usize>,
@@ -133,7 +133,6 @@ impl Engine {
             repairs: VecDeque::new(),
             repairing: 0,
             seq_max: 0,
-            distrust_epoch: settings.distrust_epoch,
             summary: Summary::default(),
             behind: (0..)
                 .zip(&settings.devices)
@@ -280,13 +279,12 @@ impl Engine {
         }
         let opening = self.open_mut();
         let epoch = opening.source.map_or(0, |source| source.epoch);
-        let distrusted = opening.distrust_epoch > 0 && epoch <= opening.distrust_epoch;
         self.checkpoint.base = opening.source;
         // The log behind a checkpoint is of two lives at most: the last resort of the next start
         // must not be of one before both.
         let newest = self.sb.block.header.checkpoint_epoch.get();
         self.open_mut().checkpoints = 1 + u64::from(epoch > 0 && epoch != newest);
-        if distrusted {
+        if self.distrust.epoch() > 0 && epoch <= self.distrust.epoch() {
             self.drop_all_clean();
         }
         self.rebuild_segments();

@@ -89,15 +89,22 @@ impl Engine {
         let renew_below = self.sync.as_ref().map_or(0, |sync| sync.mark_dseq);
         let mut need = 0;
         for region in (first - base) / blocks..=(last - base) / blocks {
-            let marked = self.vol(id).intents.marked.get(&region).copied();
+            let marked = self.vol(id).intents.marked(region);
             if marked.is_none_or(|dseq| dseq <= renew_below) {
-                let dseq = self.note(EntryKind::Intent, id, region, 0);
-                self.vol_mut(id).intents.marked.insert(region, dseq);
+                let one = self.regions_marked() < self.tuning.regions_max;
+                let (from, count) = if one { (region * blocks, blocks) } else { (0, u64::MAX) };
+                let dseq = self.note(EntryKind::Intent, id, from, count);
+                self.vol_mut(id).intents.mark(one.then_some(region), dseq);
                 need = need.max(marked.unwrap_or(dseq));
             }
             need = need.max(marked.unwrap_or(0));
         }
         need
+    }
+
+    /// Regions of all volumes that are marked one by one.
+    fn regions_marked(&self) -> usize {
+        self.volumes.iter().flatten().map(|volume| volume.intents.regions()).sum()
     }
 
     /// Lets origin writes go on whose intents are durable, and those end that waited for the log.
@@ -106,17 +113,24 @@ impl Engine {
         while at < self.intending.len() {
             let name = self.intending[at];
             let req = self.reqs.get(name).expect("under way");
+            let late = !req.issued && self.distrust.gives_up_at().is_some_and(|at| at <= self.now);
             let ready = match (req.issued, self.dead) {
-                (false, true) => self.distrusted,
+                (false, true) => self.distrust.covers(self.sb.epoch()),
                 (true, true) => true,
                 (false, false) => req.durable_dseq <= self.log.durable_dseq,
                 (true, false) => req.durable_dseq <= self.log.completed_dseq,
             };
-            if !ready {
+            if !ready && !late {
                 at += 1;
                 continue;
             }
             self.intending.swap_remove(at);
+            if !ready {
+                // Nowhere can be noted that the cache's clean blocks are old from here on.
+                self.req(name).fail(IoError::Io);
+                self.reply(name);
+                continue;
+            }
             if self.reqs.get(name).expect("under way").issued {
                 if self.stuck_in_log(self.reqs.get(name).expect("under way")) {
                     self.req(name).fail(IoError::Io);

@@ -78,7 +78,8 @@ impl Engine {
         for found in behind {
             let dirty = found.entries.iter().filter(|entry| entry.kind() == EntryKind::Dirty);
             opening.marks.extend(dirty.map(|entry| {
-                ((entry.volume.get(), entry.block.get() / region_blocks), found.dseq())
+                let from = entry.block.get() / region_blocks * region_blocks;
+                ((entry.volume.get(), from, region_blocks), found.dseq())
             }));
         }
         let clean: Vec<&Found> = records
@@ -111,11 +112,13 @@ impl Engine {
         // Of two lives nobody knows what of the first was trusted when the second began: units that
         // held nothing else were used again without a word.
         let border = records.partition_point(|found| found.epoch() < newest);
+        let mut given_up = self.given_up(epoch);
         let epoch = if self.is(Mutant::LastResortTrusted) { newest } else { epoch };
         for (n, found) in records.iter().enumerate() {
             if n == border && epoch != newest {
                 self.drop_all_clean();
             }
+            self.drop_given_up(&mut given_up, found.epoch());
             self.replay_warm(found);
             for (n, entry) in entries_with_slot(found, self.segments.blocks()) {
                 self.replay_entry(found, entry.0, entry.1, n, &plan)?;
@@ -124,9 +127,24 @@ impl Engine {
         if border == records.len() && epoch != newest {
             self.drop_all_clean();
         }
+        self.drop_given_up(&mut given_up, u64::MAX);
         self.settle_volumes(&plan.trust);
         (self.open_mut().records, self.open_mut().plan) = (records, plan);
         Ok(())
+    }
+
+    /// Volumes of which somebody gave up what lives up to one held, no checkpoint since.
+    fn given_up(&self, checkpoint: u64) -> Vec<(VolumeId, u64)> {
+        self.distrust.dropped().filter(|&(_, epoch)| checkpoint <= epoch).collect()
+    }
+
+    /// Forgets what was given up before records of this life count.
+    fn drop_given_up(&mut self, given_up: &mut Vec<(VolumeId, u64)>, epoch: u64) {
+        for (id, _) in given_up.extract_if(.., |&mut (_, last)| last < epoch) {
+            if let Some((first, end)) = self.volume(id).map(|v| v.keys()) {
+                self.forget_range(first..end);
+            }
+        }
     }
 
     /// The dirty-class records that count, in order, the number of the last, and those of this life
@@ -230,11 +248,11 @@ impl Engine {
             }
             EntryKind::Intent => {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
-                marks.insert((id.0, block), found.dseq());
+                marks.insert((id.0, block, entry.aux.get()), found.dseq());
             }
             EntryKind::SyncPoint => {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
-                marks.retain(|&(volume, _), dseq| volume != id.0 || *dseq > block);
+                marks.retain(|&(volume, ..), dseq| volume != id.0 || *dseq > block);
             }
             EntryKind::CleanDrop => self.forget_clean_of(base..base + blocks),
             EntryKind::SegmentFree | EntryKind::VolumeDrop | EntryKind::Void => {}
@@ -262,15 +280,11 @@ impl Engine {
         self.install(key, located, dirty, entry.mask);
     }
 
-    /// Drops the clean blocks of a region.
-    fn replay_region(&mut self, id: VolumeId, region: u64) {
+    /// Drops the clean blocks of what is marked.
+    fn replay_mark(&mut self, id: VolumeId, from: u64, blocks: u64) {
         let Some(volume) = self.volume(id) else { return };
-        let size = self.tuning.region_blocks;
-        let Some(from) = region.checked_mul(size).filter(|&from| from < volume.blocks()) else {
-            return;
-        };
-        let (base, to) = (volume.base, (from + size).min(volume.blocks()));
-        self.forget_clean_of(base + from..base + to);
+        let (base, to) = (volume.base, from.saturating_add(blocks).min(volume.blocks()));
+        self.forget_clean_of(base + from.min(to)..base + to);
     }
 
     /// The greatest generation of each unit that an entry calls empty.
@@ -290,12 +304,12 @@ impl Engine {
     /// index.
     fn settle_volumes(&mut self, trust: &Trust) {
         let marks = std::mem::take(&mut self.opening.as_mut().expect("recovery").marks);
-        for &(volume, region) in marks.keys() {
+        for &(volume, from, blocks) in marks.keys() {
             let id = VolumeId(volume);
             if self.is(Mutant::RegionsKept) || self.volume(id).is_none() {
                 continue;
             }
-            self.replay_region(id, region);
+            self.replay_mark(id, from, blocks);
         }
         for volume in self.volumes.iter_mut().flatten() {
             volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);

@@ -77,6 +77,12 @@ impl Superblocks {
         self.durable_previous_seq
     }
 
+    /// Whether a device failed and the others do not say so durably yet.
+    pub(crate) fn tells_away(&self) -> bool {
+        let mut updates = self.wanted.iter().chain(&self.under_way);
+        updates.any(|then| matches!(then, Then::Away(_)))
+    }
+
     pub(crate) fn idle(&self) -> bool {
         self.wanted.is_empty() && self.under_way.is_empty()
     }

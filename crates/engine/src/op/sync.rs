@@ -26,7 +26,7 @@ impl Engine {
     /// Whether a volume has something that a sync point would make good.
     pub(crate) fn sync_wanted(&self, volume: &Volume) -> bool {
         volume.offline.is_none()
-            && (volume.filled_seq > volume.synced_seq || !volume.intents.marked.is_empty())
+            && (volume.filled_seq > volume.synced_seq || !volume.intents.is_empty())
     }
 
     pub(crate) fn sync_more(&mut self) {
@@ -34,8 +34,7 @@ impl Engine {
             return self.sync_end();
         }
         let wanted = self.volumes.iter().flatten().any(|v| self.sync_wanted(v));
-        let full =
-            self.volumes.iter().flatten().any(|v| v.intents.marked.len() > REGIONS_MARKED_MAX);
+        let full = self.volumes.iter().flatten().any(|v| v.intents.regions() > REGIONS_MARKED_MAX);
         let due = self.now >= self.sync_due();
         let needed = self.sync_due_checkpoint().is_some_and(|due| self.now >= due);
         if (wanted && (due || full) && self.room_for_entries()) || needed {
@@ -163,6 +162,6 @@ impl Engine {
         let volume = self.vol_mut(id);
         volume.synced_seq = covers_seq;
         volume.synced_dseq = dseq;
-        volume.intents.marked.retain(|_, &mut marked| marked > mark_dseq);
+        volume.intents.end(mark_dseq);
     }
 }

@@ -1,5 +1,6 @@
 //! The note that a pool's clean content must not be used again, kept on another medium than the pool.
 
+use forebay_engine::Distrust;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,11 +11,13 @@ pub(super) fn file(state_dir: &Path, pool: &[u8; 16]) -> PathBuf {
     state_dir.join(format!("distrust-{uuid}"))
 }
 
-/// Reads which epoch of a pool, and all before it, must not be trusted; 0 for none.
+/// Reads what of a pool must not be used; nothing where there is no note. The first line has the
+/// last life whose clean content is meant, each further line a volume and the last life whose dirty
+/// content was given up.
 ///
 /// # Errors
 /// The note is there and cannot be read: whoever goes on without it may serve old data.
-pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<u64> {
+pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<Distrust> {
     let file = file(state_dir, pool);
     let invalid = || {
         let text = format!(
@@ -25,10 +28,20 @@ pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<u64> {
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
     match fs::read_to_string(&file) {
-        Ok(text) => text.trim().parse().map_err(|_| invalid()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(0),
+        Ok(text) => parse(&text).ok_or_else(invalid),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Distrust::default()),
         Err(e) => Err(e),
     }
+}
+
+fn parse(text: &str) -> Option<Distrust> {
+    let mut lines = text.lines();
+    let epoch = lines.next()?.trim().parse().ok()?;
+    let drop = |line: &str| {
+        let (volume, epoch) = line.split_once(' ')?;
+        Some((volume.parse().ok()?, epoch.trim().parse().ok()?))
+    };
+    Some(Distrust { epoch, dropped: lines.map(drop).collect::<Option<_>>()? })
 }
 
 /// Notes that the clean content of a pool's lives up to `epoch` must not be used again. Durable
@@ -38,17 +51,20 @@ pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<u64> {
 /// As [`read`], or the note cannot be written.
 pub fn note(state_dir: &Path, pool: &[u8; 16], epoch: u64) -> io::Result<()> {
     match read(state_dir, pool)? {
-        before if before >= epoch => Ok(()),
-        _ => write(&file(state_dir, pool), epoch),
+        before if before.epoch >= epoch => Ok(()),
+        before => write(&file(state_dir, pool), &Distrust { epoch, ..before }),
     }
 }
 
 /// Writes the note: after this returns it survives a power failure; a crash leaves the old or the new one.
-pub(super) fn write(file: &Path, epoch: u64) -> io::Result<()> {
+pub(super) fn write(file: &Path, note: &Distrust) -> io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     let temporary = file.with_extension("new");
     let mut new = File::create(&temporary)?;
-    writeln!(new, "{epoch}")?;
+    writeln!(new, "{}", note.epoch)?;
+    for (volume, epoch) in &note.dropped {
+        writeln!(new, "{volume} {epoch}")?;
+    }
     new.sync_all()?;
     fs::rename(&temporary, file)?;
     File::open(directory)?.sync_all()
@@ -62,17 +78,22 @@ mod tests {
     fn a_note_reads_back_and_a_damaged_one_is_an_error() {
         let dir = tempfile::TempDir::new().unwrap();
         let pool = [7; 16];
-        assert_eq!(read(dir.path(), &pool).unwrap(), 0);
-        for epoch in [3, 12] {
-            write(&file(dir.path(), &pool), epoch).unwrap();
-            assert_eq!(read(dir.path(), &pool).unwrap(), epoch);
+        assert_eq!(read(dir.path(), &pool).unwrap(), Distrust::default());
+        let dropped: std::collections::BTreeMap<u16, u64> = [(1, 12), (9, 3)].into();
+        for (epoch, dropped) in [(3, [].into()), (12, dropped.clone())] {
+            let note = Distrust { epoch, dropped };
+            write(&file(dir.path(), &pool), &note).unwrap();
+            assert_eq!(read(dir.path(), &pool).unwrap(), note);
         }
-        assert_eq!(read(dir.path(), &[8; 16]).unwrap(), 0);
+        assert_eq!(read(dir.path(), &[8; 16]).unwrap(), Distrust::default());
         for (epoch, noted) in [(11, 12), (13, 13)] {
             note(dir.path(), &pool, epoch).unwrap();
-            assert_eq!(read(dir.path(), &pool).unwrap(), noted);
+            let dropped = dropped.clone();
+            assert_eq!(read(dir.path(), &pool).unwrap(), Distrust { epoch: noted, dropped });
         }
-        fs::write(file(dir.path(), &pool), "many").unwrap();
-        assert!(read(dir.path(), &pool).unwrap_err().to_string().contains("starts cold"));
+        for text in ["", "many", "3\n1", "3\n1 2 3"] {
+            fs::write(file(dir.path(), &pool), text).unwrap();
+            assert!(read(dir.path(), &pool).unwrap_err().to_string().contains("starts cold"));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::sys;
+use forebay_engine::Distrust;
 use forebay_engine::{Buf, IoError, OpId, Time};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -27,10 +28,10 @@ pub(super) enum Work {
     Discard {
         len: u64,
     },
-    /// Write down the epoch to distrust, in this file.
+    /// Write down what to distrust, in this file.
     Distrust {
         file: PathBuf,
-        epoch: u64,
+        note: Distrust,
     },
 }
 
@@ -76,8 +77,8 @@ impl Job {
 
     /// Does the work from start to end on this thread.
     pub fn perform(&mut self) -> io::Result<()> {
-        if let Work::Distrust { file, epoch } = &self.work {
-            return super::distrust::write(file, *epoch);
+        if let Work::Distrust { file, note } = &self.work {
+            return super::distrust::write(file, note);
         }
         let device = Arc::clone(self.device.as_ref().expect("work on a device has one"));
         let (offset, len) = (self.offset, self.len());

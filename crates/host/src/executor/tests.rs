@@ -161,9 +161,10 @@ fn missing_devices_and_ends_of_files_are_errors_with_a_notice() {
 fn distrust_is_written_down() {
     on_both(|backend| {
         let mut rig = rig(backend);
-        let distrust = Effect::Distrust { op: rig.op(), epoch: 5 };
+        let note = forebay_engine::Distrust { epoch: 5, dropped: [(3, 5)].into() };
+        let distrust = Effect::Distrust { op: rig.op(), note: note.clone() };
         assert_eq!(rig.result(distrust), Ok(()));
-        assert_eq!(read_distrust(rig.dir.path(), &[1; 16]).unwrap(), 5);
+        assert_eq!(read_distrust(rig.dir.path(), &[1; 16]).unwrap(), note);
     });
 }
 

@@ -8,8 +8,8 @@ use super::{
 use crate::large::FACTOR;
 use crate::model::Violation;
 use forebay_engine::{
-    Command, CommandId, CommandReply, DeviceSettings, Engine, Event, OriginSettings, Settings,
-    State,
+    Command, CommandId, CommandReply, DeviceSettings, Distrust, Engine, Event, OriginSettings,
+    Settings, State,
 };
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
@@ -152,7 +152,7 @@ impl Large {
             superblock,
             devices,
             origins,
-            distrust_epoch: 0,
+            distrust: Distrust::default(),
             ram_bytes: 0,
             tuning: self.plan.tuning.clone(),
             #[cfg(feature = "mutants")]

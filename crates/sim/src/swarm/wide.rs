@@ -4,6 +4,7 @@
 use super::{Params, draw_tuning};
 use crate::disk::FlushLoss;
 use crate::rng::Rng;
+use forebay_engine::Tuning;
 
 /// Most devices of a pool here.
 const DEVICES_MAX: u64 = 4;
@@ -11,9 +12,6 @@ const DEVICES_MAX: u64 = 4;
 /// Off: the engine writes the next checkpoint over the good one after the newest was found damaged,
 /// and a crash meanwhile leaves none. To be switched on when it writes over the damaged one.
 const NEWEST_CHECKPOINT_ROTS: bool = true;
-
-/// Regions of another size in the next life.
-const REGIONS_CHANGE: bool = false;
 
 impl Params {
     /// Widens a world, by chance.
@@ -39,15 +37,15 @@ impl Params {
             self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();
             self.faults.metadata_errors = rng.pick(&[0.0, 0.2, 0.5]);
         }
+        if rng.one_in(4) {
+            self.tuning.regions_max = rng.log_range(1, 64) as usize;
+        }
     }
 
     /// What an administrator may change between two lives.
     pub fn retune(&mut self, rng: &mut Rng) {
-        let region_blocks = self.tuning.region_blocks;
-        self.tuning = draw_tuning(rng);
-        if !REGIONS_CHANGE {
-            self.tuning.region_blocks = region_blocks;
-        }
+        let regions_max = self.tuning.regions_max;
+        self.tuning = Tuning { regions_max, ..draw_tuning(rng) };
         self.ram_bytes = if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) };
     }
 

@@ -10,10 +10,6 @@ use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 /// Writes to origins without a volume in one life: where requests wait long, the administrator goes
 /// on and on.
 const FOREIGN_WRITES_MAX: u64 = 200;
-/// Off: what is given up while no device works comes back with the device, over what clients wrote
-/// meanwhile. To be switched on when somebody writes down that it must not.
-const DROPS_WITHOUT_DEVICE: bool = false;
-
 /// Off: a volume whose origin failed a FLUSH is removed as if nothing was lost. To be switched on
 /// when the removal is refused, or tells, as a stop does.
 const REMOVAL_TELLS: bool = false;
@@ -102,8 +98,7 @@ impl World {
         let stopping = self.life.stopping || !self.life.serving;
         // What is under way there may come before it or after it.
         let stopping = stopping || self.requests.values().any(|waiting| waiting.disk == disk);
-        let drops = DROPS_WITHOUT_DEVICE || !self.no_device_works();
-        !stopping && drops && (!self.origins[disk].present || self.checker.has_lost(disk))
+        !stopping && (!self.origins[disk].present || self.checker.has_lost(disk))
     }
 
     fn no_device_works(&self) -> bool {

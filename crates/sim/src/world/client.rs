@@ -243,7 +243,9 @@ impl World {
                     || self.checker.has_lost(asked.disk)
                     || self.origin_has_failed(asked.disk)
             }
-            IoError::Io => self.error_is_justified(asked) || self.given_up(asked),
+            IoError::Io => {
+                self.error_is_justified(asked) || self.given_up(asked) || self.life.unnoted
+            }
             IoError::Invalid | IoError::NoSpace | IoError::Unsupported => false,
         };
         if justified || asked.kind == RequestKind::Prefetch {

@@ -229,9 +229,9 @@ impl World {
     }
 
     fn end_distrusts(&mut self) {
-        for epoch in std::mem::take(&mut self.distrusts).into_values() {
+        for note in std::mem::take(&mut self.distrusts).into_values() {
             if self.rng.coin() {
-                self.distrust_epoch = self.distrust_epoch.max(epoch);
+                self.distrust = note;
             }
         }
     }

@@ -175,7 +175,7 @@ impl World {
             superblock,
             devices,
             origins,
-            distrust_epoch: self.distrust_epoch,
+            distrust: self.distrust.clone(),
             ram_bytes: self.params.ram_bytes,
             tuning: Tuning { index_share: self.index_share(), ..self.params.tuning.clone() },
             #[cfg(feature = "mutants")]

@@ -1,0 +1,124 @@
+//! Distrust: without a working cache device nothing can be written down there. What must not come
+//! back with the device, the executor notes on another medium: the clean blocks, which the origins
+//! replace from now on, and the dirty ones of volumes of which somebody gave them up.
+
+use crate::engine::Engine;
+use crate::event::{CommandId, CommandReply, Effect, IoError, Notice, Time, VolumeId};
+use crate::index::Key;
+use crate::limits::{DISTRUST_RETRY_NS, DISTRUST_RETRY_NS_MAX, DISTRUST_WAIT_NS_MAX};
+use crate::op::Op;
+use crate::settings::Distrust;
+
+/// The note, as far as it is made.
+#[derive(Debug, Default)]
+pub(crate) struct Distrusting {
+    /// What the executor has durably.
+    noted: Distrust,
+    /// What it was asked to write, with the commands that wait for it.
+    under_way: Option<(Distrust, Vec<(VolumeId, CommandId)>)>,
+    /// Volumes whose dirty blocks are given up next.
+    drops: Vec<(VolumeId, CommandId)>,
+    /// This life must be noted, since then.
+    wanted: Option<Time>,
+    /// After a failure: not again before, and the pause after the next.
+    retry_at: Time,
+    pause_ns: Time,
+}
+
+impl Distrusting {
+    pub(crate) fn new(noted: Distrust) -> Distrusting {
+        Distrusting { noted, ..Distrusting::default() }
+    }
+
+    /// Whether it is durable that the clean blocks of this life must not be used again.
+    pub(crate) fn covers(&self, epoch: u64) -> bool {
+        self.noted.epoch >= epoch
+    }
+
+    /// When the note is tried again, if it has to be.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let waits = self.under_way.is_none() && (self.wanted.is_some() || !self.drops.is_empty());
+        waits.then_some(self.retry_at)
+    }
+
+    /// When writes that wait for the note wait no more.
+    pub(crate) fn gives_up_at(&self) -> Option<Time> {
+        self.wanted.map(|since| since + DISTRUST_WAIT_NS_MAX)
+    }
+
+    /// Blocks that an older life left and that were given up since: volume and last such life.
+    pub(crate) fn dropped(&self) -> impl Iterator<Item = (VolumeId, u64)> + '_ {
+        self.noted.dropped.iter().map(|(&volume, &epoch)| (VolumeId(volume), epoch))
+    }
+
+    /// The clean blocks of which lives were not to be used, as the start found it.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.noted.epoch
+    }
+}
+
+impl Engine {
+    /// The cache is not to be trusted from now on.
+    pub(crate) fn distrust(&mut self) {
+        self.distrust.wanted = Some(self.now);
+        self.distrust_more();
+    }
+
+    /// What a lost device holds dirty of a volume is given up: before clients may rely on it, it is
+    /// noted.
+    pub(crate) fn distrust_dirty(&mut self, volume: VolumeId, command: CommandId) {
+        self.distrust.drops.push((volume, command));
+        self.distrust_more();
+    }
+
+    /// Asks for the note if it is due.
+    pub(crate) fn distrust_more(&mut self) {
+        if self.distrust.due().is_none_or(|at| at > self.now) {
+            return;
+        }
+        let epoch = self.sb.epoch();
+        let drops = std::mem::take(&mut self.distrust.drops);
+        let mut note = self.distrust.noted.clone();
+        note.epoch = note.epoch.max(epoch);
+        note.dropped.extend(drops.iter().map(|(volume, _)| (volume.0, epoch)));
+        self.distrust.under_way = Some((note.clone(), drops));
+        let op = self.op(Op::Distrust);
+        self.out.push(Effect::Distrust { op, note });
+    }
+
+    /// The executor has the note, or could not write it.
+    pub(crate) fn distrust_done(&mut self, result: Result<(), IoError>) {
+        let (note, drops) = self.distrust.under_way.take().expect("it was asked for");
+        if result.is_err() {
+            let pause = self.distrust.pause_ns.max(DISTRUST_RETRY_NS);
+            self.distrust.retry_at = self.now + pause;
+            if self.distrust.pause_ns == 0 {
+                self.out.push(Effect::Notice(Notice::DistrustFailed));
+            }
+            self.distrust.pause_ns = (2 * pause).min(DISTRUST_RETRY_NS_MAX);
+            for (_, command) in drops {
+                let why = "no cache device works, and the state directory cannot be written: \
+                           nothing is given up. Make room there and try again";
+                self.answer(command, CommandReply::Failed(why.to_owned()));
+            }
+            return;
+        }
+        (self.distrust.noted, self.distrust.wanted, self.distrust.pause_ns) = (note, None, 0);
+        for (volume, command) in drops {
+            self.give_up_dirty(volume);
+            self.answer(command, CommandReply::Changed);
+        }
+        self.distrust_more();
+    }
+
+    fn give_up_dirty(&mut self, id: VolumeId) {
+        let Some(volume) = self.volume(id) else { return };
+        let (base, end) = volume.keys();
+        let dirty: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
+        for key in dirty {
+            self.forget(key);
+        }
+        // Versions whose end was not written yet do not come back either.
+        self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
+    }
+}
