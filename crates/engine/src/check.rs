@@ -78,7 +78,7 @@ impl Engine {
             self.reclaim.describe(),
             self.state,
             self.dead,
-            self.stalled.len(),
+            self.stalled_len(),
             self.flushing.len(),
             self.log.seq,
             self.log.dseq,
@@ -87,7 +87,7 @@ impl Engine {
             self.cache_flush,
             self.checkpoint.describe(),
             self.sync.is_some(),
-            self.writeback.describe(),
+            self.writeback_describe(),
         )
     }
 }

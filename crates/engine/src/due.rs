@@ -16,11 +16,11 @@ impl Engine {
             self.log.completed_dseq,
             self.log.durable_dseq,
             (self.room.free_all() + self.room.emptied().len() * 65_536) as u64,
-            self.reqs.len() as u64 + ((self.stalled.len() + self.flushing.len()) * 65_536) as u64,
+            self.reqs.len() as u64 + ((self.stalled_len() + self.flushing.len()) * 65_536) as u64,
             reclaim_a,
             reclaim_b,
             self.checkpoint.progress(),
-            self.writeback.progress() + u64::from(self.sync.is_some()),
+            self.writeback_progress() + u64::from(self.sync.is_some()),
             self.sweeps.progress(),
             self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
         ]
@@ -44,11 +44,22 @@ impl Engine {
                 at(gather.since + FILL_AGE_MAX_NS);
             }
         }
-        if let Some(&first) = self.stalled.front() {
+        for volume in self.volumes.iter().flatten() {
+            let Some(&first) = volume.stalled.front() else { continue };
             if !self.is(Mutant::WakeLost) {
                 at(self.throttle_until);
             }
             at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
+        }
+        if self.stalled_len() > 0 {
+            // Others need not wait for one that hangs.
+            let homes = self.volumes.iter().flatten().filter_map(|v| v.home.hangs_from());
+            homes.for_each(&mut at);
+        }
+        if let Some(sync) = &self.sync {
+            at(sync.until);
+            let flushes = self.volumes.iter().flatten().filter_map(|v| v.flush.hangs_from());
+            flushes.for_each(&mut at);
         }
         for req in self.behind_room.iter().filter_map(|&name| self.reqs.get(name)) {
             at(req.since + ROOM_NS_MAX);
@@ -61,7 +72,8 @@ impl Engine {
                 at(volume.flush.retry_at);
             }
         }
-        self.hold_until().into_iter().for_each(&mut at);
+        let holds = self.volumes.iter().flatten().filter_map(|v| v.home.hold_until());
+        holds.for_each(&mut at);
         if self.dead {
             self.distrust.due().into_iter().for_each(&mut at);
             self.distrust.gives_up_at().into_iter().for_each(&mut at);
@@ -72,13 +84,13 @@ impl Engine {
             if self.sync_wanted(volume) {
                 at(self.sync_due());
             }
-            if !volume.dirty.is_empty() && volume.offline.is_none() && !self.writeback.busy() {
+            if !volume.dirty.is_empty() && volume.offline.is_none() && !volume.home.busy() {
                 at(volume.origin_used.max(volume.written_at) + idle + 1);
                 if volume.origin_used + idle / 50 >= self.now {
                     at(volume.origin_used + idle / 50 + 1);
                 }
                 volume.quarantine.next_due(self.now).into_iter().for_each(&mut at);
-                at(self.writeback.rests_until());
+                at(volume.home.rests_until());
                 at(self.writeback.over_since().map_or(0, |since| since + idle / 4 + 1));
             }
         }

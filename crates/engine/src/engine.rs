@@ -22,7 +22,7 @@ use crate::volume::Volume;
 use crate::work::Work;
 use crate::{BlockStatus, Mutant};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Where the engine stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,8 @@ pub struct Engine {
     pub(crate) ops: Slab<Op>,
     pub(crate) pool: BufPool,
     /// Cache writes that wait for room, in order.
-    pub(crate) stalled: VecDeque<u64>,
+    /// Blocks that the volume which was served last had been given.
+    pub(crate) stalled_clock: u64,
     pub(crate) throttle_until: Time,
     /// Writes that may still go on before the next pause, and blocks that they took.
     pub(crate) wave: (usize, u64),
@@ -160,7 +161,7 @@ impl Engine {
             reqs: Slab::default(),
             ops: Slab::default(),
             pool: BufPool::new(BUFFERS_HELD_MAX),
-            stalled: VecDeque::new(),
+            stalled_clock: 0,
             throttle_until: 0,
             wave: (0, 0),
             pressure: Pressure::default(),

@@ -37,7 +37,7 @@ pub use event::{
     Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, Notice, OpId,
     Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
 };
-pub use limits::{LOST_SEGMENTS, STALL_NS_MAX};
+pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Settings, Tuning};

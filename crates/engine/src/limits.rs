@@ -93,6 +93,10 @@ pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
 pub const WRITEBACK_SLICE_MIN: usize = 64;
 /// How long such a slice should take, its FLUSH among it.
 pub const WRITEBACK_SLICE_NS: u64 = 100_000_000;
+/// Time after which an origin that ended nothing of a slice counts as one that hangs.
+pub const ORIGIN_HANGS_NS: u64 = 2_000_000_000;
+/// Longest time that a sync point, and what waits for it, waits for the FLUSH of one origin.
+pub const SYNC_NS_MAX: u64 = 10_000_000_000;
 /// Longest time that reads of an origin wait for a writeback slice.
 pub const HOLD_NS_MAX: u64 = 500_000_000;
 /// What a block of a slice is taken to need before it was measured.

@@ -235,6 +235,8 @@ pub enum Op {
     },
     /// A dirty block is being read to be sent home.
     HomeRead {
+        /// Whose slice.
+        volume: VolumeId,
         /// Index of the run in the slice.
         run: usize,
         /// First block of those read.
@@ -244,6 +246,8 @@ pub enum Op {
     },
     /// Dirty blocks are being written home.
     HomeWrite {
+        /// Whose slice.
+        volume: VolumeId,
         /// Index of the run in the slice.
         run: usize,
     },
@@ -394,8 +398,10 @@ impl Engine {
                 self.victim_read_done(unit, segment, at, tries, result, buf)
             }
             Op::Move { key, located, tries } => self.move_done(key, located, tries, result, buf),
-            Op::HomeRead { run, key, tries } => self.home_read_done(run, key, tries, result, buf),
-            Op::HomeWrite { run } => self.home_write_done(run, result, buf),
+            Op::HomeRead { volume, run, key, tries } => {
+                self.home_read_done(volume, run, key, tries, result, buf);
+            }
+            Op::HomeWrite { volume, run } => self.home_write_done(volume, run, result, buf),
             Op::Checkpoint { device } => self.checkpoint_done(device, result, buf),
             Op::Superblock { device } => self.superblock_written(device, result, buf),
             Op::Recover(read) => self.recover_read_done(read, result, buf),

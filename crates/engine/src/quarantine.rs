@@ -128,6 +128,11 @@ impl Quarantine {
         self.origin.last_ns > 0 || !self.blocks.is_empty()
     }
 
+    /// Whether the origin, as a whole, did not take what it was sent, and nothing since.
+    pub(crate) fn refuses_all(&self) -> bool {
+        self.origin.last_ns > 0
+    }
+
     /// When something may be tried again that waits now.
     pub(crate) fn next_due(&self, now: Time) -> Option<Time> {
         let reread = (!self.unreadable.is_empty()).then_some(self.reread.until);

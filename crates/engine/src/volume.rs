@@ -3,13 +3,16 @@
 use crate::event::{CommandId, Time, VolumeId, VolumeSpec};
 use crate::index::Key;
 use crate::intents::Intents;
+use crate::limits::ORIGIN_HANGS_NS;
 use crate::mode::Mode;
+use crate::op::writeback::Home;
 use crate::quarantine::Quarantine;
 use crate::settings::OriginSettings;
 use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use roaring::RoaringTreemap;
+use std::collections::VecDeque;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
 
@@ -181,6 +184,12 @@ pub struct Volume {
     pub looked_in_vain: u64,
     /// What does not go home for now.
     pub(crate) quarantine: Quarantine,
+    /// What goes home.
+    pub(crate) home: Home,
+    /// Writes into the cache that wait for room, or for their turn, in order.
+    pub(crate) stalled: VecDeque<u64>,
+    /// Blocks that they were given, since none of any volume waited.
+    pub(crate) stalled_served: u64,
     /// Sequential streams.
     pub streams: [Stream; 8],
     /// Requests seen.
@@ -195,6 +204,14 @@ pub struct Volume {
     pub requests_active: u32,
     /// Counts.
     pub stats: VolumeStats,
+}
+
+impl OriginFlush {
+    /// From when on the FLUSH under way counts as one that hangs: it takes much longer than the
+    /// last one did.
+    pub(crate) fn hangs_from(&self) -> Option<Time> {
+        self.inflight.map(|_| self.sent_at + ORIGIN_HANGS_NS.max(4 * self.took_ns))
+    }
 }
 
 impl Volume {
@@ -235,6 +252,9 @@ impl Volume {
             removing: false,
             sweep: 0,
             quarantine: Quarantine::default(),
+            home: Home::default(),
+            stalled: VecDeque::new(),
+            stalled_served: 0,
             looked_in_vain: 0,
             streams: [Stream::default(); 8],
             requests: 0,
@@ -296,6 +316,11 @@ impl Volume {
     /// Whether all clean entries up to `seq` survive a crash, or there can be none new.
     pub fn trusts(&self, seq: u64) -> bool {
         self.offline.is_some() || self.synced_seq >= seq.min(self.filled_seq)
+    }
+
+    /// Whether the origin refuses what it is sent, or ends nothing of it.
+    pub(crate) fn lags(&self, now: Time) -> bool {
+        self.quarantine.refuses_all() || self.home.hangs_from().is_some_and(|from| from <= now)
     }
 
     /// Dirty blocks of which nobody knows when they go home: those that cannot be read, or all

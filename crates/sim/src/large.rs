@@ -63,6 +63,9 @@ struct Disk {
     dead: bool,
     /// Writes and FLUSHes fail.
     refuses: bool,
+    /// Writes and FLUSHes do not end, but these later.
+    hangs: bool,
+    hung: Vec<OpId>,
 }
 
 #[derive(Debug)]
@@ -188,7 +191,8 @@ impl Large {
     /// The large world of a seed.
     pub fn new(seed: u64, options: Options) -> Large {
         let mut rng = Rng::new(mix(seed ^ 0x1a26e));
-        let plan = Plan::draw(&mut rng);
+        let mut plan = Plan::draw(&mut rng);
+        plan.widen(&mut Rng::new(mix(seed ^ 0x5eed_0002)));
         let spec = pool_spec(&plan);
         let mut superblocks = new_pool(&spec).expect("the pool is large enough");
         for superblock in &mut superblocks {
@@ -204,7 +208,7 @@ impl Large {
                 store.write(offset / BLOCK_SIZE as u64, &copy);
             }
             let clock = Clock::Flash(Flash::new(plan.cache_rate, MILLISECOND));
-            Disk { store, clock, dead: false, refuses: false }
+            Disk { store, clock, dead: false, refuses: false, hangs: false, hung: Vec::new() }
         };
         let caches =
             spec.devices.iter().map(|device| device.0).zip(&superblocks).map(cache).collect();
@@ -214,7 +218,7 @@ impl Large {
                 false => Clock::Flash(Flash::new(plan.cache_rate / 8, 4 * MILLISECOND)),
             };
             let store = Store::new(volume.blocks, Some(n as u32));
-            Disk { store, clock, dead: false, refuses: false }
+            Disk { store, clock, dead: false, refuses: false, hangs: false, hung: Vec::new() }
         };
         let known = |volume: &VolumePlan| Known {
             acked: vec![0; volume.blocks as usize],
@@ -279,7 +283,7 @@ impl Large {
             let after = self.rng.below(MILLISECOND);
             self.schedule(after, Due::Client(client));
         }
-        if matches!(self.plan.trouble, Trouble::OriginFails | Trouble::DeviceDies) {
+        if !matches!(self.plan.trouble, Trouble::Nothing | Trouble::DeviceMissing) {
             self.schedule(self.plan.trouble_at, Due::Trouble);
         }
         let end = self.now + self.plan.lasts_ns;
@@ -299,6 +303,7 @@ impl Large {
         self.coverage.mark(match self.plan.trouble {
             Trouble::Nothing => "worlds without faults",
             Trouble::OriginFails => "worlds whose origin fails",
+            Trouble::OriginHangs => "worlds whose origin hangs",
             Trouble::DeviceDies => "worlds in which a cache device dies",
             Trouble::DeviceMissing => "worlds that start again without a cache device",
         });

@@ -5,12 +5,15 @@
 use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::HOLD_NS_MAX;
-use crate::op::writeback::Slice;
+use crate::volume::Volume;
 
 impl Engine {
     /// Whether somebody waits for the room that clean blocks give.
     pub(super) fn room_is_wanted(&self) -> bool {
-        self.reclaim.starves || !self.stalled.is_empty() || self.room.is_short()
+        let waits = |volume: &Volume| !volume.stalled.is_empty() && !self.over_quota(volume);
+        self.reclaim.starves
+            || self.room.is_short()
+            || self.volumes.iter().flatten().any(|volume| waits(volume))
     }
 
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
@@ -19,31 +22,37 @@ impl Engine {
         let reading = self.vol_mut(volume);
         reading.origin_used = now;
         reading.origin_reads += 1;
-        let holds = |slice: &Slice| slice.alone && slice.volume == volume;
-        match self.writeback.slice.as_ref().is_some_and(holds) && !self.hold_is_over() {
+        match reading.home.holds_reads(now) && !self.dead {
             true => {
                 self.stats.reads_held += 1;
-                self.writeback.held.push(read);
+                self.vol_mut(volume).home.held.push(read);
             }
             false => self.out.push(read),
         }
     }
 
+    pub(crate) fn release_reads(&mut self, id: VolumeId) {
+        let (now, dead) = (self.now, self.dead);
+        let home = &mut self.vol_mut(id).home;
+        if !home.held.is_empty() && (dead || !home.holds_reads(now)) {
+            let mut held = std::mem::take(&mut home.held);
+            let cut = home.slice.is_some();
+            self.stats.holds_cut += u64::from(cut);
+            self.out.append(&mut held);
+        }
+    }
+}
+
+impl super::writeback::Home {
+    /// Whether a slice has the origin for itself, and has had it for less than reads may wait.
+    fn holds_reads(&self, now: Time) -> bool {
+        let alone = self.slice.as_ref().filter(|slice| slice.alone);
+        alone.is_some_and(|slice| now < slice.since + HOLD_NS_MAX)
+    }
+
     /// When reads wait no longer, whatever became of the slice.
     pub(crate) fn hold_until(&self) -> Option<Time> {
-        let slice = self.writeback.slice.as_ref().filter(|_| !self.writeback.held.is_empty())?;
+        let slice = self.slice.as_ref().filter(|_| !self.held.is_empty())?;
         Some(slice.since + HOLD_NS_MAX)
-    }
-
-    fn hold_is_over(&self) -> bool {
-        let slice = self.writeback.slice.as_ref();
-        self.dead || slice.is_none_or(|slice| self.now >= slice.since + HOLD_NS_MAX)
-    }
-
-    pub(crate) fn release_reads(&mut self) {
-        if !self.writeback.held.is_empty() && self.hold_is_over() {
-            self.stats.holds_cut += u64::from(self.writeback.busy());
-            self.out.append(&mut self.writeback.held);
-        }
     }
 }

@@ -361,7 +361,7 @@ impl Engine {
             }
             return;
         }
-        if !self.reqs.is_empty() || self.log.busy() || self.writeback.busy() || !self.sb.idle() {
+        if !self.reqs.is_empty() || self.log.busy() || self.writeback_is_busy() || !self.sb.idle() {
             // What reclaim moves gathers: a record for each block would fill as much as it empties.
             if self.reqs.is_empty() && !self.reclaim.is_moving() {
                 for point in crate::log::POINTS {

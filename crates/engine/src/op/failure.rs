@@ -67,7 +67,7 @@ impl Engine {
                 }
             }
         }
-        self.writeback.abandon();
+        self.volumes.iter_mut().flatten().for_each(|volume| volume.home.abandon());
         self.sync = None;
         self.superblock_give_up();
         self.distrust();

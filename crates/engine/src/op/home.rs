@@ -10,30 +10,38 @@ use crate::op::writeback::{Item, Run, RunState, sector_runs};
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 impl Engine {
-    pub(crate) fn home_read(&mut self, run: usize, key: Key, blocks: u32, slot: Slot, tries: u8) {
-        self.slice().runs[run].pending += 1;
+    pub(crate) fn home_read(
+        &mut self,
+        volume: VolumeId,
+        run: usize,
+        (key, blocks): (Key, u32),
+        slot: Slot,
+        tries: u8,
+    ) {
+        self.slice(volume).runs[run].pending += 1;
         self.segments.pin(slot);
-        self.read_slot(slot, tries, blocks, Op::HomeRead { run, key, tries });
+        self.read_slot(slot, tries, blocks, Op::HomeRead { volume, run, key, tries });
     }
 
     pub(crate) fn home_read_done(
         &mut self,
+        volume: VolumeId,
         run: usize,
         key: Key,
         tries: u8,
         result: Result<(), IoError>,
         buf: Buf,
     ) {
-        let first = self.slice().runs[run].items[0].key;
-        let slot = self.slice().runs[run].items[(key - first) as usize].located.slot;
+        let first = self.slice(volume).runs[run].items[0].key;
+        let slot = self.slice(volume).runs[run].items[(key - first) as usize].located.slot;
         self.segments.unpin(slot);
         let mut bad = Vec::new();
         for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
             let at = (key - first) as usize + n;
-            let item = self.slice().runs[run].items[at];
+            let item = self.slice(volume).runs[run].items[at];
             if result.is_ok() && checksum(block) == item.located.crc {
                 let place = at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE;
-                self.slice().runs[run].buf.bytes_mut()[place].copy_from_slice(block);
+                self.slice(volume).runs[run].buf.bytes_mut()[place].copy_from_slice(block);
             } else {
                 bad.push(item);
             }
@@ -41,16 +49,16 @@ impl Engine {
         self.pool.give(buf);
         for item in bad {
             if tries + 1 < CACHE_READ_TRIES {
-                self.home_read(run, item.key, 1, item.located.slot, tries + 1);
+                self.home_read(volume, run, (item.key, 1), item.located.slot, tries + 1);
             } else {
-                self.home_unreadable(run, item);
+                self.home_unreadable(volume, run, item);
             }
         }
-        self.run_read(run);
+        self.run_read(volume, run);
     }
 
-    pub(crate) fn home_unreadable(&mut self, run: usize, item: Item) {
-        self.slice().runs[run].state = RunState::Failed;
+    fn home_unreadable(&mut self, volume: VolumeId, run: usize, item: Item) {
+        self.slice(volume).runs[run].state = RunState::Failed;
         if self.index.get(item.key) != Some(item.located) {
             return;
         }
@@ -60,8 +68,8 @@ impl Engine {
             self.ram.remove(item.key);
             return self.drop_clean(item.key);
         }
-        let (now, id) = (self.now, self.slice().volume);
-        let volume = self.vol_mut(id);
+        let now = self.now;
+        let volume = self.vol_mut(volume);
         volume.quarantine.cannot_read(item.key - volume.base, now);
     }
 
@@ -72,46 +80,52 @@ impl Engine {
     }
 
     /// A read of a run has ended; when all have, it is written.
-    pub(crate) fn run_read(&mut self, at: usize) {
-        let run = &mut self.slice().runs[at];
+    pub(crate) fn run_read(&mut self, volume: VolumeId, at: usize) {
+        let run = &mut self.slice(volume).runs[at];
         run.pending -= 1;
         if run.pending > 0 {
             return;
         }
         if run.state == RunState::Failed {
-            return self.run_end(at);
+            return self.run_end(volume, at);
         }
         run.state = RunState::Writing;
-        let (first, mask, id) = (run.items[0].key, run.items[0].mask, self.slice().volume);
-        let volume = self.vol(id);
-        let offset = (first - volume.base) * BLOCK_SIZE as u64;
-        let left = volume.bytes - offset;
-        let buf = std::mem::take(&mut self.slice().runs[at].buf);
-        self.vol_mut(id).stats.writeback_writes += 1;
+        let (first, mask) = (run.items[0].key, run.items[0].mask);
+        let offset = (first - self.vol(volume).base) * BLOCK_SIZE as u64;
+        let left = self.vol(volume).bytes - offset;
+        let buf = std::mem::take(&mut self.slice(volume).runs[at].buf);
+        self.vol_mut(volume).stats.writeback_writes += 1;
         if mask == MASK_FULL {
-            self.slice().runs[at].pending = 1;
+            self.slice(volume).runs[at].pending = 1;
             let mut buf = buf;
             buf.set_len((buf.len() as u64).min(left) as usize);
-            let op = self.op(Op::HomeWrite { run: at });
-            self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
+            let op = self.op(Op::HomeWrite { volume, run: at });
+            self.out.push(Effect::Write { op, target: Target::Origin(volume), offset, buf });
             return;
         }
         for (from, to) in sector_runs(mask) {
-            self.slice().runs[at].pending += 1;
+            self.slice(volume).runs[at].pending += 1;
             let mut part = self.pool.take((to - from) * 512);
             part.bytes_mut().copy_from_slice(&buf.bytes()[from * 512..to * 512]);
-            let op = self.op(Op::HomeWrite { run: at });
+            let op = self.op(Op::HomeWrite { volume, run: at });
             let offset = offset + from as u64 * 512;
-            self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf: part });
+            self.out.push(Effect::Write { op, target: Target::Origin(volume), offset, buf: part });
         }
         self.pool.give(buf);
     }
 
-    pub(crate) fn home_write_done(&mut self, at: usize, result: Result<(), IoError>, buf: Buf) {
+    pub(crate) fn home_write_done(
+        &mut self,
+        volume: VolumeId,
+        at: usize,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
         self.pool.give(buf);
-        let id = self.slice().volume;
-        self.origin_written(id, false);
-        let run = &mut self.slice().runs[at];
+        self.origin_written(volume, false);
+        let now = self.now;
+        self.slice(volume).moved_at = now;
+        let run = &mut self.slice(volume).runs[at];
         if result.is_err() {
             run.state = RunState::Failed;
         }
@@ -120,35 +134,35 @@ impl Engine {
             return;
         }
         if run.state == RunState::Failed {
-            self.home_failed(at);
+            self.home_failed(volume, at);
         } else {
             run.state = RunState::Written;
-            self.vol_mut(id).quarantine.took();
+            self.vol_mut(volume).quarantine.took();
         }
-        self.run_end(at);
+        self.run_end(volume, at);
     }
 
     /// The origin refused a run: it stays dirty. Long runs are tried again block by block, so that
     /// one bad sector keeps only its own block from going home.
-    pub(crate) fn home_failed(&mut self, at: usize) {
-        let (now, id) = (self.now, self.slice().volume);
-        let items = self.slice().runs[at].items.clone();
-        let volume = self.vol_mut(id);
-        let block = items[0].key - volume.base;
+    fn home_failed(&mut self, volume: VolumeId, at: usize) {
+        let now = self.now;
+        let items = self.slice(volume).runs[at].items.clone();
+        let of = self.vol_mut(volume);
+        let block = items[0].key - of.base;
         if items.len() == 1 {
-            if volume.quarantine.refused(block, now) {
-                self.out.push(Effect::Notice(Notice::WritebackFailed { volume: id, block }));
+            if of.quarantine.refused(block, now) {
+                self.out.push(Effect::Notice(Notice::WritebackFailed { volume, block }));
             }
             return;
         }
         let runs: Vec<Run> =
             items.into_iter().map(|item| Run { items: vec![item], ..Run::default() }).collect();
-        self.slice().runs.extend(runs);
+        self.slice(volume).runs.extend(runs);
     }
 
-    pub(crate) fn run_end(&mut self, at: usize) {
-        let buf = std::mem::take(&mut self.slice().runs[at].buf);
+    fn run_end(&mut self, volume: VolumeId, at: usize) {
+        let buf = std::mem::take(&mut self.slice(volume).runs[at].buf);
         self.pool.give(buf);
-        self.slice().active -= 1;
+        self.slice(volume).active -= 1;
     }
 }

@@ -27,7 +27,7 @@ impl Engine {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
-        if self.writeback.covers(first, last) {
+        if self.vol(id).home.covers(first, last) {
             self.req(name).stage = Stage::Waiting;
             return self.behind_writeback.push(name);
         }

@@ -4,7 +4,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::{RequestKind, Time, VolumeId};
-use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_REST};
+use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_NS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::op::Stage;
 use crate::op::sweep::Sweep;
@@ -18,6 +18,8 @@ pub struct Sync {
     pub covers_seq: u64,
     /// Intents up to this dirty-class number will be over.
     pub mark_dseq: u64,
+    /// No FLUSH is waited for longer.
+    pub until: Time,
     /// For each volume: the origin writes that must be durable, and the failed FLUSHes before.
     pub volumes: Vec<(VolumeId, u64, u64)>,
 }
@@ -46,7 +48,8 @@ impl Engine {
     /// origins have just been flushed, and one more FLUSH in between would cost a disk that sorts
     /// the slice's writes much. And FLUSHes that take long are made less often.
     pub(crate) fn sync_due(&self) -> Time {
-        let interval = match self.writeback.busy() {
+        let sweeps = |v: &Volume| v.home.busy() && !v.lags(self.now);
+        let interval = match self.volumes.iter().flatten().any(|v| sweeps(v)) {
             true => self.sync_interval_max(),
             false => self.sync_rest(),
         };
@@ -85,8 +88,12 @@ impl Engine {
         if !self.log.backlog.is_empty() {
             return;
         }
-        self.sync =
-            Some(Sync { covers_seq: self.log.seq, mark_dseq: self.log.dseq, volumes: Vec::new() });
+        self.sync = Some(Sync {
+            covers_seq: self.log.seq,
+            mark_dseq: self.log.dseq,
+            until: self.now + SYNC_NS_MAX,
+            volumes: Vec::new(),
+        });
         let open: Vec<_> = self
             .reqs
             .iter()
@@ -117,10 +124,15 @@ impl Engine {
     fn sync_end(&mut self) {
         let sync = self.sync.as_ref().expect("there is one");
         let skip = self.is(Mutant::SyncWithoutFlush);
+        // Where room is short others do not wait for one that hangs.
+        let hurry = self.checkpoint_urgent() && self.volumes.iter().flatten().count() > 1;
+        let hangs = |v: &Volume| hurry && v.flush.hangs_from().is_some_and(|at| at <= self.now);
         let over = sync.volumes.iter().all(|&(id, written, failures)| {
-            skip || self
-                .volume(id)
-                .is_none_or(|v| v.flush.flushed >= written || v.flush.failures != failures)
+            skip || sync.until <= self.now
+                || self.volume(id).is_some_and(hangs)
+                || self
+                    .volume(id)
+                    .is_none_or(|v| v.flush.flushed >= written || v.flush.failures != failures)
         });
         if !over {
             return;
@@ -137,7 +149,7 @@ impl Engine {
         self.send(Point::Dirty);
     }
 
-    /// The origin cannot be flushed, so nothing can vouch for the volume's clean blocks: the
+    /// The origin cannot be flushed, or not in time, so nothing can vouch for the volume's clean blocks: the
     /// checkpoints, and with them the other volumes, must not wait for it. No new ones before a
     /// FLUSH succeeds.
     fn give_up_clean(&mut self, id: VolumeId) {

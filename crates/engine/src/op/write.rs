@@ -207,9 +207,10 @@ impl Engine {
         let total = req.last - req.first + 1;
         if req.written < total {
             if req.stage != Stage::Stalled {
-                self.stalled.push_back(name);
-                self.req(name).stage = Stage::Stalled;
+                self.stall(name);
                 self.resume_stalled();
+                let waits = self.reqs.get(name).is_some_and(|req| req.stage == Stage::Stalled);
+                self.stats.write_stalls += u64::from(waits);
             }
             return;
         }
@@ -219,45 +220,92 @@ impl Engine {
         self.reply(name);
     }
 
-    /// Lets writes that wait for room, or for their turn, go on in order.
+    /// Writes that wait for room, or for their turn.
+    pub(crate) fn stalled_len(&self) -> usize {
+        self.volumes.iter().flatten().map(|volume| volume.stalled.len()).sum()
+    }
+
+    /// A write waits for room, or for its turn.
+    fn stall(&mut self, name: u64) {
+        self.req(name).stage = Stage::Stalled;
+        let (id, clock) = (self.req(name).volume, self.stalled_clock);
+        let volume = self.vol_mut(id);
+        if volume.stalled.is_empty() {
+            volume.stalled_served = volume.stalled_served.max(clock);
+        }
+        volume.stalled.push_back(name);
+    }
+
+    /// Lets writes that wait for room, or for their turn, go on. Of several volumes each gets as
+    /// many blocks as the others (start-time fair queueing, Goyal et al. 1996).
     pub(crate) fn resume_stalled(&mut self) {
-        if self.is(Mutant::OneServedLast) && self.stalled.len() > 1 {
+        let waiting = |volume: &&Volume| !volume.stalled.is_empty();
+        let volumes = self.volumes.iter().flatten().map(|volume| &**volume).filter(waiting);
+        let mut turns: Vec<(u64, VolumeId)> = volumes.map(|v| (v.stalled_served, v.id)).collect();
+        while let Some(at) = (0..turns.len()).min_by_key(|&at| turns[at]) {
+            let (served, id) = turns[at];
+            let went = self.resume_one(id);
+            match self.vol(id).stalled.is_empty() || !went {
+                true => drop(turns.swap_remove(at)),
+                false => turns[at].0 = self.vol(id).stalled_served,
+            }
+            if went {
+                self.stalled_clock = self.stalled_clock.max(served);
+            }
+        }
+    }
+
+    /// Lets the first write of a volume go on that waits. Whether it waits no more.
+    fn resume_one(&mut self, id: VolumeId) -> bool {
+        let served_last = self.is(Mutant::OneServedLast);
+        let volume = self.vol_mut(id);
+        if served_last && volume.stalled.len() > 1 {
             // Whoever came last goes first.
-            let last = self.stalled.pop_back().expect("there are two");
-            self.stalled.push_front(last);
+            let last = volume.stalled.pop_back().expect("there are two");
+            volume.stalled.push_front(last);
         }
-        while let Some(&name) = self.stalled.front() {
-            let req = self.reqs.get(name).expect("stalled requests stay");
-            let give_up = req.error.is_some() || self.dead;
-            let waits =
-                self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
-            if !give_up && waits {
-                self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
-                if self.stalled_gives_way(name) {
-                    continue;
-                }
-                return;
+        let Some(&name) = volume.stalled.front() else { return false };
+        let req = self.reqs.get(name).expect("stalled requests stay");
+        if req.error.is_some() || self.dead {
+            self.vol_mut(id).stalled.pop_front();
+            let req = self.req(name);
+            req.fail(IoError::Io);
+            req.stage = Stage::Working;
+            if req.pending == 0 {
+                self.reply(name);
             }
-            if give_up {
-                self.stalled.pop_front();
-                let req = self.req(name);
-                req.fail(IoError::Io);
-                req.stage = Stage::Working;
-                if req.pending == 0 {
-                    self.reply(name);
-                }
-                continue;
-            }
-            let blocks = req.last - req.first + 1;
-            if !self.append_blocks(name) {
-                if self.stalled_gives_way(name) {
-                    continue;
-                }
-                return;
-            }
-            self.stalled.pop_front();
-            self.throttle(blocks);
+            return true;
         }
+        let waits = self.now < self.throttle_until
+            || self.dirty_share() >= self.tuning.dirty_max
+            || self.over_quota(self.vol(id));
+        let blocks = req.last - req.first + 1;
+        if waits || !self.append_blocks(name) {
+            return self.stalled_gives_way(name);
+        }
+        let volume = self.vol_mut(id);
+        volume.stalled.pop_front();
+        volume.stalled_served += blocks;
+        self.throttle(blocks);
+        true
+    }
+
+    /// Whether the origin of a volume takes nothing, and others should not wait for it.
+    fn lags(&self, volume: &Volume) -> bool {
+        volume.lags(self.now) && self.volumes.iter().flatten().count() > 1
+    }
+
+    /// Whether a volume whose origin takes nothing has its share of what the pool can hold dirty:
+    /// the other half is for those whose origins do, if there are any.
+    pub(crate) fn over_quota(&self, volume: &Volume) -> bool {
+        if !self.lags(volume) {
+            return false;
+        }
+        let lags = |other: &&Box<Volume>| other.offline.is_some() || other.lags(self.now);
+        let lagging = self.volumes.iter().flatten().filter(lags).count() as u64;
+        let others = self.volumes.iter().flatten().count() as u64 > lagging;
+        let most = self.segments.dirty_blocks_max() as f64 * self.tuning.dirty_max;
+        volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
     }
 
     /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
@@ -282,7 +330,7 @@ impl Engine {
         } else {
             self.throttle_until = self.now + pause;
         }
-        self.wave = (self.stalled.len().clamp(1, WAVE_WRITES_MAX), 0);
+        self.wave = (self.stalled_len().clamp(1, WAVE_WRITES_MAX), 0);
     }
 
     /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or
@@ -303,7 +351,8 @@ impl Engine {
         if bound {
             return false;
         }
-        self.stalled.pop_front();
+        let of = req.volume;
+        self.vol_mut(of).stalled.pop_front();
         self.overlap.release(name);
         let req = self.req(name);
         (req.cached, req.around, req.holds, req.stage) = (false, true, false, Stage::Waiting);
@@ -320,7 +369,7 @@ impl Engine {
 
     /// Whether an origin did not take dirty blocks home lately, or is not there to take them.
     pub(crate) fn origins_fail(&self) -> bool {
-        let fails = |v: &Volume| v.quarantine.is_failing() || v.stuck() > 0;
+        let fails = |v: &Volume| v.quarantine.is_failing() || v.stuck() > 0 || self.lags(v);
         self.volumes.iter().flatten().any(|volume| fails(volume))
     }
 
@@ -330,7 +379,7 @@ impl Engine {
         let (mut dirty, mut stuck) = (0, 0);
         for volume in self.volumes.iter().flatten() {
             dirty += volume.dirty.len();
-            stuck += volume.stuck();
+            stuck += if self.lags(volume) { volume.dirty.len() } else { volume.stuck() };
         }
         let most = self.segments.dirty_blocks_max();
         (dirty - stuck) as f64 / most.saturating_sub(stuck).max(1) as f64

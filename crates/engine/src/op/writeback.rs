@@ -9,7 +9,7 @@
 
 use crate::Mutant;
 use crate::buf::Buf;
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::index::{Key, Located};
 use crate::limits::*;
@@ -52,7 +52,6 @@ pub(crate) enum RunState {
 
 #[derive(Debug)]
 pub(crate) struct Slice {
-    pub(crate) volume: VolumeId,
     pub(crate) runs: Vec<Run>,
     pub(crate) next: usize,
     pub(crate) active: usize,
@@ -62,8 +61,12 @@ pub(crate) struct Slice {
     grows: bool,
     /// When it began.
     pub(super) since: Time,
+    /// When the origin last took something of it.
+    pub(super) moved_at: Time,
     /// It is short, because clients use the origin, and their reads wait for its end.
     pub(super) alone: bool,
+    /// The log can no longer say that anything is clean.
+    abandoned: bool,
     /// FLUSHes of the origin that had failed when it began: one that fails meanwhile may forget
     /// what the slice has written so far.
     failures: u64,
@@ -71,40 +74,25 @@ pub(crate) struct Slice {
     flush: Option<u64>,
 }
 
-/// The writeback of one shard: one slice at a time.
+/// The writeback of a volume: one slice at a time, whatever becomes of those of others.
 #[derive(Debug)]
-pub(crate) struct Writeback {
+pub(crate) struct Home {
     pub(super) slice: Option<Slice>,
-    abandoned: bool,
-    turn: usize,
-    /// Dirty blocks that were looked at so far.
-    pub(super) looked: u64,
     /// Reads of the origin that wait for the end of the slice.
     pub(super) held: Vec<Effect>,
     /// No slice that keeps reads waiting begins before.
     pub(super) rests_until: Time,
-    /// Since when more is dirty than the target.
-    pub(super) over_since: Option<Time>,
     /// What a block of a slice took lately, FLUSH and all.
     block_ns: Time,
 }
 
-impl Default for Writeback {
-    fn default() -> Writeback {
-        Writeback {
-            slice: None,
-            abandoned: false,
-            turn: 0,
-            looked: 0,
-            held: Vec::new(),
-            rests_until: 0,
-            over_since: None,
-            block_ns: WRITEBACK_BLOCK_NS,
-        }
+impl Default for Home {
+    fn default() -> Home {
+        Home { slice: None, held: Vec::new(), rests_until: 0, block_ns: WRITEBACK_BLOCK_NS }
     }
 }
 
-impl Writeback {
+impl Home {
     /// A slice of so many blocks took so long.
     fn took(&mut self, blocks: usize, ns: Time) {
         let each = ns / blocks.max(1) as u64;
@@ -128,18 +116,18 @@ impl Writeback {
 
     /// The log can no longer say that anything is clean.
     pub(crate) fn abandon(&mut self) {
-        self.abandoned = self.slice.is_some();
+        if let Some(slice) = &mut self.slice {
+            slice.abandoned = true;
+        }
     }
 
     /// See `Engine::progress`.
     pub(crate) fn progress(&self) -> u64 {
-        let looked = self.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        looked
-            ^ self.slice.as_ref().map_or(0, |slice| {
-                2 + ((slice.next as u64) << 8)
-                    + ((slice.active as u64) << 32)
-                    + u64::from(slice.flush.is_some()) * 4
-            })
+        self.slice.as_ref().map_or(0, |slice| {
+            2 + ((slice.next as u64) << 8)
+                + ((slice.active as u64) << 32)
+                + u64::from(slice.flush.is_some()) * 4
+        })
     }
 
     /// No slice that keeps reads waiting begins before.
@@ -147,38 +135,34 @@ impl Writeback {
         self.rests_until
     }
 
-    /// Since when more is dirty than the target.
-    pub(crate) fn over_since(&self) -> Option<Time> {
-        self.over_since
-    }
-
     pub(crate) fn busy(&self) -> bool {
         self.slice.is_some()
     }
 
-    pub(crate) fn describe(&self) -> String {
-        match &self.slice {
-            None => "idle".to_owned(),
-            Some(slice) => format!(
-                "{:?} next {} active {} flush {:?}",
-                slice.volume, slice.next, slice.active, slice.flush
-            ),
-        }
+    /// From when on the origin counts as one that hangs, if nothing of the slice ends before.
+    pub(crate) fn hangs_from(&self) -> Option<Time> {
+        self.slice.as_ref().map(|slice| slice.moved_at + ORIGIN_HANGS_NS)
+    }
+}
+
+/// The writeback of one shard, beside that of each volume.
+#[derive(Debug, Default)]
+pub(crate) struct Writeback {
+    /// Dirty blocks that were looked at so far.
+    pub(super) looked: u64,
+    /// Since when more is dirty than the target.
+    over_since: Option<Time>,
+}
+
+impl Writeback {
+    /// Since when more is dirty than the target.
+    pub(crate) fn over_since(&self) -> Option<Time> {
+        self.over_since
     }
 }
 
 impl Engine {
     pub(crate) fn writeback_more(&mut self) {
-        if self.writeback.slice.is_none() {
-            self.slice_begin();
-        }
-        self.runs_start();
-        self.slice_flush();
-        self.slice_end();
-        self.release_reads();
-    }
-
-    fn slice_begin(&mut self) {
         match self.dirty_share() > self.tuning.dirty_target {
             true if self.writeback.over_since.is_none() => {
                 self.writeback.over_since = Some(self.now);
@@ -186,50 +170,90 @@ impl Engine {
             true => {}
             false => self.writeback.over_since = None,
         }
-        let count = self.volumes.len();
-        for step in 0..count {
-            let at = (self.writeback.turn + step) % count;
-            let Some(volume) = self.volumes[at].as_deref() else { continue };
-            let id = volume.id;
-            let rests = volume.quarantine.rests(self.now);
-            if volume.dirty.is_empty() || volume.offline.is_some() || rests {
-                continue;
+        for at in 0..self.volumes.len() {
+            let Some(id) = self.volumes[at].as_deref().map(|volume| volume.id) else { continue };
+            if self.vol(id).home.slice.is_none() {
+                self.slice_begin(id);
             }
-            let situation = self.situation(id);
-            if !due(&situation, &self.tuning) {
-                continue;
-            }
-            let alone = is_short(&situation, &self.tuning);
-            if alone && self.now < self.writeback.rests_until {
-                continue;
-            }
-            if self.vol(id).sweep == SWEPT {
-                self.vol_mut(id).sweep = 0;
-            }
-            let most = match alone || self.room_is_wanted() {
-                true => self.writeback.slice_blocks(),
-                false => usize::MAX,
-            };
-            let items = self.select(id, most.min(self.tuning.writeback_slice_blocks));
-            if items.is_empty() {
-                continue;
-            }
-            self.writeback.turn = (at + 1) % count;
-            let failures = self.vol(id).flush.failures;
-            self.writeback.slice = Some(Slice {
-                volume: id,
-                failures,
-                blocks: items.len(),
-                runs: self.group(items),
-                next: 0,
-                active: 0,
-                grows: true,
-                since: self.now,
-                alone,
-                flush: None,
-            });
+            self.runs_start(id);
+            self.slice_flush(id);
+            self.slice_end(id);
+            self.release_reads(id);
+        }
+    }
+
+    /// Whether any volume sends dirty blocks home.
+    pub(crate) fn writeback_is_busy(&self) -> bool {
+        self.volumes.iter().flatten().any(|volume| volume.home.busy())
+    }
+
+    /// See `Engine::progress`.
+    pub(crate) fn writeback_progress(&self) -> u64 {
+        let looked = self.writeback.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let homes = self.volumes.iter().flatten().map(|volume| volume.home.progress());
+        homes.fold(looked, |all, one| all.rotate_left(7) ^ one)
+    }
+
+    /// In words.
+    pub(crate) fn writeback_describe(&self) -> String {
+        let busy = self.volumes.iter().flatten().filter_map(|volume| {
+            let Slice { next, active, flush, .. } = volume.home.slice.as_ref()?;
+            Some(format!("{:?} next {next} active {active} flush {flush:?}", volume.id))
+        });
+        busy.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Somebody stops the pool: nobody waits for more to go home than what was begun.
+    fn writeback_ends(&self) -> bool {
+        self.state == State::Stopping && self.reqs.is_empty() && !self.room_is_wanted()
+    }
+
+    fn slice_begin(&mut self, id: VolumeId) {
+        let volume = self.vol(id);
+        let rests = volume.quarantine.rests(self.now) || volume.offline.is_some();
+        if volume.dirty.is_empty() || rests || self.writeback_ends() {
             return;
         }
+        let situation = self.situation(id);
+        if !due(&situation, &self.tuning) {
+            return;
+        }
+        let alone = is_short(&situation, &self.tuning);
+        if alone && self.now < volume.home.rests_until {
+            return;
+        }
+        if volume.sweep == SWEPT {
+            self.vol_mut(id).sweep = 0;
+        }
+        let items = self.select(id, self.slice_most(id, alone));
+        if items.is_empty() {
+            return;
+        }
+        let (blocks, now) = (items.len(), self.now);
+        let runs = self.group(items);
+        let volume = self.vol_mut(id);
+        volume.home.slice = Some(Slice {
+            failures: volume.flush.failures,
+            blocks,
+            runs,
+            next: 0,
+            active: 0,
+            grows: true,
+            since: now,
+            moved_at: now,
+            alone,
+            abandoned: false,
+            flush: None,
+        });
+    }
+
+    /// Most blocks of a slice.
+    fn slice_most(&self, id: VolumeId, alone: bool) -> usize {
+        let most = match alone || self.room_is_wanted() {
+            true => self.vol(id).home.slice_blocks(),
+            false => usize::MAX,
+        };
+        most.min(self.tuning.writeback_slice_blocks)
     }
 
     fn situation(&self, id: VolumeId) -> Situation {
@@ -250,47 +274,48 @@ impl Engine {
 
     /// Adds the next dirty blocks to the slice, up to the end of the volume. It ends early when
     /// somebody waits for its end, or for the room that clean blocks give.
-    fn slice_grow(&mut self) {
-        let Some(slice) = &self.writeback.slice else { return };
+    fn slice_grow(&mut self, id: VolumeId) {
+        let Some(slice) = &self.vol(id).home.slice else { return };
         if !slice.grows || slice.next < slice.runs.len() || slice.flush.is_some() {
             return;
         }
-        let (id, blocks) = (slice.volume, slice.blocks);
-        let most = match slice.alone || self.room_is_wanted() {
-            true => self.writeback.slice_blocks(),
-            false => usize::MAX,
-        };
-        let most = most.min(self.tuning.writeback_slice_blocks);
+        let (blocks, alone) = (slice.blocks, slice.alone);
         let situation = self.situation(id);
-        let ends = self.writeback.abandoned
-            || !self.behind_writeback.is_empty()
+        let ends = slice.abandoned
+            || self.writeback_ends()
+            || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
             || !due(&situation, &self.tuning)
-            || (!slice.alone && is_short(&situation, &self.tuning));
+            || (!alone && is_short(&situation, &self.tuning));
         let items = match ends {
             true => Vec::new(),
-            false => self.select(id, most.saturating_sub(blocks)),
+            false => self.select(id, self.slice_most(id, alone).saturating_sub(blocks)),
         };
         let (added, runs) = (items.len(), self.group(items));
-        let slice = self.slice();
+        let slice = self.slice(id);
         slice.grows = added > 0;
         slice.blocks += added;
         slice.runs.extend(runs);
     }
 
-    fn runs_start(&mut self) {
+    fn waits_behind(&self, name: u64, id: VolumeId) -> bool {
+        self.reqs.get(name).is_some_and(|req| req.volume == id)
+    }
+
+    fn runs_start(&mut self, id: VolumeId) {
         let depth = self.tuning.writeback_depth.max(1);
         loop {
-            self.slice_grow();
-            self.slice_cut();
-            let Some(slice) = &mut self.writeback.slice else { return };
-            if slice.next >= slice.runs.len() || slice.active >= depth || self.writeback.abandoned {
+            self.slice_grow(id);
+            self.slice_cut(id);
+            let of = self.volumes[usize::from(id.0)].as_deref_mut().expect("as in `vol`");
+            let Some(slice) = &mut of.home.slice else { return };
+            if slice.next >= slice.runs.len() || slice.active >= depth || slice.abandoned {
                 return;
             }
             let at = slice.next;
             slice.next += 1;
             let index = &self.index;
             if slice.runs[at].items.iter().any(|item| index.get(item.key) != Some(item.located)) {
-                self.run_outdated(at);
+                self.run_outdated(id, at);
                 continue;
             }
             slice.active += 1;
@@ -307,82 +332,77 @@ impl Engine {
                             == self.segments.segment_of(items[from].located.slot)
                 });
                 if !next {
-                    self.home_read(
-                        at,
-                        items[from].key,
-                        (n - from) as u32,
-                        items[from].located.slot,
-                        0,
-                    );
+                    let Item { key, located, .. } = items[from];
+                    self.home_read(id, at, (key, (n - from) as u32), located.slot, 0);
                     from = n;
                 }
             }
-            self.run_read(at);
+            self.run_read(id, at);
         }
     }
 
     /// The origin refuses what it is sent: the rest of the slice stays where it is for now.
-    fn slice_cut(&mut self) {
-        let Some(slice) = &self.writeback.slice else { return };
-        if self.vol(slice.volume).quarantine.rests(self.now) {
-            let slice = self.slice();
+    fn slice_cut(&mut self, id: VolumeId) {
+        let volume = self.vol(id);
+        if volume.home.busy() && volume.quarantine.rests(self.now) {
+            let slice = self.slice(id);
             slice.runs.truncate(slice.next);
             slice.grows = false;
         }
     }
 
     /// Blocks of a run that has not begun were written again: the others go home one by one.
-    fn run_outdated(&mut self, at: usize) {
-        let items = std::mem::take(&mut self.slice().runs[at].items);
+    fn run_outdated(&mut self, id: VolumeId, at: usize) {
+        let items = std::mem::take(&mut self.slice(id).runs[at].items);
         let now = items.into_iter().filter(|item| self.index.get(item.key) == Some(item.located));
         let runs: Vec<Run> = now.map(|item| Run { items: vec![item], ..Run::default() }).collect();
-        self.slice().runs.extend(runs);
+        self.slice(id).runs.extend(runs);
     }
 
-    pub(crate) fn slice(&mut self) -> &mut Slice {
-        self.writeback.slice.as_mut().expect("a slice is under way")
+    pub(crate) fn slice(&mut self, id: VolumeId) -> &mut Slice {
+        self.vol_mut(id).home.slice.as_mut().expect("a slice is under way")
     }
 
     /// All runs have ended: one FLUSH of the origin for all of them.
-    fn slice_flush(&mut self) {
-        let abandoned = self.writeback.abandoned;
-        let Some(slice) = &mut self.writeback.slice else { return };
-        let more = slice.next < slice.runs.len() && !abandoned;
+    fn slice_flush(&mut self, id: VolumeId) {
+        let now = self.now;
+        let volume = self.vol_mut(id);
+        let Some(slice) = &mut volume.home.slice else { return };
+        let more = slice.next < slice.runs.len() && !slice.abandoned;
         if slice.active > 0 || more || slice.flush.is_some() {
             return;
         }
-        let id = slice.volume;
-        let flush = &self.vol(id).flush;
-        let written = flush.written;
-        self.slice().flush = Some(written);
+        let written = volume.flush.written;
+        (slice.flush, slice.moved_at) = (Some(written), now);
         if !self.is(Mutant::CleanBeforeOriginFlush) {
             self.want_origin(id, written);
         }
     }
 
     /// The FLUSH has ended: the blocks are clean, if they are still the versions that were sent.
-    fn slice_end(&mut self) {
-        let Some(slice) = &self.writeback.slice else { return };
+    fn slice_end(&mut self, id: VolumeId) {
+        let volume = self.vol(id);
+        let Some(slice) = &volume.home.slice else { return };
         let Some(written) = slice.flush else { return };
-        let flush = &self.vol(slice.volume).flush;
+        let flush = &volume.flush;
         let failed = flush.failures != slice.failures;
         let flushed = flush.flushed >= written && !failed;
         let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
         if !flushed && !failed {
             return;
         }
-        let slice = self.writeback.slice.take().expect("there is one");
-        let took = self.now - slice.since;
-        self.writeback.took(slice.blocks, took);
+        let (now, wanted) = (self.now, self.room_is_wanted());
+        let volume = self.vol_mut(id);
+        let slice = volume.home.slice.take().expect("there is one");
+        let took = now - slice.since;
+        volume.home.took(slice.blocks, took);
         if slice.alone {
             // Clients have the greater part of the time, but for half where somebody waits for
             // room.
-            let rest = if self.room_is_wanted() { took } else { 3 * took };
-            self.writeback.rests_until = self.now + rest;
+            volume.home.rests_until = now + if wanted { took } else { 3 * took };
         }
-        let abandoned = std::mem::take(&mut self.writeback.abandoned) || self.dead;
-        let now = self.now;
-        let quarantine = &mut self.vol_mut(slice.volume).quarantine;
+        let abandoned = slice.abandoned || self.dead;
+        let quarantine = &mut self.vol_mut(id).quarantine;
         if flushed && !abandoned {
             let took = slice.runs.iter().any(|run| run.state == RunState::Written);
             if took {
@@ -390,16 +410,14 @@ impl Engine {
             }
             for run in &slice.runs {
                 if run.state == RunState::Written {
-                    run.items.iter().for_each(|item| self.mark_clean(slice.volume, *item));
+                    run.items.iter().for_each(|item| self.mark_clean(id, *item));
                 }
             }
         } else if !abandoned {
             quarantine.flush_failed(now);
         }
-        self.vol_mut(slice.volume).urgent = false;
-        for name in std::mem::take(&mut self.behind_writeback) {
-            self.begin(name);
-        }
+        self.vol_mut(id).urgent = false;
+        self.resume_behind_writeback();
     }
 
     fn mark_clean(&mut self, id: VolumeId, item: Item) {
@@ -426,21 +444,23 @@ impl Engine {
 
     /// Without a cache device the slice under way ends as soon as its I/O has.
     pub(crate) fn writeback_end_dead(&mut self) {
-        if self.writeback.slice.as_ref().is_some_and(|slice| slice.active == 0) {
-            self.writeback.slice = None;
-            self.writeback.abandoned = false;
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+            volume.home.slice.take_if(|slice| slice.active == 0);
+            let id = volume.id;
+            self.release_reads(id);
         }
-        self.release_reads();
     }
 
     /// Requests that wait for writeback go on when there is none, too.
     pub(crate) fn resume_behind_writeback(&mut self) {
-        if self.writeback.slice.is_some() {
-            return;
-        }
         for name in std::mem::take(&mut self.behind_writeback) {
-            debug_assert_eq!(self.reqs.get(name).map(|req| req.stage), Some(Stage::Waiting));
-            self.begin(name);
+            let req = self.reqs.get(name).expect("under way");
+            debug_assert_eq!(req.stage, Stage::Waiting);
+            match self.vol(req.volume).home.busy() {
+                true => self.behind_writeback.push(name),
+                false => self.begin(name),
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
-        if cut || self.writeback.covers(first, last) {
+        if cut || self.vol(id).home.covers(first, last) {
             // A dirty block of which only part is zeroed goes home first.
             self.vol_mut(id).urgent = cut;
             self.req(name).stage = Stage::Waiting;

@@ -8,7 +8,8 @@ use super::{
 use crate::model::Violation;
 use crate::rng::mix;
 use forebay_engine::{
-    Buf, Engine, Event, IoError, Request, RequestId, RequestKind, STALL_NS_MAX, Time,
+    Buf, Engine, Event, IoError, ORIGIN_HANGS_NS, Request, RequestId, RequestKind, STALL_NS_MAX,
+    Time,
 };
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 
@@ -169,7 +170,7 @@ impl Large {
         let dead = self.caches.iter().filter(|disk| disk.dead).count();
         let expected = match self.plan.trouble {
             _ if !self.troubled => false,
-            Trouble::OriginFails => volume == 0,
+            Trouble::OriginFails | Trouble::OriginHangs => volume == 0,
             Trouble::DeviceDies | Trouble::DeviceMissing => dead == self.caches.len(),
             Trouble::Nothing => false,
         };
@@ -188,10 +189,17 @@ impl Large {
         if !self.troubled {
             return bare + EXTRA_NS;
         }
-        let own = self.plan.trouble == Trouble::OriginFails && volume == 0;
+        let sick = matches!(self.plan.trouble, Trouble::OriginFails | Trouble::OriginHangs);
         let writes = !matches!(waiting.kind, RequestKind::Read);
-        // Writes to an origin that fails wait for it as long as the engine has hope.
-        let hope = if own && writes { 2 * STALL_NS_MAX } else { 0 };
+        let hope = match (self.plan.trouble, volume == 0 && sick) {
+            // What waits for an origin waits for it as long as the engine has hope.
+            (_, true) if writes => 2 * STALL_NS_MAX,
+            // A read may wait behind a write of the same block.
+            (Trouble::OriginHangs, true) => 2 * STALL_NS_MAX,
+            // Others wait until it is seen that it hangs.
+            (Trouble::OriginHangs, false) => ORIGIN_HANGS_NS,
+            _ => 0,
+        };
         FACTOR * (bare + EXTRA_NS) + hope
     }
 

@@ -1,7 +1,7 @@
 //! The engine's I/O on its way to the disks and back, and what goes wrong with them.
 
 use super::clock::Kind;
-use super::plan::Trouble;
+use super::plan::{HANGS_NS, Trouble};
 use super::{Check, Due, Io, Large, MILLISECOND, UnderWay, volume_id};
 use crate::model::Violation;
 use crate::rng::mix;
@@ -78,6 +78,11 @@ impl Large {
         let UnderWay { target, offset, io } = self.ops.remove(&op).expect("under way");
         let first = offset / BLOCK_SIZE as u64;
         let disk = self.disk(target);
+        if disk.hangs && !matches!(io, Io::Read(_)) {
+            disk.hung.push(op);
+            self.ops.insert(op, UnderWay { target, offset, io });
+            return Ok(());
+        }
         let failed = disk.dead || (disk.refuses && !matches!(io, Io::Read(_)));
         let mut buf = Buf::empty();
         match io {
@@ -105,9 +110,18 @@ impl Large {
     }
 
     pub(super) fn trouble(&mut self) -> Check {
-        self.troubled = true;
+        let began = std::mem::replace(&mut self.troubled, true);
         match self.plan.trouble {
             Trouble::OriginFails => self.origins[0].refuses = true,
+            Trouble::OriginHangs => {
+                self.origins[0].hangs = !began;
+                for op in std::mem::take(&mut self.origins[0].hung) {
+                    self.schedule(0, Due::Io(op));
+                }
+                if !began {
+                    self.schedule(HANGS_NS, Due::Trouble);
+                }
+            }
             Trouble::DeviceDies => {
                 let device = self.rng.below(self.caches.len() as u64) as usize;
                 self.say(|_| format!("cache {device} dies"));

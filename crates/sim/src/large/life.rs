@@ -42,7 +42,8 @@ impl Large {
             self.troubled = true;
         }
         for origin in &mut self.origins {
-            origin.refuses = false;
+            (origin.refuses, origin.hangs) = (false, false);
+            origin.hung.clear();
         }
         if self.caches.iter().all(|disk| disk.dead) {
             return Ok(()); // What no device holds, no start can bring back.

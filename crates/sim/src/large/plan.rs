@@ -10,12 +10,17 @@ const MILLISECOND: Time = 1_000_000;
 /// Blocks of a pool: as many as a world can fill in a moment of ours.
 const SLOTS_MAX: u64 = 48 << 10;
 
+/// How long an origin hangs.
+pub const HANGS_NS: Time = 6 * SECOND;
+
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     Nothing,
     /// The origin of the first volume fails every write and FLUSH from some moment on.
     OriginFails,
+    /// The origin of the first volume ends no write and no FLUSH for some seconds.
+    OriginHangs,
     /// A cache device fails.
     DeviceDies,
     /// A cache device is not there at the second start.
@@ -103,6 +108,21 @@ impl Plan {
             batch_max: rng.log_range(1, 32),
             segments,
             segment_blocks,
+        }
+    }
+}
+
+impl Plan {
+    /// Some worlds get a neighbour for the volume whose origin is sick, and some a sick origin.
+    pub fn widen(&mut self, rng: &mut Rng) {
+        if self.trouble == Trouble::Nothing && rng.one_in(3) {
+            self.trouble = Trouble::OriginHangs;
+            self.lasts_ns = self.trouble_at + HANGS_NS + rng.range(1, 4) * SECOND;
+        }
+        let sick = matches!(self.trouble, Trouble::OriginFails | Trouble::OriginHangs);
+        if sick && self.volumes.len() == 1 && !rng.one_in(4) {
+            let slots = self.segments.iter().sum::<u64>() * u64::from(self.segment_blocks);
+            self.volumes.push(VolumePlan::draw(rng, slots));
         }
     }
 }

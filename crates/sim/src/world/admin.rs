@@ -54,6 +54,8 @@ impl World {
             return if busy { Ok(Flow::Go) } else { self.add_volume(disk) };
         };
         if self.wide_rng.chance(self.params.admin.force_drop) && self.may_drop(disk) {
+            // Where no device works the answer takes a while: before it, or after it?
+            self.origins[disk].resting = true;
             return self.ask(disk, Command::ForceDropDirty(volume));
         }
         let admin = self.params.admin.clone();
@@ -196,6 +198,11 @@ impl World {
         self.next_stamp();
         self.note(id.0 << 1);
         self.say(|_| format!("{id:?} answered {reply:?}"));
+        let leaves = |other: &Asked| matches!(other.command, Command::RemoveVolume(_));
+        let leaves = self.commands.values().any(|it| it.disk == asked.disk && leaves(it));
+        if matches!(asked.command, Command::ForceDropDirty(_)) && !leaves {
+            self.origins[asked.disk].resting = false;
+        }
         if let CommandReply::Failed(text) = &reply {
             return self.command_failed(&asked, text);
         }
