@@ -143,6 +143,10 @@ pub struct World {
     pub commands: Vec<CommandReply>,
     /// The next FLUSH of the origin fails.
     pub flush_fails: bool,
+    /// Every I/O of the cache device fails.
+    pub cache_dead: bool,
+    /// Requests that were answered with an error.
+    pub errors: u64,
 }
 
 impl World {
@@ -184,6 +188,8 @@ impl World {
             replies: 0,
             commands: Vec::new(),
             flush_fails: false,
+            cache_dead: false,
+            errors: 0,
         };
         for _ in 0..10_000_000 {
             match world.engine.state() {
@@ -293,14 +299,25 @@ impl World {
     }
 
     fn execute(&mut self, effect: Effect) {
-        let mut result = Ok(());
+        let mut result = match &effect {
+            Effect::Read { target: Target::Cache(_), .. }
+            | Effect::Write { target: Target::Cache(_), .. }
+            | Effect::Flush { target: Target::Cache(_), .. }
+                if self.cache_dead =>
+            {
+                Err(IoError::Io)
+            }
+            _ => Ok(()),
+        };
         let (op, buf) = match effect {
             Effect::Read { op, target, offset, mut buf } => {
                 self.devices.read(target, offset, &mut buf);
                 (op, buf)
             }
             Effect::Write { op, target, offset, buf } => {
-                self.devices.write(target, offset, &buf);
+                if result.is_ok() {
+                    self.devices.write(target, offset, &buf);
+                }
                 (op, buf)
             }
             Effect::Zero { op, target, offset, len, unmap } => {
@@ -321,7 +338,8 @@ impl World {
             }
             Effect::Discard { op, .. } | Effect::Distrust { op, .. } => (op, Buf::empty()),
             Effect::Reply { result, buf, .. } => {
-                result.expect("devices that do not fail");
+                assert!(result.is_ok() || self.cache_dead, "devices that do not fail");
+                self.errors += u64::from(result.is_err());
                 self.replies += 1;
                 if buf.capacity() > 0 {
                     self.bufs.push(buf);

@@ -49,6 +49,8 @@ pub struct Gather {
     pub payload_max: u32,
     /// Requests to acknowledge when it is on the device.
     pub waiters: Vec<u64>,
+    /// Some of its blocks replaced dirty ones.
+    pub over_dirty: bool,
     /// When its first entry came.
     pub since: Time,
 }
@@ -74,6 +76,8 @@ pub struct Sent {
     pub copies: u8,
     /// Requests to acknowledge.
     pub waiters: Vec<u64>,
+    /// Some of its blocks replaced dirty ones.
+    pub over_dirty: bool,
     /// Reads of its blocks, which the write's buffer serves when it comes back.
     pub readers: Vec<u64>,
     /// All device writes have ended.
@@ -186,6 +190,20 @@ impl Log {
     /// Whether `slot`, in a segment with `inflight` records under way, is not on its device yet.
     pub fn sent_with_in(&mut self, inflight: u32, slot: Slot) -> bool {
         inflight > 0 && self.sent_with(slot).is_some()
+    }
+
+    /// Whether `slot` is of a dirty-class record that has not ended: nobody was told of it.
+    pub fn is_untold(&self, slot: Slot) -> bool {
+        let holds =
+            |sent: &Sent| (sent.payload_slot..sent.payload_slot + sent.payload).contains(&slot);
+        self.sent_dirty.iter().any(holds)
+    }
+
+    /// Whether a record that has not ended replaced dirty blocks: these are lost with it.
+    pub fn replaces_dirty(&self) -> bool {
+        let gather = &self.gather[Point::Dirty as usize];
+        self.sent_dirty.iter().any(|sent| sent.over_dirty)
+            || gather.as_ref().is_some_and(|gather| gather.over_dirty)
     }
 
     /// Frees memory that is only kept to be used again.

@@ -184,6 +184,8 @@ pub struct Volume {
     pub looked_in_vain: u64,
     /// What does not go home for now.
     pub(crate) quarantine: Quarantine,
+    /// The last record that says of a block that it is home, or gone.
+    pub(crate) cleaned_dseq: u64,
     /// What goes home.
     pub(crate) home: Home,
     /// Writes into the cache that wait for room, or for their turn, in order.
@@ -252,6 +254,7 @@ impl Volume {
             removing: false,
             sweep: 0,
             quarantine: Quarantine::default(),
+            cleaned_dseq: 0,
             home: Home::default(),
             stalled: VecDeque::new(),
             stalled_served: 0,

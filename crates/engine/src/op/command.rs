@@ -161,7 +161,8 @@ impl Engine {
             Some(v)
                 if v.mode == mode
                     && v.task.is_none()
-                    && (mode.plan().write_dirty || v.dirty.is_empty()) =>
+                    && (mode.plan().write_dirty
+                        || (v.dirty.is_empty() && v.cleaned_dseq <= self.log.durable_dseq)) =>
             {
                 self.answer(id, CommandReply::Unchanged)
             }
@@ -265,7 +266,13 @@ impl Engine {
             let Some(volume) = self.volumes[at].as_deref() else { continue };
             let Some(task) = volume.task else { continue };
             let id = volume.id;
-            let drained = volume.dirty.is_empty();
+            let said = self.dead || volume.cleaned_dseq <= self.log.durable_dseq;
+            let (drained, last) = (volume.dirty.is_empty() && said, volume.cleaned_dseq);
+            if volume.dirty.is_empty() && !said {
+                // Who drains wants to hear that nothing depends on the cache device any more.
+                self.want_durable(last);
+                continue;
+            }
             let failures = volume.flush.failures - volume.task_failures;
             if drained && failures > u64::from(FLUSH_TRIES) {
                 self.vol_mut(id).task = None;

@@ -18,6 +18,8 @@ pub(crate) struct Distrusting {
     under_way: Option<(Distrust, Vec<(VolumeId, CommandId)>)>,
     /// Volumes whose dirty blocks are given up next.
     drops: Vec<(VolumeId, CommandId)>,
+    /// Volumes of which nothing on the device counts.
+    given_up: Vec<VolumeId>,
     /// This life must be noted, since then.
     wanted: Option<Time>,
     /// After a failure: not again before, and the pause after the next.
@@ -44,6 +46,16 @@ impl Distrusting {
     /// When writes that wait for the note wait no more.
     pub(crate) fn gives_up_at(&self) -> Option<Time> {
         self.wanted.map(|since| since + DISTRUST_WAIT_NS_MAX)
+    }
+
+    /// What the device may hold dirty of a volume never counts again, once that is noted.
+    pub(crate) fn give_up(&mut self, volume: VolumeId) {
+        self.given_up.push(volume);
+    }
+
+    /// Whether nothing that the device holds of a volume counts.
+    pub(crate) fn gave_up(&self, volume: VolumeId) -> bool {
+        self.given_up.contains(&volume)
     }
 
     /// Blocks that an older life left and that were given up since: volume and last such life.
@@ -80,6 +92,7 @@ impl Engine {
         let drops = std::mem::take(&mut self.distrust.drops);
         let mut note = self.distrust.noted.clone();
         note.epoch = note.epoch.max(epoch);
+        note.dropped.extend(self.distrust.given_up.iter().map(|volume| (volume.0, epoch)));
         note.dropped.extend(drops.iter().map(|(volume, _)| (volume.0, epoch)));
         self.distrust.under_way = Some((note.clone(), drops));
         let op = self.op(Op::Distrust);

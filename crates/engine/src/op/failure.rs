@@ -3,6 +3,7 @@
 use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
+use crate::index::Key;
 use crate::log::Point;
 use crate::op::superblock::Then;
 use crate::op::sweep::Sweep;
@@ -51,11 +52,37 @@ impl Engine {
         }
     }
 
+    /// Volumes that hold nothing dirty, but for writes that nobody was told of, need nothing of the
+    /// device: what it may hold of them is given up in the same note that distrusts it. Contract
+    /// point 4.
+    fn drop_untold(&mut self) {
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref() else { continue };
+            let (id, (base, end)) = (volume.id, volume.keys());
+            let untold = |block: u64| {
+                let slot = self.index.get(base + block).expect("dirty blocks are there").slot;
+                self.gathered(slot).is_some() || self.log.is_untold(slot)
+            };
+            let sole = volume.dirty.is_empty() || !self.log.replaces_dirty();
+            if !sole || !volume.dirty.iter_from(0).all(untold) {
+                continue;
+            }
+            let dirty: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
+            for key in dirty {
+                self.ram.remove(key);
+                self.forget(key);
+            }
+            self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
+            self.distrust.give_up(id);
+        }
+    }
+
     /// No cache device works: the volumes go on with their origins. Clean blocks are forgotten,
     /// soon; dirty ones are read as long as that works, and cannot be written. Contract points 4
     /// and 6.
     pub(crate) fn die(&mut self) {
         self.dead = true;
+        self.drop_untold();
         self.sweep(Sweep::All);
         self.log.backlog.clear();
         for point in crate::log::POINTS {

@@ -79,6 +79,7 @@ impl Engine {
             payload: 0,
             payload_max,
             waiters: self.log.spare_waiters.pop().unwrap_or_default(),
+            over_dirty: false,
             since: self.now,
         });
     }

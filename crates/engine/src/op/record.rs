@@ -92,6 +92,10 @@ impl Engine {
             Point::Fill => self.stats.fill_bytes += BLOCK_SIZE as u64,
             Point::Reinsert => self.stats.reinsert_bytes += BLOCK_SIZE as u64,
         }
+        let before = self.index.get(key).is_some_and(|it| self.dirty.get(it.slot as usize));
+        if let Some(gather) = &mut self.log.gather[point as usize] {
+            gather.over_dirty |= before;
+        }
         self.install(key, Located { slot, crc }, kind == EntryKind::Dirty, mask);
         Some(slot)
     }
@@ -144,6 +148,7 @@ impl Engine {
             writes,
             copies: 0,
             waiters: gather.waiters,
+            over_dirty: gather.over_dirty,
             readers: Vec::new(),
             done: false,
         };

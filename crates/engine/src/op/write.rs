@@ -65,7 +65,7 @@ impl Engine {
         }
         if self.dead {
             self.req(name).fail(IoError::Io);
-            return self.reply(name);
+            return self.write_failed(name);
         }
         self.req(name).pending = 1;
         self.merge_begin(name, 0);
@@ -200,7 +200,7 @@ impl Engine {
             // Some blocks may be in the log already: they may hold the new data, as after any
             // failed write.
             if req.stage != Stage::Stalled {
-                self.reply(name);
+                self.write_failed(name);
             }
             return;
         }
@@ -272,7 +272,7 @@ impl Engine {
             req.fail(IoError::Io);
             req.stage = Stage::Working;
             if req.pending == 0 {
-                self.reply(name);
+                self.write_failed(name);
             }
             return true;
         }
@@ -353,9 +353,18 @@ impl Engine {
         }
         let of = req.volume;
         self.vol_mut(of).stalled.pop_front();
-        self.overlap.release(name);
+        self.go_around(name);
+        true
+    }
+
+    /// A write into the cache begins anew, as one to the origin.
+    fn go_around(&mut self, name: u64) {
+        if self.req(name).holds {
+            self.overlap.release(name);
+        }
         let req = self.req(name);
         (req.cached, req.around, req.holds, req.stage) = (false, true, false, Stage::Waiting);
+        (req.written, req.durable_dseq, req.error) = (0, 0, None);
         let (first, last, id) = (req.first, req.last, req.volume);
         for (_, buf) in std::mem::take(&mut req.merge).into_iter().flatten() {
             self.pool.give(buf);
@@ -364,7 +373,16 @@ impl Engine {
         if self.overlap.acquire(name, first, last, Access::OriginWrite) {
             self.begin(name);
         }
-        true
+    }
+
+    /// A write into the cache has failed. Where only the cache did, and holds nothing that counts,
+    /// the origin takes it.
+    fn write_failed(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        match self.dead && req.cached && self.distrust.gave_up(req.volume) {
+            true => self.go_around(name),
+            false => self.reply(name),
+        }
     }
 
     /// Whether an origin did not take dirty blocks home lately, or is not there to take them.

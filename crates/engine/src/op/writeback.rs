@@ -416,7 +416,13 @@ impl Engine {
         } else if !abandoned {
             quarantine.flush_failed(now);
         }
-        self.vol_mut(id).urgent = false;
+        let volume = self.vol_mut(id);
+        volume.urgent = false;
+        if volume.dirty.is_empty() {
+            // A device that fails now takes nothing with it: its words need not be guessed.
+            let said = volume.cleaned_dseq;
+            self.want_durable(said);
+        }
         self.resume_behind_writeback();
     }
 
@@ -438,6 +444,7 @@ impl Engine {
         };
         self.log.cleaned.push_back((dseq, item.key));
         let volume = self.vol_mut(id);
+        volume.cleaned_dseq = dseq;
         volume.quarantine.forget(block);
         volume.stats.writeback_blocks += 1;
     }

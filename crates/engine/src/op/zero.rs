@@ -206,6 +206,7 @@ impl Engine {
             if !dirty.is_empty() {
                 let dseq = self.note(EntryKind::Tombstone, id, from, to - from + 1);
                 self.log.cleaned.extend(dirty.iter().map(|block| (dseq, base + block)));
+                self.vol_mut(id).cleaned_dseq = dseq;
             }
         }
         self.zero_end(name);

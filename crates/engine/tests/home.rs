@@ -1,0 +1,58 @@
+//! What is home is home: once a drain, a switch or an idle pool says that nothing is dirty, the
+//! cache device may die and no client notices (contract, point 4).
+
+#[allow(dead_code, reason = "the benches use the rest")]
+#[path = "../benches/instant.rs"]
+mod instant;
+
+use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, RequestKind, Tuning};
+use instant::{VOLUME, World, WorldSpec};
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 4 << 10;
+const SECOND: u64 = 1_000_000_000;
+
+fn world() -> World {
+    let tuning = Tuning { sequential_bytes: u64::MAX, ..Tuning::default() };
+    let (pool_bytes, volume_bytes) = (64 << 20, 256 << 20);
+    let mode = Mode::WriteBack;
+    let mut world =
+        World::new(&WorldSpec { pool_bytes, volume_bytes, mode, tuning, origin_present: true });
+    world.write_all(BLOCKS * BLOCK, 64 << 10);
+    world
+}
+
+/// Kills the device, writes over all that was home, and flushes.
+fn survives(mut world: World) {
+    world.cache_dead = true;
+    world.run(16, BLOCKS, RequestKind::Write, BLOCK, |n| n);
+    world.run(1, 1, RequestKind::Flush, 0, |_| 0);
+    assert_eq!(world.errors, 0, "requests failed after a device died that held nothing dirty");
+}
+
+#[test]
+fn a_device_may_die_after_a_drain() {
+    for asked in [Command::Drain(VOLUME), Command::SetMode(VOLUME, Mode::WriteThrough)] {
+        let mut world = world();
+        world.engine.handle(world.now, Event::Command(CommandId(1), asked), &mut world.out);
+        while world.commands.is_empty() {
+            world.step();
+        }
+        assert_eq!(world.commands, [CommandReply::Changed]);
+        survives(world);
+    }
+}
+
+#[test]
+fn a_device_may_die_when_an_idle_pool_has_nothing_dirty() {
+    let mut world = world();
+    let dirty = |world: &World| world.engine.volume_stats(VOLUME).expect("it").dirty_blocks;
+    while dirty(&world) > 0 {
+        world.step();
+    }
+    let rest = world.now + SECOND;
+    while world.now < rest {
+        world.step();
+    }
+    survives(world);
+}
