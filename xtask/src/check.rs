@@ -13,6 +13,10 @@ const BENT_SEEDS: [(&str, &str); 7] = [
     ("harm", "0..200"),
     ("starve", "0..200"),
     ("admin", "0..200"),
+    ("linger", "0..200"),
+    ("turnover", "0..50"),
+    ("spare", "0..200"),
+    ("vain", "0..200"),
     ("large", "0..30"),
 ];
 /// Swarm seeds of each run: the floor. A run by hand may ask for more.

@@ -25,7 +25,7 @@ const OPEN: [Mutant; 9] = [
     Mutant::StaleFill,
     Mutant::FreshSegmentsCount,
     Mutant::FreedGenerationAgain,
-    Mutant::PauseDoubles,
+    Mutant::WavesOfOne,
     Mutant::OneServedLast,
     Mutant::PromiseKept,
     Mutant::PromiseTakenTwice,

@@ -265,7 +265,8 @@ impl Engine {
             let Some(volume) = self.volumes[at].as_deref() else { continue };
             let Some(task) = volume.task else { continue };
             let id = volume.id;
-            let drained = volume.dirty.is_empty();
+            let drained = volume.dirty.is_empty()
+                || (self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_)));
             let failures = volume.flush.failures - volume.task_failures;
             if drained && failures > u64::from(FLUSH_TRIES) {
                 self.vol_mut(id).task = None;
@@ -298,6 +299,11 @@ impl Engine {
                         let volume = self.vol_mut(id);
                         volume.task = None;
                         volume.mode = new;
+                        if self.is(Mutant::ModeUntold) {
+                            self.answer(command, CommandReply::Changed);
+                            self.superblock_write(Then::Away(0));
+                            continue;
+                        }
                         self.superblock_write(Then::Switched(id, command));
                     }
                 }

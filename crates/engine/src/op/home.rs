@@ -1,5 +1,6 @@
 //! One run of a writeback slice: read from the cache, verified, written to the origin.
 
+use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
@@ -61,8 +62,11 @@ impl Engine {
             return self.drop_clean(item.key);
         }
         let (now, id) = (self.now, self.slice().volume);
+        let uncounted = self.is(Mutant::LostUncounted);
         let volume = self.vol_mut(id);
-        volume.quarantine.cannot_read(item.key - volume.base, now);
+        if !uncounted {
+            volume.quarantine.cannot_read(item.key - volume.base, now);
+        }
     }
 
     /// Whether any of these blocks could not be written home a short while ago.
@@ -91,12 +95,15 @@ impl Engine {
         if mask == MASK_FULL {
             self.slice().runs[at].pending = 1;
             let mut buf = buf;
+            let left = if self.is(Mutant::EndUncut) { u64::MAX } else { left };
             buf.set_len((buf.len() as u64).min(left) as usize);
             let op = self.op(Op::HomeWrite { run: at });
             self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
             return;
         }
-        for (from, to) in sector_runs(mask) {
+        let forgets = usize::from(self.is(Mutant::StretchForgotten));
+        let most = (sector_runs(mask).count() - forgets).max(1);
+        for (from, to) in sector_runs(mask).take(most) {
             self.slice().runs[at].pending += 1;
             let mut part = self.pool.take((to - from) * 512);
             part.bytes_mut().copy_from_slice(&buf.bytes()[from * 512..to * 512]);

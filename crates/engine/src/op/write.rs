@@ -207,7 +207,10 @@ impl Engine {
         let total = req.last - req.first + 1;
         if req.written < total {
             if req.stage != Stage::Stalled {
-                self.stalled.push_back(name);
+                match self.is(Mutant::OneServedLast) {
+                    true => self.stalled.push_front(name),
+                    false => self.stalled.push_back(name),
+                }
                 self.req(name).stage = Stage::Stalled;
                 self.resume_stalled();
             }
@@ -221,16 +224,12 @@ impl Engine {
 
     /// Lets writes that wait for room, or for their turn, go on in order.
     pub(crate) fn resume_stalled(&mut self) {
-        if self.is(Mutant::OneServedLast) && self.stalled.len() > 1 {
-            // Whoever came last goes first.
-            let last = self.stalled.pop_back().expect("there are two");
-            self.stalled.push_front(last);
-        }
+        let unlimited = self.is(Mutant::DirtyLimitOff);
+        let dirty_max = if unlimited { f64::MAX } else { self.tuning.dirty_max };
         while let Some(&name) = self.stalled.front() {
             let req = self.reqs.get(name).expect("stalled requests stay");
             let give_up = req.error.is_some() || self.dead;
-            let waits =
-                self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
+            let waits = self.now < self.throttle_until || self.dirty_share() >= dirty_max;
             if !give_up && waits {
                 self.stats.write_stalls += u64::from(req.written == 0 && req.pending == 0);
                 if self.stalled_gives_way(name) {
@@ -275,14 +274,9 @@ impl Engine {
         // Each record has a header.
         let short = self.pressure.pause_ns(blocks + 1, room, comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
-        let pause = short.max(dirty).min(WAVE_NS_MAX);
-        if self.is(Mutant::PauseDoubles) {
-            let last = self.now.saturating_sub(self.throttle_until);
-            self.throttle_until = self.now + if pause > 0 { 2 * last.max(pause) } else { 0 };
-        } else {
-            self.throttle_until = self.now + pause;
-        }
-        self.wave = (self.stalled.len().clamp(1, WAVE_WRITES_MAX), 0);
+        self.throttle_until = self.now + short.max(dirty).min(WAVE_NS_MAX);
+        let most = if self.is(Mutant::WavesOfOne) { 1 } else { WAVE_WRITES_MAX };
+        self.wave = (self.stalled.len().clamp(1, most), 0);
     }
 
     /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or
@@ -351,7 +345,9 @@ impl Engine {
             if slot.is_none() {
                 return false;
             }
-            self.ram.remove(key);
+            if !self.is(Mutant::WriteKeepsRam) {
+                self.ram.remove(key);
+            }
             self.join_record(name);
             self.vol_mut(id).stats.write_bytes_cache += BLOCK_SIZE as u64;
         }
@@ -418,6 +414,7 @@ impl Engine {
         let base = self.vol(id).base;
         let valid = self.valid_mask(id, key);
         let wrong = self.is(Mutant::MergeWrong);
+        let other = self.is(Mutant::MergeOtherEnd);
         let mut block = self.pool.take(BLOCK_SIZE);
         let req = self.reqs.get_mut(name).expect("under way");
         let (part, at) = req.part_of(key, base);
@@ -428,7 +425,7 @@ impl Engine {
         let side = usize::from(key != req.first);
         let old = match covered == valid {
             true => None,
-            false => req.merge[side].as_ref(),
+            false => req.merge[if other { 1 - side } else { side }].as_ref(),
         };
         let mut mask = covered;
         if let Some((old_mask, old)) = old {
