@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::time::Instant;
 
 /// Seeds of each run that are bent towards one thing: what fits beside the swarm.
-const BENT_SEEDS: [(&str, &str); 7] = [
+const BENT_SEEDS: [(&str, &str); 11] = [
     ("brief", "0..200"),
     ("away", "0..200"),
     ("repair", "0..200"),
@@ -15,7 +15,7 @@ const BENT_SEEDS: [(&str, &str); 7] = [
     ("admin", "0..200"),
     ("linger", "0..200"),
     ("turnover", "0..50"),
-    ("spare", "0..200"),
+    ("spare", "0..70"),
     ("vain", "0..200"),
     ("large", "0..30"),
 ];
