@@ -188,12 +188,7 @@ impl Large {
     /// The large world of a seed.
     pub fn new(seed: u64, options: Options) -> Large {
         let mut rng = Rng::new(mix(seed ^ 0x1a26e));
-        let mut plan = Plan::draw(&mut rng);
-        // Apart, so that older seeds keep their worlds.
-        let mut crowd_rng = Rng::new(mix(!seed));
-        if crowd_rng.one_in(4) {
-            plan.crowd(&mut crowd_rng);
-        }
+        let plan = Plan::draw(&mut rng).crowded(&mut Rng::new(mix(!seed)));
         let spec = pool_spec(&plan);
         let mut superblocks = new_pool(&spec).expect("the pool is large enough");
         for superblock in &mut superblocks {

@@ -19,8 +19,8 @@ const SEEDS_MAX: u64 = 16_000;
 const LARGE_SEEDS_MAX: u64 = 300;
 
 /// Bugs that nobody has found a seed for, though nothing shows that they do no harm. Each does
-/// something in some worlds, or takes three things at once: a unit that is emptied, freed and used
-/// again within one scan of the index; a start that can only use the checkpoint before the newest; a
+/// something in some worlds, or takes a rare thing: a unit that is emptied, freed and used again
+/// within one scan of the index; a start that can only use the checkpoint before the newest; a
 /// device that fails and is back before any superblock tells.
 const OPEN: &[Mutant] = &[
     Mutant::FreshSegmentsCount,

@@ -108,8 +108,16 @@ impl Plan {
 }
 
 impl Plan {
+    /// In some worlds a crowd; drawn apart, so that older seeds keep theirs.
+    pub fn crowded(mut self, rng: &mut Rng) -> Plan {
+        if rng.one_in(4) {
+            self.crowd(rng);
+        }
+        self
+    }
+
     /// More writers than go on at once, all the time, before a hard disk that cannot follow.
-    pub fn crowd(&mut self, rng: &mut Rng) {
+    fn crowd(&mut self, rng: &mut Rng) {
         let slots = self.segments.iter().sum::<u64>() * u64::from(self.segment_blocks);
         self.volumes.truncate(1);
         let volume = &mut self.volumes[0];
