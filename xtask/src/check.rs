@@ -6,13 +6,17 @@ use anyhow::Result;
 use std::time::Instant;
 
 /// Seeds of each run that are bent towards one thing: what fits beside the swarm.
-const BENT_SEEDS: [(&str, &str); 7] = [
+const BENT_SEEDS: [(&str, &str); 11] = [
     ("brief", "0..200"),
     ("away", "0..200"),
     ("repair", "0..200"),
     ("harm", "0..200"),
     ("starve", "0..200"),
     ("admin", "0..200"),
+    ("linger", "0..200"),
+    ("turnover", "0..50"),
+    ("spare", "0..70"),
+    ("vain", "0..200"),
     ("large", "0..30"),
 ];
 /// Swarm seeds of each run: the floor. A run by hand may ask for more.

@@ -179,6 +179,11 @@ impl Log {
         self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut()).find(|sent| sent.seq == seq)
     }
 
+    /// Whether a dirty-class record is the oldest under way.
+    pub(crate) fn is_oldest(&self, seq: u64) -> bool {
+        self.sent_dirty.front().is_some_and(|sent| sent.seq == seq)
+    }
+
     /// The record under way that holds `slot` and is not on its device yet.
     pub fn sent_with(&mut self, slot: Slot) -> Option<&mut Sent> {
         let holds = |sent: &&mut Sent| {

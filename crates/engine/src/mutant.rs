@@ -91,13 +91,13 @@ mutants! {
     GrownBeforeDurable,
     /// Nobody wakes the writes that wait a little because room is short.
     WakeLost,
-    /// Each pause of such writes is twice as long as the one before.
-    PauseDoubles,
-    /// The write that has waited longest for room is served last.
+    /// Such writes go on one by one, each after a pause of its own.
+    WavesOfOne,
+    /// The write that came last for room is served first.
     OneServedLast,
     /// Room that was promised to moves is never given back.
     PromiseKept,
-    /// Room that was promised to moves is given back twice.
+    /// Room that was promised to moves is given back when it is used, and again at the end.
     PromiseTakenTwice,
     /// The mirror of what cannot be read is not read.
     MirrorUnread,
@@ -110,6 +110,74 @@ mutants! {
     /// A device that failed while the pool was open is not told from one that works at the next
     /// start.
     AwayUntold,
+    /// A unit that became free is in the list of free ones twice.
+    FreeTwice,
+    /// A unit is free although a read of it is under way.
+    PinnedFreed,
+    /// Records of a unit's last life come back although the log calls it empty.
+    FreedOffByOne,
+    /// The checkpoint's entries for a unit's last life count although the log calls it empty.
+    GoneOffByOne,
+    /// After a start the log goes on over the last block of its last record.
+    TailOverwritten,
+    /// What was distrusted is trusted at the next start.
+    DistrustIgnored,
+    /// A write is acknowledged when one of two copies of its record is written.
+    AckAfterOneCopy,
+    /// A FLUSH waits for one of two cache devices.
+    FlushOneDevice,
+    /// A FLUSH does not wait for the last record.
+    FlushOneShort,
+    /// A FLUSH of an origin that failed is tried again, and then counts.
+    FailedFlushForgotten,
+    /// A checkpoint does not wait for the dirty-class records that it mentions.
+    CheckpointBeforeRecords,
+    /// A checkpoint does not wait for the fills that it mentions.
+    CheckpointBeforeFills,
+    /// A checkpoint does not wait for a sync point.
+    CheckpointUnsynced,
+    /// A sync point vouches for what came while the origin was flushed.
+    SyncCoversLate,
+    /// A write to the origin does not wait for its intents.
+    IntentUnawaited,
+    /// The log forgets the last of the blocks that a write to the origin replaced.
+    TombstoneShort,
+    /// A write to the origin does not wait for the log to say that older dirty versions ended.
+    EndsUnawaited,
+    /// Of a block that is sent home in several stretches the last is forgotten.
+    StretchForgotten,
+    /// The last block of a volume is sent home whole, though the volume ends in it.
+    EndUncut,
+    /// What the origin has of a block hides what the cache has of it.
+    OverlayIgnored,
+    /// A write into the cache leaves the old copy in RAM.
+    WriteKeepsRam,
+    /// A new life of the log counts its records from the checkpoint that it read.
+    SeqReused,
+    /// Blocks that cannot be read count as if they could go home.
+    LostUncounted,
+    /// Reclaim calls a part of a block the whole.
+    MaskLostInMove,
+    /// What reclaim moves is not verified.
+    MoveUnverified,
+    /// What is read from the second copy is not verified.
+    MirrorUnverified,
+    /// A part of a block is merged with what the write's other end had.
+    MergeOtherEnd,
+    /// The limit of dirty blocks is not looked at.
+    DirtyLimitOff,
+    /// Zeroing leaves the copy in RAM in place.
+    ZeroKeepsRam,
+    /// A dirty block of which a part is zeroed is forgotten.
+    ZeroCutsDirty,
+    /// The log does not say that zeroed dirty blocks ended.
+    ZeroDirtyUnlogged,
+    /// The log does not say that zeroed clean blocks ended.
+    ZeroCleanUnlogged,
+    /// A volume is removed although it has dirty blocks.
+    RemovalKeepsDirty,
+    /// A switch of modes is answered before the superblock has it.
+    ModeUntold,
     /// Both superblock copies are overwritten at each update.
     SuperblockInPlace,
 }

@@ -45,6 +45,13 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// A planted bug gives a block back when it is written, and again when all of it is dropped.
+    pub(crate) fn give_one(&mut self) {
+        self.promised.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.promised.fetch_sub(self.left, Relaxed);
@@ -141,6 +148,12 @@ impl Room {
     pub fn reserve(&self, blocks: u32) -> Reservation {
         self.promised.fetch_add(blocks, Relaxed);
         Reservation { left: blocks, promised: self.promised.clone() }
+    }
+
+    /// A planted bug counts the unit that became free last once more.
+    pub(crate) fn count_twice(&mut self) {
+        let again = self.free.back().copied();
+        self.free.extend(again);
     }
 
     /// A planted bug forgets to give a promise back.

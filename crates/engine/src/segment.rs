@@ -392,6 +392,16 @@ impl Segments {
         self.unit_mut(unit).pins -= 1;
     }
 
+    /// A planted bug frees units that are being read.
+    pub(crate) fn take_pins(&mut self) -> Vec<u32> {
+        self.units.iter_mut().map(|unit| std::mem::take(&mut unit.pins)).collect()
+    }
+
+    /// As above.
+    pub(crate) fn put_pins(&mut self, pins: &[u32]) {
+        self.units.iter_mut().zip(pins).for_each(|(unit, &pins)| unit.pins = pins);
+    }
+
     /// The next number in the order of opening.
     pub fn order_next(&self) -> u64 {
         self.order_next

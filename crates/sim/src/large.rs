@@ -193,6 +193,7 @@ impl Large {
         let mut rng = Rng::new(mix(seed ^ 0x1a26e));
         let mut plan = Plan::draw(&mut rng);
         plan.widen(&mut Rng::new(mix(seed ^ 0x5eed_0002)));
+        let plan = plan.crowded(&mut Rng::new(mix(!seed)));
         let spec = pool_spec(&plan);
         let mut superblocks = new_pool(&spec).expect("the pool is large enough");
         for superblock in &mut superblocks {

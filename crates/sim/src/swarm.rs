@@ -229,6 +229,10 @@ pub struct Params {
     pub ends: Ends,
     /// Most events between two calls of `settle`.
     pub batch_max: u64,
+    /// Time that passes before an engine with more to do at once goes on, nanoseconds.
+    pub busy_ns: u64,
+    /// The index is so many times as large as the pool wants.
+    pub index_times: u64,
     /// `Engine::check` is called once in so many steps.
     pub check_one_in: u64,
 }
@@ -270,6 +274,8 @@ impl Params {
             checkpoint_slowness: 1,
             ends: draw_ends(rng, swarm),
             batch_max: rng.log_range(1, 16),
+            busy_ns: 0,
+            index_times: 1,
             check_one_in: rng.log_range(16, 256),
         };
         if swarm && rng.one_in(3) {

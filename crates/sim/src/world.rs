@@ -314,7 +314,8 @@ impl World {
             return Err(Violation::new("H", text));
         }
         let next = self.queue.peek().map(|Reverse(entry)| entry.0);
-        let deadline = self.engine().deadline().map(|at| at.max(self.now));
+        let soonest = self.now + self.params.busy_ns;
+        let deadline = self.engine().deadline().map(|at| at.max(soonest));
         let due = [next, deadline].into_iter().flatten().min();
         if self.unsettled > 0
             && (self.unsettled >= self.batch || due.is_none_or(|at| at > self.now))

@@ -452,9 +452,12 @@ impl Engine {
             return self.checkpoint_over();
         }
         let trusted = |v: &Volume| v.trusts(end_seq) && v.synced_dseq <= self.log.completed_dseq;
-        let settled = self.volumes.iter().flatten().all(|v| trusted(v))
-            && self.log.completed_dseq >= end_dseq
-            && self.log.sent_clean.iter().all(|sent| sent.seq > end_seq);
+        let unsynced = self.is(Mutant::CheckpointUnsynced);
+        let (early, bare) =
+            (self.is(Mutant::CheckpointBeforeRecords), self.is(Mutant::CheckpointBeforeFills));
+        let settled = self.volumes.iter().flatten().all(|v| unsynced || trusted(v))
+            && (early || self.log.completed_dseq >= end_dseq)
+            && (bare || self.log.sent_clean.iter().all(|sent| sent.seq > end_seq));
         if !settled {
             return;
         }

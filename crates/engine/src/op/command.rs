@@ -267,7 +267,9 @@ impl Engine {
             let Some(task) = volume.task else { continue };
             let id = volume.id;
             let said = self.dead || volume.cleaned_dseq <= self.log.durable_dseq;
-            let (drained, last) = (volume.dirty.is_empty() && said, volume.cleaned_dseq);
+            let keeps = self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_));
+            let drained = (volume.dirty.is_empty() && said) || keeps;
+            let last = volume.cleaned_dseq;
             if volume.dirty.is_empty() && !said {
                 // Who drains wants to hear that nothing depends on the cache device any more.
                 self.want_durable(last);
@@ -305,6 +307,11 @@ impl Engine {
                         let volume = self.vol_mut(id);
                         volume.task = None;
                         volume.mode = new;
+                        if self.is(Mutant::ModeUntold) {
+                            self.answer(command, CommandReply::Changed);
+                            self.superblock_write(Then::Away(0));
+                            continue;
+                        }
                         self.superblock_write(Then::Switched(id, command));
                     }
                 }

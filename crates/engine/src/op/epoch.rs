@@ -46,6 +46,8 @@ impl Engine {
         let opening = self.opening.as_mut().expect("recovery is under way");
         let (seq, dseq) = (opening.seq_max, opening.summary.dseq_end);
         opening.step = Step::Checkpoint;
+        let known = opening.source.map_or(0, |source| source.seq);
+        let seq = if self.is(Mutant::SeqReused) { known } else { seq };
         (self.log.seq, self.log.dseq) = (seq, dseq);
         (self.log.completed_dseq, self.log.durable_dseq) = (dseq, dseq);
         // All that is in the index counts, and what else is in the log comes before the checkpoint.

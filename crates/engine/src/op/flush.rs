@@ -57,6 +57,7 @@ impl Engine {
         if self.is(Mutant::FlushSkipsDevice) {
             dseq = 0;
         }
+        dseq -= u64::from(dseq > 0 && self.is(Mutant::FlushOneShort));
         let written = if self.is(Mutant::FlushSkipsOrigin) { 0 } else { written };
         self.flush_wait(name, dseq, written);
     }
@@ -189,7 +190,8 @@ impl Engine {
         if self.is(Mutant::FlushCoversLate) {
             self.cache_flush.covers = self.log.completed_dseq;
         }
-        if self.cache_flush.pending == 0 && !self.dead {
+        let one = self.is(Mutant::FlushOneDevice);
+        if (self.cache_flush.pending == 0 || one) && !self.dead {
             self.cache_flushed();
         }
     }
@@ -255,6 +257,7 @@ impl Engine {
 
     pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
         let now = self.now;
+        let forgets = self.is(Mutant::FailedFlushForgotten);
         let volume = self.vol_mut(id);
         if result.is_err() {
             volume.flush.retry_at = now + FLUSH_RETRY_NS;
@@ -268,6 +271,7 @@ impl Engine {
                 flush.flushed = flush.flushed.max(covers);
                 flush.tries = 0;
             }
+            Err(_) if forgets => {}
             // The origin may have dropped clients' data that nobody else has: no later FLUSH can
             // promise it.
             Err(_) if flush.client_written > flush.flushed => {

@@ -1,5 +1,6 @@
 //! One run of a writeback slice: read from the cache, verified, written to the origin.
 
+use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
@@ -68,9 +69,11 @@ impl Engine {
             self.ram.remove(item.key);
             return self.drop_clean(item.key);
         }
-        let now = self.now;
+        let (now, uncounted) = (self.now, self.is(Mutant::LostUncounted));
         let volume = self.vol_mut(volume);
-        volume.quarantine.cannot_read(item.key - volume.base, now);
+        if !uncounted {
+            volume.quarantine.cannot_read(item.key - volume.base, now);
+        }
     }
 
     /// Whether any of these blocks could not be written home a short while ago.
@@ -98,12 +101,15 @@ impl Engine {
         if mask == MASK_FULL {
             self.slice(volume).runs[at].pending = 1;
             let mut buf = buf;
+            let left = if self.is(Mutant::EndUncut) { u64::MAX } else { left };
             buf.set_len((buf.len() as u64).min(left) as usize);
             let op = self.op(Op::HomeWrite { volume, run: at });
             self.out.push(Effect::Write { op, target: Target::Origin(volume), offset, buf });
             return;
         }
-        for (from, to) in sector_runs(mask) {
+        let forgets = usize::from(self.is(Mutant::StretchForgotten));
+        let most = (sector_runs(mask).count() - forgets).max(1);
+        for (from, to) in sector_runs(mask).take(most) {
             self.slice(volume).runs[at].pending += 1;
             let mut part = self.pool.take((to - from) * 512);
             part.bytes_mut().copy_from_slice(&buf.bytes()[from * 512..to * 512]);

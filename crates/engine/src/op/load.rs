@@ -270,7 +270,8 @@ impl Engine {
         for (&unit, &last) in freed {
             let item = opening.segments.get(&unit);
             let generation = item.map_or(0, |item| u64::from(item.generation.get()));
-            gone[unit as usize] |= generation <= last;
+            let less = u64::from(self.is(Mutant::GoneOffByOne));
+            gone[unit as usize] |= generation + less <= last;
         }
         gone
     }

@@ -5,6 +5,7 @@
 //! answered, what recovery decided is in a checkpoint of its own (`epoch.rs`), and log and origins
 //! are flushed: a value read after a recovery never reverts (I12).
 
+use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::{Engine, State};
 use crate::event::*;
@@ -284,7 +285,8 @@ impl Engine {
         // must not be of one before both.
         let newest = self.sb.block.header.checkpoint_epoch.get();
         self.open_mut().checkpoints = 1 + u64::from(epoch > 0 && epoch != newest);
-        if self.distrust.epoch() > 0 && epoch <= self.distrust.epoch() {
+        let distrusted = self.distrust.epoch() > 0 && epoch <= self.distrust.epoch();
+        if distrusted && !self.is(Mutant::DistrustIgnored) {
             self.drop_all_clean();
         }
         self.rebuild_segments();

@@ -99,7 +99,7 @@ impl Engine {
             }
             need = need.max(marked.unwrap_or(0));
         }
-        need
+        if self.is(Mutant::IntentUnawaited) { 0 } else { need }
     }
 
     /// Regions of all volumes that are marked one by one.
@@ -179,7 +179,8 @@ impl Engine {
         }
         if let Some(from) = from.filter(|_| !self.dead) {
             let (id, base) = self.volume_of(from).map(|v| (v.id, v.base)).expect("of a volume");
-            self.note(EntryKind::Tombstone, id, from - base, to - from + 1);
+            let short = u64::from(to > from && self.is(Mutant::TombstoneShort));
+            self.note(EntryKind::Tombstone, id, from - base, to - from + 1 - short);
         }
     }
 
@@ -209,6 +210,7 @@ impl Engine {
     /// yet; a `kill -9` before it is would bring that version back. Waits for it.
     pub(crate) fn hold_for_log(&mut self, name: u64) {
         let ends = self.log.cleaned.back().map_or(0, |&(dseq, _)| dseq);
+        let ends = if self.is(Mutant::EndsUnawaited) { 0 } else { ends };
         let req = self.req(name);
         req.stage = Stage::Intending;
         req.durable_dseq = ends;

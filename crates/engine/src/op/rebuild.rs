@@ -60,6 +60,7 @@ impl Engine {
         let Some(last) = dirty.max_by_key(|found| found.header.seq.get()) else { return };
         let (header, segment) = (&last.header, last.header.segment.get());
         let end = header.offset.get() + 1 + u32::from(header.payload_blocks.get());
+        let end = end - u32::from(self.is(Mutant::TailOverwritten));
         let unit = self.segments.unit_of(segment);
         let it = self.segments.unit(unit);
         let same = it.generation == header.segment_generation.get() && it.dirty_class;

@@ -110,7 +110,12 @@ impl Engine {
                 (_, true) => (self.log.durable_dseq, u64::MAX),
                 _ => (self.log.durable_dseq, self.forgotten_seq()),
             };
+        let pins = self.is(Mutant::PinnedFreed).then(|| self.segments.take_pins());
         let freed = self.room.release(&mut self.segments, durable, forgotten);
+        pins.into_iter().for_each(|pins| self.segments.put_pins(&pins));
+        if freed > 0 && self.is(Mutant::FreeTwice) {
+            self.room.count_twice();
+        }
         if freed > 0 {
             self.reclaim.starves = false;
             self.pressure.gained(self.now, freed as u64 * u64::from(self.segments.blocks()));

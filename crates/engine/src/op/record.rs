@@ -224,6 +224,14 @@ impl Engine {
         let sent = self.log.sent(seq).expect("under way");
         sent.writes -= 1;
         sent.copies += u8::from(result.is_ok());
+        let copied = sent.copies > 0 && sent.writes > 0;
+        if copied && self.is(Mutant::AckAfterOneCopy) && self.log.is_oldest(seq) {
+            let sent = self.log.sent(seq).expect("under way");
+            for req in std::mem::take(&mut sent.waiters) {
+                self.part_done(req);
+            }
+        }
+        let sent = self.log.sent(seq).expect("under way");
         if sent.writes == 0 {
             let took = self.now - sent.since;
             sent.done = true;

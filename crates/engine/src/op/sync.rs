@@ -144,7 +144,9 @@ impl Engine {
                 self.give_up_clean(id);
                 continue;
             }
-            self.note_sync(id, sync.mark_dseq, sync.covers_seq);
+            let late = self.is(Mutant::SyncCoversLate);
+            let covers_seq = if late { self.log.seq } else { sync.covers_seq };
+            self.note_sync(id, sync.mark_dseq, covers_seq);
         }
         self.send(Point::Dirty);
     }

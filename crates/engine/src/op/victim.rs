@@ -16,7 +16,7 @@ use crate::policy::eviction::Choice;
 use crate::room::Purpose;
 use crate::segment::{SegmentId, Unit, UnitId};
 use forebay_format::record::{self, Entry, EntryKind};
-use forebay_format::{BLOCK_SIZE, checksum};
+use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 impl Engine {
     /// Reads on in the victims' records: all of them where blocks were written one by one, only the
@@ -167,6 +167,7 @@ impl Engine {
         self.work.did(1);
         let dirty = self.dirty.get(located.slot as usize);
         let mask = self.mask(located.slot);
+        let mask = if self.is(Mutant::MaskLostInMove) { MASK_FULL } else { mask };
         let (point, kind, purpose) = match dirty {
             true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
             false => (Point::Reinsert, EntryKind::Clean, Purpose::Clean),
@@ -176,10 +177,11 @@ impl Engine {
             (true, true) => {
                 self.pressure.spent(1);
                 let twice = self.is(Mutant::PromiseTakenTwice);
-                if let Some(victim) = self.victim(unit) {
-                    victim.room.use_one();
-                    if twice {
-                        victim.room.use_one();
+                let kept = self.is(Mutant::PromiseKept);
+                if let Some(victim) = self.victim(unit).filter(|_| !kept) {
+                    match twice {
+                        true => victim.room.give_one(),
+                        false => victim.room.use_one(),
                     }
                 }
             }
@@ -231,7 +233,8 @@ impl Engine {
             return self.pool.give(buf);
         }
         let unit = self.segments.of(located.slot);
-        if result.is_ok() && checksum(buf.bytes()) == located.crc {
+        let unverified = self.is(Mutant::MoveUnverified);
+        if result.is_ok() && (unverified || checksum(buf.bytes()) == located.crc) {
             self.move_over(located);
             self.move_block(unit, key, located, buf.bytes());
             return self.pool.give(buf);

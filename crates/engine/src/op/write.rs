@@ -229,11 +229,15 @@ impl Engine {
     fn stall(&mut self, name: u64) {
         self.req(name).stage = Stage::Stalled;
         let (id, clock) = (self.req(name).volume, self.stalled_clock);
+        let served_last = self.is(Mutant::OneServedLast);
         let volume = self.vol_mut(id);
         if volume.stalled.is_empty() {
             volume.stalled_served = volume.stalled_served.max(clock);
         }
-        volume.stalled.push_back(name);
+        match served_last {
+            true => volume.stalled.push_front(name),
+            false => volume.stalled.push_back(name),
+        }
     }
 
     /// Lets writes that wait for room, or for their turn, go on. Of several volumes each gets as
@@ -257,14 +261,7 @@ impl Engine {
 
     /// Lets the first write of a volume go on that waits. Whether it waits no more.
     fn resume_one(&mut self, id: VolumeId) -> bool {
-        let served_last = self.is(Mutant::OneServedLast);
-        let volume = self.vol_mut(id);
-        if served_last && volume.stalled.len() > 1 {
-            // Whoever came last goes first.
-            let last = volume.stalled.pop_back().expect("there are two");
-            volume.stalled.push_front(last);
-        }
-        let Some(&name) = volume.stalled.front() else { return false };
+        let Some(&name) = self.vol(id).stalled.front() else { return false };
         let req = self.reqs.get(name).expect("stalled requests stay");
         if req.error.is_some() || self.dead {
             self.vol_mut(id).stalled.pop_front();
@@ -276,8 +273,9 @@ impl Engine {
             }
             return true;
         }
+        let unlimited = self.is(Mutant::DirtyLimitOff);
         let waits = self.now < self.throttle_until
-            || self.dirty_share() >= self.tuning.dirty_max
+            || (self.dirty_share() >= self.tuning.dirty_max && !unlimited)
             || self.over_quota(self.vol(id));
         let blocks = req.last - req.first + 1;
         if waits || !self.append_blocks(name) {
@@ -323,14 +321,9 @@ impl Engine {
         // Each record has a header.
         let short = self.pressure.pause_ns(blocks + 1, room, comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
-        let pause = short.max(dirty).min(WAVE_NS_MAX);
-        if self.is(Mutant::PauseDoubles) {
-            let last = self.now.saturating_sub(self.throttle_until);
-            self.throttle_until = self.now + if pause > 0 { 2 * last.max(pause) } else { 0 };
-        } else {
-            self.throttle_until = self.now + pause;
-        }
-        self.wave = (self.stalled_len().clamp(1, WAVE_WRITES_MAX), 0);
+        self.throttle_until = self.now + short.max(dirty).min(WAVE_NS_MAX);
+        let most = if self.is(Mutant::WavesOfOne) { 1 } else { WAVE_WRITES_MAX };
+        self.wave = (self.stalled_len().clamp(1, most), 0);
     }
 
     /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or
@@ -418,7 +411,9 @@ impl Engine {
             if slot.is_none() {
                 return false;
             }
-            self.ram.remove(key);
+            if !self.is(Mutant::WriteKeepsRam) {
+                self.ram.remove(key);
+            }
             self.join_record(name);
             self.vol_mut(id).stats.write_bytes_cache += BLOCK_SIZE as u64;
         }
@@ -485,6 +480,7 @@ impl Engine {
         let base = self.vol(id).base;
         let valid = self.valid_mask(id, key);
         let wrong = self.is(Mutant::MergeWrong);
+        let other = self.is(Mutant::MergeOtherEnd);
         let mut block = self.pool.take(BLOCK_SIZE);
         let req = self.reqs.get_mut(name).expect("under way");
         let (part, at) = req.part_of(key, base);
@@ -495,7 +491,7 @@ impl Engine {
         let side = usize::from(key != req.first);
         let old = match covered == valid {
             true => None,
-            false => req.merge[side].as_ref(),
+            false => req.merge[if other { 1 - side } else { side }].as_ref(),
         };
         let mut mask = covered;
         if let Some((old_mask, old)) = old {

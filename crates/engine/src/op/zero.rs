@@ -33,6 +33,7 @@ impl Engine {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
+        let cut = cut && !self.is(Mutant::ZeroCutsDirty);
         if cut || self.vol(id).home.covers(first, last) {
             // A dirty block of which only part is zeroed goes home first.
             self.vol_mut(id).urgent = cut;
@@ -45,7 +46,9 @@ impl Engine {
         }
         self.overtake(name);
         self.zeroing.push((first, last, name));
-        self.ram.remove_range(first, last);
+        if !self.is(Mutant::ZeroKeepsRam) {
+            self.ram.remove_range(first, last);
+        }
         if !self.is(Mutant::ZeroKeepsCached) {
             self.drop_clean_range(id, first, last);
         }
@@ -113,7 +116,7 @@ impl Engine {
     /// blocks.
     fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
         self.forget_clean_range(first, last);
-        if self.dead {
+        if self.dead || self.is(Mutant::ZeroCleanUnlogged) {
             return;
         }
         let base = self.vol(id).base;
@@ -203,7 +206,7 @@ impl Engine {
             for &block in &dirty {
                 self.forget(base + block);
             }
-            if !dirty.is_empty() {
+            if !dirty.is_empty() && !self.is(Mutant::ZeroDirtyUnlogged) {
                 let dseq = self.note(EntryKind::Tombstone, id, from, to - from + 1);
                 self.log.cleaned.extend(dirty.iter().map(|block| (dseq, base + block)));
                 self.vol_mut(id).cleaned_dseq = dseq;

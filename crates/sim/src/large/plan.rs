@@ -125,6 +125,32 @@ impl Plan {
             self.volumes.push(VolumePlan::draw(rng, slots));
         }
     }
+
+    /// In some worlds a crowd; drawn apart, so that older seeds keep theirs.
+    pub fn crowded(mut self, rng: &mut Rng) -> Plan {
+        if rng.one_in(4) {
+            self.crowd(rng);
+        }
+        self
+    }
+
+    /// More writers than go on at once, all the time, before a hard disk that cannot follow.
+    fn crowd(&mut self, rng: &mut Rng) {
+        let slots = self.segments.iter().sum::<u64>() * u64::from(self.segment_blocks);
+        self.volumes.truncate(1);
+        let volume = &mut self.volumes[0];
+        (volume.mode, volume.spindle) = (Mode::WriteBack, true);
+        (volume.writers, volume.readers) = (rng.range(48, 96), 0);
+        volume.hot_blocks = volume.blocks.min(slots * rng.range(1, 4));
+        (volume.flush_after, volume.think_ns) = (0, 0);
+        volume.blocks_max = rng.pick(&[1, 4, 16]);
+        if rng.coin() {
+            (self.tuning.dirty_high, self.tuning.dirty_max) = (0.2, 0.4);
+        }
+        self.trouble = Trouble::Nothing;
+        self.lasts_ns = self.lasts_ns.max(6 * SECOND);
+        self.requests_max = 6 * slots;
+    }
 }
 
 impl VolumePlan {

@@ -1,6 +1,6 @@
 //! Worlds that are bent towards one thing, where chance alone goes too seldom.
 
-use super::{Faults, MILLISECOND, Mix, Params};
+use super::{Faults, Latency, MILLISECOND, Mix, Params};
 use crate::disk::{CutMode, FlushLoss};
 use crate::rng::Rng;
 use forebay_engine::Mode;
@@ -20,18 +20,30 @@ pub enum Bend {
     Admin,
     /// See [`Params::repair_in_vain`].
     Repair,
+    /// See [`Params::linger`].
+    Linger,
+    /// See [`Params::turn_over`].
+    Turnover,
+    /// See [`Params::zero_in_vain`].
+    Vain,
+    /// See [`Params::need_the_spare`].
+    Spare,
     /// Another kind of world: see [`crate::large`].
     Large,
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 7] = [
+pub const BENDS: [(&str, Bend); 11] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
     ("harm", Bend::Harm),
     ("admin", Bend::Admin),
     ("repair", Bend::Repair),
+    ("linger", Bend::Linger),
+    ("turnover", Bend::Turnover),
+    ("spare", Bend::Spare),
+    ("vain", Bend::Vain),
     ("large", Bend::Large),
 ];
 
@@ -65,6 +77,10 @@ impl Params {
             Bend::Harm => self.harm_often(rng),
             Bend::Admin => self.manage(rng),
             Bend::Repair => self.repair_in_vain(rng),
+            Bend::Linger => self.linger(rng),
+            Bend::Turnover => self.turn_over(rng),
+            Bend::Vain => self.zero_in_vain(rng),
+            Bend::Spare => self.need_the_spare(rng),
             Bend::Large => {}
         }
     }
@@ -203,6 +219,93 @@ impl Params {
         self.requests = rng.log_range(200, 1600);
         self.ends.events_max = rng.log_range(200, 4000);
         (self.lives, self.ends.early, self.clients) = (rng.range(4, 16), 0.3, 8);
+    }
+
+    /// Reads of origins that take long, while parts of the same blocks are written and go home.
+    fn linger(&mut self, rng: &mut Rng) {
+        self.modes.fill(Mode::WriteBack);
+        self.mix = Mix { read: 60, write: 40, flush: rng.below(4), ..NO_MIX };
+        (self.places.aligned, self.places.hot, self.places.sequential) = (0.1, 1.0, 0.0);
+        self.places.sectors_max = 8;
+        self.places.hot_sectors = rng.log_range(32, 256);
+        self.faults = Faults { origin_errors: rng.pick(&[0, 0, 3]), ..Faults::default() };
+        self.admin.pause_ns = 0;
+        (self.clients, self.think_ns) = (8, rng.log_range(MILLISECOND / 10, 4 * MILLISECOND));
+        self.requests = rng.log_range(100, 800);
+        self.tuning.admit_second_miss = rng.one_in(4);
+        self.tuning.sequential_bytes = u64::MAX;
+        (self.tuning.dirty_target, self.tuning.dirty_high) = (0.0, 0.0);
+        self.tuning.idle_ns = MILLISECOND;
+        self.cache_latency.spike_one_in = 0;
+        let base_ns = rng.log_range(MILLISECOND / 20, MILLISECOND / 4);
+        self.origin_latency = Latency { base_ns, spread_ns: base_ns, spike_one_in: 8 };
+    }
+
+    /// Few segments that hold clean data only are emptied and filled again and again, while
+    /// checkpoints look at a large index slowly.
+    fn turn_over(&mut self, rng: &mut Rng) {
+        (self.volumes, self.shown) = (vec![8 * 2048], vec![8 * 2048]);
+        self.modes = vec![rng.pick(&[Mode::WriteBack, Mode::WriteThrough])];
+        self.mix = Mix { read: 80, write: rng.pick(&[5, 40]), flush: 15, ..NO_MIX };
+        (self.places.aligned, self.places.hot, self.places.sequential) = (1.0, 0.0, 0.0);
+        self.places.sectors_max = 256;
+        self.faults = Faults::default();
+        self.admin.pause_ns = 0;
+        (self.clients, self.ram_bytes) = (8, 0);
+        self.requests = rng.log_range(100, 400);
+        (self.devices, self.segment_blocks) = (2, 32);
+        (self.segments, self.segments_more) = (rng.range(8, 12), vec![rng.range(1, 2)]);
+        self.tuning.admit_second_miss = false;
+        self.tuning.sequential_bytes = u64::MAX;
+        self.tuning.sync_interval_ns = rng.log_range(MILLISECOND, 50 * MILLISECOND);
+        self.tuning.checkpoint_share = 0.02;
+        (self.tuning.scan_buckets, self.index_times) = (1, 18);
+        self.busy_ns = rng.log_range(MILLISECOND / 4, 4 * MILLISECOND);
+        (self.batch_max, self.check_one_in) = (16, 4);
+        let base_ns = MILLISECOND / 100;
+        self.origin_latency = Latency { base_ns, spread_ns: base_ns, spike_one_in: 0 };
+        let spike_one_in = rng.pick(&[0, 20]);
+        self.cache_latency = Latency { spike_one_in, ..self.origin_latency.clone() };
+        self.think_ns = base_ns;
+        (self.lives, self.ends.looks) = (rng.range(10, 24), 0.3);
+        self.ends.events_max = rng.log_range(300, 3000);
+    }
+
+    /// Short lives with checkpoints that take long: starts that can only use the one before the
+    /// newest, and devices that come back before any superblock says that they were away.
+    fn need_the_spare(&mut self, rng: &mut Rng) {
+        self.follow(Theme::Through, rng);
+        self.live_briefly(rng);
+        self.devices = rng.range(1, 2) as usize;
+        self.requests = rng.log_range(50, 400);
+        self.ends.events_max = rng.log_range(100, 2000);
+        (self.clients, self.think_ns) = (8, MILLISECOND / 10);
+        self.checkpoint_slowness = 1_000_000;
+        self.tuning.checkpoint_share = 4.0;
+        self.tuning.sync_interval_ns = rng.log_range(MILLISECOND, 50 * MILLISECOND);
+        self.tuning.admit_second_miss = false;
+        self.tuning.sequential_bytes = u64::MAX;
+        self.tuning.region_blocks = rng.pick(&[1, 16, 128]);
+        (self.ends.early, self.ends.looks) = (0.0, 0.2);
+        (self.ends.cut, self.ends.kill) = (8, rng.pick(&[0, 8]));
+        if self.devices == 1 {
+            self.faults.metadata = 1.0;
+            self.faults.newest_checkpoint = true;
+            self.ends.cut_modes = vec![CutMode::DropAll, CutMode::NewestFirst];
+        } else if rng.coin() {
+            self.faults.vanish = 0.7;
+            self.modes.fill(Mode::WriteAround);
+            self.places.hot_sectors = rng.log_range(512, 4096);
+        } else {
+            self.faults.absent = rng.pick(&[0.3, 0.6]);
+        }
+        if rng.coin() {
+            // What is read goes round and round in the log, and little is flushed.
+            (self.volumes, self.shown) = (vec![8 * 2048], vec![8 * 2048]);
+            self.modes = vec![Mode::WriteBack];
+            (self.places.hot, self.places.sectors_max) = (0.0, 256);
+            self.mix = Mix { read: 60, write: 10, flush: rng.below(4), ..NO_MIX };
+        }
     }
 
     /// Bends a world towards one thing.

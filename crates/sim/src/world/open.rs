@@ -177,7 +177,10 @@ impl World {
             origins,
             distrust: self.distrust.clone(),
             ram_bytes: self.params.ram_bytes,
-            tuning: Tuning { index_share: self.index_share(), ..self.params.tuning.clone() },
+            tuning: Tuning {
+                index_share: self.index_share() * self.params.index_times as f64,
+                ..self.params.tuning.clone()
+            },
             #[cfg(feature = "mutants")]
             mutant: self.options.mutant,
         };
