@@ -274,15 +274,15 @@ impl Engine {
             Err(_) if forgets => {}
             // The origin may have dropped clients' data that nobody else has: no later FLUSH can
             // promise it.
-            Err(_) if flush.client_written > flush.flushed => {
-                flush.poisoned = true;
-                flush.failures += 1;
-                flush.wanted = 0;
-            }
             Err(_) => {
+                flush.poisoned |= flush.client_written > flush.flushed;
                 flush.failures += 1;
                 flush.wanted = 0;
             }
+        }
+        if self.vol(id).flush.poisoned && result.is_err() {
+            // Nor is what was written through, and is cached, what the origin has.
+            self.give_up_clean(id);
         }
         self.origin_flush_more(id);
     }
