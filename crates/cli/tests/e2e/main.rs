@@ -10,5 +10,6 @@ mod older;
 mod output;
 mod refused;
 mod replaced;
+mod sizes;
 mod world;
 mod written;
