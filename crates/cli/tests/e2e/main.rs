@@ -2,6 +2,7 @@
 //! client.
 
 mod damaged;
+mod gone;
 mod guest_disk;
 mod main_job;
 mod missing;
@@ -11,5 +12,7 @@ mod output;
 mod refused;
 mod replaced;
 mod sizes;
+mod starting;
+mod taken;
 mod world;
 mod written;
