@@ -102,6 +102,37 @@ fn what_cannot_be_remembered_is_not_done() {
     assert_eq!((&now["mode"], &now["bytes"]), (&"writethrough".into(), &(32 << 20).into()));
 }
 
+#[test]
+fn what_was_done_and_could_not_be_remembered_is_told_and_may_be_repeated() {
+    let mut world = World::started();
+    let origin = "spindle:big.img?preset=nas-5400&cache=0&rate=4&rate-inner=4";
+    let cache = ["cache", origin, "--name", "big", "--with", "ssd.img", "--mode", "writeback"];
+    world.forebay(&cache).expect(0);
+    let mut client = world.nbd("big");
+    for at in (0..24 << 20).step_by(64 << 10) {
+        client.write(at, &[5; 4096]).unwrap();
+    }
+    drop(client);
+    let mode = ["volume", "mode", "big", "writethrough"];
+    world.forebay(&[&mode[..], &["--no-wait"]].concat()).expect(0).says("started");
+    block(&world);
+    let begin = Instant::now();
+    let show = || world.forebay(&["volume", "show", "big"]).expect(0);
+    while show().out.contains(" runs, ") {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    show().says("it is done, but not remembered").says("writethrough");
+    world.forebay(&mode).expect(1).complains("state.json");
+    unblock(&world);
+    world.forebay(&mode).expect(0);
+    let state = fs::read_to_string(world.state_dir().join("state.json")).unwrap();
+    assert!(state.contains("\"may_be_dirty\": false"), "{state}");
+    world.stop();
+    world.start();
+    assert_eq!(world.volume("big")["mode"], "writethrough");
+}
+
 /// A full file system at the place of the state directory, where this machine lets us make one.
 struct Full<'w>(&'w Path);
 

@@ -86,8 +86,10 @@ fn a_dry_run_refuses_a_device_that_another_daemon_uses() {
     let first = World::started();
     first.forebay(&["pool", "create", "fast", "ssd.img"]).expect(0);
     let second = World::started();
-    let plan = ["pool", "create", "other", &first.text("ssd.img"), "--dry-run"];
-    second.forebay(&plan).expect(4).complains("in use by another process");
+    for name in ["other", "fast"] {
+        let plan = ["pool", "create", name, &first.text("ssd.img"), "--dry-run"];
+        second.forebay(&plan).expect(4).complains("in use by another process");
+    }
 }
 
 #[test]
@@ -149,4 +151,19 @@ fn a_dry_run_of_a_removal_refuses_what_the_removal_would() {
             said.complains("the origin").complains("cannot be used");
         }
     }
+}
+
+#[test]
+fn a_pool_of_another_name_than_was_configured_is_told_of_one_device() {
+    let mut world = World::started();
+    world.forebay(&["pool", "create", "fast", "ssd.img"]).expect(0);
+    world.stop();
+    fs::remove_dir_all(world.state_dir()).unwrap();
+    fs::create_dir(world.state_dir()).unwrap();
+    let device = world.text("ssd.img");
+    let text = format!("[[pool]]\nname = \"slow\"\ndevices = [\"{device}\"]\n");
+    fs::write(world.state_dir().join("forebay.toml"), text).unwrap();
+    world.start();
+    let status = world.forebay(&["status"]).expect(3);
+    status.says("ssd.img holds the pool \"fast\", not \"slow\"");
 }

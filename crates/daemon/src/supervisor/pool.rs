@@ -86,6 +86,7 @@ impl Supervisor {
 
     pub(super) fn pool_dry_run(&self, wanted: &Wanted) -> Result<Done, ApiError> {
         if whole_pool_on(wanted.devices)?.as_deref() == Some(wanted.name) && !wanted.force {
+            drop(self.open_devices(wanted.devices, Access::Exclusive)?);
             let text = format!("would open the pool {} that is on the devices", wanted.name);
             return Ok(Done::new(Outcome::Planned, text));
         }
