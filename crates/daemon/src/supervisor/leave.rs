@@ -9,6 +9,7 @@ use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Outcome};
 use forebay_engine::{Command, CommandReply};
 use forebay_format::BLOCK_SIZE;
+use forebay_host::shard::VolumeSnapshot;
 use std::sync::Arc;
 
 impl Supervisor {
@@ -17,7 +18,10 @@ impl Supervisor {
         let found = match self.find_volume(name) {
             Ok(found) => found,
             Err(error) if error.kind == ErrorKind::Conflict => {
-                self.remember_detached(name)?;
+                if self.has_left(name) {
+                    // It may have left when there was no room to remember it.
+                    self.remember_detached(name)?;
+                }
                 let text = format!("volume {name} is detached");
                 return Ok(Done::new(Outcome::Unchanged, text));
             }
@@ -31,6 +35,17 @@ impl Supervisor {
             return Ok(plan_leave(&found, "take it out of service"));
         }
         self.leave(JobKind::Detach, &found, wanted.force)
+    }
+
+    /// Whether the pool of a volume serves, and holds nothing of it.
+    fn has_left(&self, name: &str) -> bool {
+        let Some(known) = self.inner().store.get().volume(name).cloned() else { return false };
+        let Ok(open) = self.open_pool(&known.pool) else { return false };
+        let holds = |volume: &VolumeSnapshot| volume.view.name == name;
+        open.bypass.is_none()
+            && open.handle.snapshot().is_ok_and(|pool| {
+                pool.state == forebay_engine::State::Serving && !pool.volumes.iter().any(holds)
+            })
     }
 
     /// Ends the block device of a volume that cannot be served: with `force` those who wait for it
