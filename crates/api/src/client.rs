@@ -50,8 +50,13 @@ impl Client {
             true => error.action("start the machine's: systemctl enable --now forebayd"),
             false => error,
         };
+        let named = match sockets {
+            [only] => crate::socket::state_dir_of(only),
+            _ => None,
+        };
+        let dir = named.unwrap_or_else(|| PathBuf::from("~/forebay"));
         Err(error
-            .action("start one without root: forebayd --state-dir ~/forebay &")
+            .action(format!("start one without root: forebayd --state-dir {} &", dir.display()))
             .action("or name the socket of a running one: export FOREBAY_SOCKET=DIR/control.sock"))
     }
 
@@ -183,5 +188,18 @@ mod tests {
         let error = Client::find(&[PathBuf::from("/nonexistent/control.sock")]).unwrap_err();
         assert!(error.message.contains("/nonexistent/control.sock: no such socket"), "{error}");
         assert!(error.actions[0].contains("forebayd --state-dir"));
+    }
+
+    #[test]
+    fn the_directory_that_was_named_is_the_one_to_start_a_daemon_in() {
+        let dir = "/nonexistent/fast";
+        for named in [dir.to_owned(), format!("{dir}/control.sock")] {
+            let error = Client::find(&[PathBuf::from(named)]).unwrap_err();
+            let start = format!("start one without root: forebayd --state-dir {dir} &");
+            assert!(error.actions.contains(&start), "{error:?}");
+        }
+        let both = ["/nonexistent/control.sock", "/nowhere/control.sock"].map(PathBuf::from);
+        let error = Client::find(&both).unwrap_err();
+        assert!(error.actions.iter().any(|it| it.contains("--state-dir ~/forebay")), "{error:?}");
     }
 }

@@ -31,6 +31,17 @@ pub fn control_socket_of(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(CONTROL_SOCKET) } else { path.to_path_buf() }
 }
 
+/// The state directory of a daemon without root whose control socket was named so; `None` where the
+/// daemon of the machine, or of a user, has its socket.
+pub fn state_dir_of(socket: &Path) -> Option<PathBuf> {
+    let dir = match socket.file_name().is_some_and(|name| name == CONTROL_SOCKET) {
+        true => socket.parent()?,
+        false => socket,
+    };
+    let is_public = dir == Path::new("/run/forebay") || user_runtime_dir().as_deref() == Some(dir);
+    (!is_public).then(|| dir.to_path_buf())
+}
+
 /// `$XDG_RUNTIME_DIR/forebay`, if there is one.
 pub fn user_runtime_dir() -> Option<PathBuf> {
     let dir = env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty())?;

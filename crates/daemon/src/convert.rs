@@ -1,13 +1,15 @@
 //! From the engine's and host's words to those of the API.
 
+use forebay_api::size::human;
 use forebay_api::stats::{Latency, PoolCounters, VolumeCounters};
 use forebay_api::{ApiError, Mode};
 use forebay_engine::stats::{Histogram, PoolStats, REASONS, VolumeStats};
-use forebay_format::{BLOCK_SIZE, FormatError};
+use forebay_format::BLOCK_SIZE;
 use forebay_host::device::DeviceError;
 use forebay_host::pool::PoolError;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -153,10 +155,42 @@ pub fn pool_error(error: &PoolError) -> ApiError {
         }
         PoolError::TooMuchRam { .. } => ApiError::refused(error.to_string()),
         PoolError::NoPool(_) => ApiError::not_found(error.to_string()),
-        PoolError::Format { source: FormatError::TooSmall { .. }, .. } => {
-            ApiError::failed(error.to_string()).action("give a larger device or file")
+        PoolError::TooSmall { path, have, needed, largest, fit } => {
+            too_small(path, (*have, *needed), largest, fit)
         }
         PoolError::Format { .. } => ApiError::failed(error.to_string()),
+    }
+}
+
+/// A device that cannot hold what each device of a pool has to.
+fn too_small(
+    path: &Path,
+    (have, needed): (u64, u64),
+    largest: &(PathBuf, u64),
+    fit: &[PathBuf],
+) -> ApiError {
+    let text = format!("{} ({}) is too small for this pool", path.display(), human(have));
+    let enough = format!("give it at least {}", at_least(needed));
+    if largest.0 == path {
+        let text = format!("{text}: its metadata and a few segments need more");
+        return ApiError::failed(text).action(enough);
+    }
+    let text = format!(
+        "{text}: each device holds the metadata of the whole pool, and the largest, {} ({}), \
+         decides how much that is",
+        largest.0.display(),
+        human(largest.1)
+    );
+    let fit: Vec<String> = fit.iter().map(|path| path.display().to_string()).collect();
+    let error = ApiError::failed(text).action(enough);
+    error.action(format!("or leave it out, and use {} alone", fit.join(" ")))
+}
+
+/// Bytes for people who make a device of them: rounded up.
+fn at_least(bytes: u64) -> String {
+    match bytes < 10 << 30 {
+        true => format!("{}M", bytes.div_ceil(1 << 20)),
+        false => format!("{}G", bytes.div_ceil(1 << 30)),
     }
 }
 

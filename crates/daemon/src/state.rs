@@ -262,6 +262,14 @@ impl Store {
         &self.state
     }
 
+    /// Writes what is remembered once more, to see whether it can be written.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn rewrite(&self) -> anyhow::Result<()> {
+        write(&self.dir, &self.state)
+    }
+
     /// Changes what is remembered. Durable when it returns; nothing has changed if it fails.
     ///
     /// # Errors
@@ -278,6 +286,13 @@ impl Store {
     }
 }
 
+/// Whether there is no room where it was to be written.
+pub fn is_full(error: &anyhow::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|io| matches!(io.kind(), StorageFull | QuotaExceeded))
+}
+
 fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
     let path = dir.join(FILE);
     let beside = dir.join(format!("{FILE}.new"));
@@ -290,7 +305,11 @@ fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
         fs::rename(&beside, &path)?;
         File::open(dir)?.sync_all()
     })();
-    written.with_context(|| format!("write {}; make room on that file system", path.display()))
+    if written.is_err() {
+        // What was written of it takes room.
+        let _ = fs::remove_file(&beside);
+    }
+    written.with_context(|| format!("write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -317,7 +336,8 @@ mod tests {
         let mut store = Store::open(dir.path()).unwrap();
         fs::create_dir(dir.path().join("state.json.new")).unwrap();
         let error = store.change(|state| state.pools.push(pool("fast"))).unwrap_err();
-        assert!(error.to_string().contains("make room"), "{error}");
+        assert!(error.to_string().ends_with("state.json"), "{error}");
+        assert!(store.rewrite().is_err() && !is_full(&error));
         assert!(store.get().pools.is_empty());
     }
 

@@ -4,13 +4,16 @@
 //! two changes never meet; `inner` only for moments, so that questions are answered during a
 //! change. A lock is never held while a shard is asked.
 
+mod absent;
 mod boot;
 mod bypass;
+mod cache;
 mod device;
 mod fstab;
 mod guest;
 mod holding;
 mod job;
+mod leave;
 mod link;
 mod listen;
 mod nbd_kernel;
@@ -31,7 +34,8 @@ pub use holding::run_holder;
 use crate::convert::hex;
 use crate::place::Place;
 use crate::sampler::Samples;
-use crate::state::{State, Store};
+use crate::state::{State, Store, is_full};
+use bypass::closed_to;
 use device::{Choice, Device, NoDevice};
 use forebay_api::config::{Config, nearest};
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
@@ -44,7 +48,7 @@ use forebay_host::shard::{NbdServer, ServerLimits, ShardError, ShardHandle, Volu
 use guest::GuestDisk;
 use job::JobCell;
 use listen::Listening;
-use newest::Parts;
+use newest::{Failed, Parts};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -112,6 +116,8 @@ struct Inner {
     /// What keeps NBD clients out.
     unheard: Vec<ApiError>,
     number_next: u32,
+    /// A pool that is opened anew.
+    opening: Option<String>,
     /// The pools of the configuration and the state were tried once.
     opened: bool,
 }
@@ -144,6 +150,8 @@ struct Opened {
     exports: BTreeMap<String, Arc<Export>>,
     /// The newest notices that an administrator should see.
     notices: Arc<Mutex<VecDeque<String>>>,
+    /// What has failed since.
+    failed: Arc<Mutex<Failed>>,
     /// This is a pool in memory, in the place of one whose devices are missing; and why.
     bypass: Option<ApiError>,
 }
@@ -164,8 +172,23 @@ fn shard_error(pool: &str, error: &ShardError) -> ApiError {
     ApiError::failed(format!("pool {pool}: {error}"))
 }
 
-fn store_error(error: &anyhow::Error) -> ApiError {
-    ApiError::failed(format!("{error:#}"))
+/// The state cannot be written.
+fn store_error(dir: &Path, error: &anyhow::Error) -> ApiError {
+    match is_full(error) {
+        true => {
+            let text = format!("the state directory {} is full: {error:#}", dir.display());
+            ApiError::failed(text).action("make room there")
+        }
+        false => ApiError::failed(format!("{error:#}"))
+            .action(format!("see to it that forebayd can write to {}", dir.display())),
+    }
+}
+
+/// Says of a change that it was not begun.
+fn nothing_changed(error: ApiError) -> ApiError {
+    let text =
+        format!("nothing was changed, because it could not be remembered: {}", error.message);
+    ApiError { message: text, ..error }
 }
 
 /// With certificates, clients over TCP must use TLS.
@@ -184,6 +207,14 @@ fn machine_ram_bytes() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.map_or(1 << 30, |kib| kib << 10)
+}
+
+impl Inner {
+    /// Whether a pool that is not here may be in a moment.
+    fn is_opening(&self, pool: &str) -> bool {
+        let is_awaited = !self.opened || self.opening.as_deref() == Some(pool);
+        is_awaited && !self.pools.contains_key(pool)
+    }
 }
 
 impl Supervisor {
@@ -217,6 +248,7 @@ impl Supervisor {
             listening: None,
             unheard: Vec::new(),
             number_next: 1,
+            opening: None,
             opened: false,
         };
         let supervisor = Supervisor {
@@ -312,7 +344,22 @@ impl Supervisor {
 
     /// Changes what is remembered, durably.
     fn remember(&self, change: impl FnOnce(&mut State)) -> Result<(), ApiError> {
-        self.inner().store.change(change).map_err(|error| store_error(&error))
+        let changed = self.inner().store.change(change);
+        changed.map_err(|error| store_error(&self.state_dir, &error))
+    }
+
+    /// Refuses a change that could not be remembered when it is done.
+    fn check_memory(&self) -> Result<(), ApiError> {
+        let written = self.inner().store.rewrite();
+        written.map_err(|error| nothing_changed(store_error(&self.state_dir, &error)))
+    }
+
+    /// Opens a pool, and has its volumes said to be opening meanwhile.
+    fn while_opening<T>(&self, pool: &str, open: impl FnOnce() -> T) -> T {
+        self.inner().opening = Some(pool.to_string());
+        let opened = open();
+        self.inner().opening = None;
+        opened
     }
 
     /// The open pools, by name.
@@ -352,13 +399,17 @@ impl Supervisor {
         let inner = self.inner();
         if let Some(known) = inner.store.get().volume(name) {
             let known = known.clone();
+            if inner.is_opening(&known.pool) {
+                let text = format!("pool {} of volume {name} is being opened", known.pool);
+                return Err(ApiError::failed(text).action("wait a moment: forebay status"));
+            }
             let pool = inner.pools.get(&known.pool).map(|pool| pool.open.clone());
             drop(inner);
             if let Some(error) = self.dirty_in_missing(&known) {
                 return Err(error);
             }
             match pool {
-                Some(Err(error)) => return Err(error),
+                Some(Err(error)) => return Err(closed_to(error, &known)),
                 Some(Ok(open)) if open.problems.contains_key(name) => {
                     return Err(open.problems[name].clone());
                 }

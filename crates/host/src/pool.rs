@@ -45,6 +45,20 @@ pub enum PoolError {
         /// Bytes allowed.
         allowed: u64,
     },
+    /// A device is too small for this pool: each holds the metadata of all of it.
+    #[error("{path} ({have} bytes) is too small for this pool and needs at least {needed} bytes")]
+    TooSmall {
+        /// The device.
+        path: PathBuf,
+        /// Its bytes.
+        have: u64,
+        /// Bytes that are enough for it beside the others.
+        needed: u64,
+        /// The largest device, and its bytes.
+        largest: (PathBuf, u64),
+        /// The devices that can be a pool without those that are too small.
+        fit: Vec<PathBuf>,
+    },
     /// The devices cannot form a pool.
     #[error("{what}: {source}")]
     Format {
@@ -109,9 +123,12 @@ pub fn plan_pool(devices: &[Device], options: &FormatOptions) -> Result<PoolPlan
         devices: devices.iter().map(|device| (bytes(device), sys::random())).collect(),
         segment_blocks: options.segment_blocks,
     };
-    let superblocks = new_pool(&spec).map_err(|source| {
-        let names: Vec<_> = devices.iter().map(|d| d.path().display().to_string()).collect();
-        PoolError::Format { what: names.join(", "), source }
+    let superblocks = new_pool(&spec).map_err(|source| match source {
+        FormatError::TooSmall { have, .. } => too_small(devices, &spec, have),
+        source => {
+            let names: Vec<_> = devices.iter().map(|d| d.path().display().to_string()).collect();
+            PoolError::Format { what: names.join(", "), source }
+        }
     })?;
     let slots: u64 = superblocks
         .iter()
@@ -121,6 +138,37 @@ pub fn plan_pool(devices: &[Device], options: &FormatOptions) -> Result<PoolPlan
     match options.ram_bytes_max {
         Some(allowed) if needed > allowed => Err(PoolError::TooMuchRam { needed, allowed }),
         _ => Ok(PoolPlan { superblocks, contents, slots, index_bytes: needed }),
+    }
+}
+
+/// Names the device of `have` bytes that is too small, and what can be done.
+fn too_small(devices: &[Device], spec: &PoolSpec, have: u64) -> PoolError {
+    let first = |spec: &PoolSpec| match new_pool(spec) {
+        Err(FormatError::TooSmall { needed, have }) => {
+            let at = spec.devices.iter().position(|device| device.0 == have)?;
+            Some((at, needed))
+        }
+        _ => None,
+    };
+    let at = spec.devices.iter().position(|device| device.0 == have).unwrap_or_default();
+    // A larger device makes the pool larger, and so what each device needs.
+    let mut grown = spec.clone();
+    while let Some((_, needed)) = first(&grown).filter(|(which, _)| *which == at) {
+        grown.devices[at].0 = needed;
+    }
+    let mut left = spec.clone();
+    let mut fit: Vec<PathBuf> = devices.iter().map(|device| device.path().to_owned()).collect();
+    while let Some((at, _)) = first(&left) {
+        left.devices.remove(at);
+        fit.remove(at);
+    }
+    let largest = devices.iter().max_by_key(|device| device.info().bytes).unwrap_or(&devices[at]);
+    PoolError::TooSmall {
+        path: devices[at].path().to_owned(),
+        have,
+        needed: grown.devices[at].0,
+        largest: (largest.path().to_owned(), largest.info().bytes),
+        fit,
     }
 }
 

@@ -106,7 +106,7 @@ fn a_truncated_device_is_named_with_both_sizes() {
     device.set_len(20 << 20).unwrap();
     world.start();
     let status = world.forebay(&["status"]).expect(3).says("do not use the origin");
-    status.says("shrank from 67108864 to 20971520 bytes").says("forebay pool create ssd");
+    status.says("shrank from 67108864 to 20971520 bytes").says("forebay volume attach big");
     fs::write(world.path("ssd.img"), whole).unwrap();
     world.forebay(&["volume", "attach", "big"]).expect(0);
 }

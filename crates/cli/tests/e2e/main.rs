@@ -2,6 +2,7 @@
 //! client.
 
 mod damaged;
+mod gone;
 mod guest_disk;
 mod main_job;
 mod missing;
@@ -10,5 +11,8 @@ mod older;
 mod output;
 mod refused;
 mod replaced;
+mod sizes;
+mod starting;
+mod taken;
 mod world;
 mod written;

@@ -38,7 +38,7 @@ fn without_dirty_data_the_volume_goes_on_and_old_cached_blocks_are_never_seen() 
     world.start();
     let status = world.forebay(&["status"]).expect(3);
     let status = status.says("degraded").says("passthrough").says("from its origin alone");
-    let status = status.says("ssd.img (uuid ").says("forebay pool create ssd ");
+    let status = status.says("ssd.img (uuid ").says("forebay volume attach big");
     assert!(!status.out.contains("offline"), "{status:#?}");
     write(&world, &mut model, 5);
     assert!(world.nbd("big").read_all() == model);

@@ -71,7 +71,7 @@ fn a_device_that_is_too_small_or_needs_too_much_memory_is_refused_with_numbers()
     let world = World::started();
     world.empty_file("tiny.img", 1 << 20);
     let said = world.forebay(&["pool", "create", "fast", "tiny.img"]).expect(1);
-    said.complains("at least").complains("this one has 1048576");
+    said.complains("tiny.img (1.0M) is too small").complains("at least");
     // Sparse: takes no space here, and would need more than 10 GiB of index and ghost.
     world.empty_file("huge.img", 4 << 40);
     let said = world.forebay(&["pool", "create", "fast", "huge.img", "--ram", "1G"]).expect(4);

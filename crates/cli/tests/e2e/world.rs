@@ -136,10 +136,20 @@ impl World {
     }
 
     /// As [`World::start`], of this command.
-    pub fn spawn(&mut self, mut command: Command) {
+    pub fn spawn(&mut self, command: Command) {
+        self.launch(command);
+        self.wait_opened();
+    }
+
+    /// Starts a daemon, and waits for nothing.
+    pub fn launch(&mut self, mut command: Command) {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let child = command.stderr(log).spawn().expect("start forebayd");
         self.daemon = Some(child);
+    }
+
+    /// Waits until the daemon has opened its pools.
+    pub fn wait_opened(&self) {
         let client = Client::new(self.state_dir().join("control.sock"));
         let begin = Instant::now();
         loop {

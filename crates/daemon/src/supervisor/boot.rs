@@ -104,7 +104,8 @@ impl Supervisor {
         let count = |wanted: fn(State) -> bool| {
             status.volumes.iter().filter(|volume| wanted(volume.state)).count()
         };
-        let served = count(|state| state != State::Offline && state != State::Detached);
+        let served =
+            count(|state| !matches!(state, State::Opening | State::Offline | State::Detached));
         let wanted = count(|state| state != State::Detached);
         let what = match self.is_opened() {
             true => format!("{served} of {wanted} volumes served"),

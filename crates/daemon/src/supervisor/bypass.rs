@@ -96,23 +96,10 @@ impl Supervisor {
     /// Serves what can be served of a pool whose devices are missing, and says what cannot.
     pub(super) fn pool_missing(self: &Arc<Self>, pool: &PoolState, error: ApiError) {
         let seen = self.inner().store.get().seen(&pool.name).cloned();
-        let error = match &seen {
-            Some(seen) => {
-                let devices = seen.devices.join(", ");
-                let text = format!("{}; its devices are {devices}", error.message);
-                ApiError { message: text, ..error }
-            }
-            None => error,
-        };
-        let back = format!(
-            "bring its devices back, then: forebay pool create {} {}",
-            pool.name,
-            pool.devices.join(" ")
-        );
-        let error = error.action(back);
+        let error = self.with_devices(error, &pool.name);
         for volume in self.volumes_dirty(&pool.name) {
             let name = volume.name.as_str();
-            tracing::error!(volume = name, "{}", with_dirty(error.clone(), &volume).message);
+            tracing::error!(volume = name, "{}", closed_to(error.clone(), &volume).message);
         }
         let served = seen.map_or(Ok(false), |seen| self.bypass(pool, &seen, &error));
         match served {
@@ -127,6 +114,17 @@ impl Supervisor {
                 self.pool_closed(pool, error);
             }
         }
+    }
+
+    /// Names the devices that a missing pool was seen on.
+    fn with_devices(&self, error: ApiError, pool: &str) -> ApiError {
+        let inner = self.inner();
+        let Some(seen) = inner.store.get().seen(pool) else { return error };
+        if error.kind != ErrorKind::NotFound {
+            return error;
+        }
+        let text = format!("{}; its devices are {}", error.message, seen.devices.join(", "));
+        ApiError { message: text, ..error }
     }
 
     /// The volumes of a pool of which it may hold dirty data.
@@ -248,8 +246,10 @@ impl Supervisor {
             Err(_) => {}
         }
         let state = self.pool_state(&pool);
-        self.close_bypass(name)?;
-        self.start_known_pool(&state)
+        self.while_opening(name, || {
+            self.close_bypass(name)?;
+            self.start_known_pool(&state)
+        })
     }
 
     /// Ends the pool in memory that stands for a missing one.
@@ -267,7 +267,8 @@ impl Supervisor {
         found: &VolumeState,
     ) -> Result<(), ApiError> {
         let Err(missing) = self.reopen_if_missing(&found.pool) else { return Ok(()) };
-        let open = self.open_pool(&found.pool)?;
+        let missing = closed_to(self.with_devices(missing, &found.pool), found);
+        let Ok(open) = self.open_pool(&found.pool) else { return Err(missing) };
         let known = self.volumes_without(&found.pool);
         let can = known.iter().any(|volume| volume.name == found.name);
         if open.bypass.is_some() && can && open.problems.contains_key(&found.name) {
@@ -279,11 +280,16 @@ impl Supervisor {
     /// Whether a volume is not served because its pool is missing and holds dirty data of it.
     pub(super) fn dirty_in_missing(&self, volume: &VolumeState) -> Option<ApiError> {
         let pool = self.inner().pools.get(&volume.pool).cloned();
-        let why = match pool?.open {
-            Err(error) => error,
-            Ok(open) => open.problems.get(&volume.name).or(open.bypass.as_ref())?.clone(),
-        };
-        volume.may_be_dirty.then(|| with_dirty(why, volume))
+        if !volume.may_be_dirty {
+            return None;
+        }
+        match pool?.open {
+            Err(error) => Some(closed_to(error, volume)),
+            Ok(open) => match open.problems.get(&volume.name) {
+                Some(problem) => Some(with_dirty(problem.clone(), volume)),
+                None => open.bypass.map(|error| closed_to(error, volume)),
+            },
+        }
     }
 
     /// Refuses what a pool in memory cannot do.
@@ -294,7 +300,8 @@ impl Supervisor {
             "volume {name} cannot {what} while the devices of its pool are missing: {}",
             why.message
         );
-        Err(ApiError { actions: why.actions.clone(), ..ApiError::conflict(text) }
+        let actions = closed(why.clone(), &format!("forebay volume attach {name}")).actions;
+        Err(ApiError { actions, ..ApiError::conflict(text) }
             .action(format!("or go on without them for good: forebay volume remove {name}")))
     }
 
@@ -342,6 +349,34 @@ impl Supervisor {
 
 fn is_refused(error: &ApiError) -> bool {
     error.kind == ErrorKind::Refused
+}
+
+/// Adds how a pool that is not open comes back, to the reason why it is not.
+pub(super) fn closed(mut error: ApiError, again: &str) -> ApiError {
+    if error.kind != ErrorKind::NotFound {
+        return error.action(format!("when that is mended: {again}"));
+    }
+    error.actions.insert(0, format!("bring its devices back, then: {again}"));
+    error
+}
+
+/// As [`closed`], of a volume of the pool. What is dirty is given up only where the devices cannot
+/// be used: nothing else keeps them from being used again.
+pub(super) fn closed_to(error: ApiError, volume: &VolumeState) -> ApiError {
+    let is_missing = error.kind == ErrorKind::NotFound;
+    let error = closed(error, &format!("forebay volume attach {}", volume.name));
+    match (volume.may_be_dirty, is_missing) {
+        (false, _) => error,
+        (true, true) => with_dirty(error, volume),
+        (true, false) => {
+            let text = format!(
+                "{}. Its pool may hold data of volume {} that the origin does not have: do not \
+                 use the origin",
+                error.message, volume.name
+            );
+            ApiError { message: text, ..error }
+        }
+    }
 }
 
 /// Adds what it means that the missing pool holds dirty data of a volume.

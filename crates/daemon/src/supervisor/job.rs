@@ -1,10 +1,10 @@
 //! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each;
 //! a volume has at most one.
 
+use super::leave::{check_home, dirty_bytes};
 use super::listen::Offer;
 use super::{FoundVolume, Supervisor, lock, shard_error};
 use crate::convert::engine_mode;
-use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
@@ -89,7 +89,7 @@ impl JobCell {
 }
 
 /// What is left to do when the engine is done.
-enum After {
+pub(super) enum After {
     Nothing,
     Mode(Mode),
     Detach(Offered),
@@ -97,10 +97,10 @@ enum After {
 }
 
 /// How a volume was offered, to offer it so again.
-struct Offered {
-    nbd: Option<Arc<Export>>,
+pub(super) struct Offered {
+    pub nbd: Option<Arc<Export>>,
     /// By a device of the kernel, or by a virtual machine's socket.
-    device: Option<Offer>,
+    pub device: Option<Offer>,
 }
 
 impl Supervisor {
@@ -138,12 +138,15 @@ impl Supervisor {
         let now = Supervisor::mode_of(&found);
         let draining = found.snapshot.view.draining;
         if now == mode && !draining {
+            // It may have been done when there was no room to remember it.
+            self.remember_mode(name, mode)?;
             return Ok(Done::new(Outcome::Unchanged, format!("volume {name} is in mode {mode}")));
         }
         self.refuse_in_bypass(&found, "switch its mode")?;
         self.no_job(name)?;
+        check_home(&found)?;
         if wanted.dry_run {
-            let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+            let dirty = dirty_bytes(&found);
             let first = match now.may_be_dirty() && !mode.may_be_dirty() {
                 true => format!("send {} home and ", forebay_api::size::human(dirty)),
                 false => String::new(),
@@ -151,6 +154,7 @@ impl Supervisor {
             let text = format!("would {first}switch volume {name} from {now} to {mode}");
             return Ok(Done::new(Outcome::Planned, text));
         }
+        self.check_memory()?;
         if mode.may_be_dirty() {
             // Remembered before the first dirty write is possible.
             self.remember(|all| {
@@ -166,7 +170,8 @@ impl Supervisor {
     pub(super) fn volume_drain(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
         let found = self.find_volume(&wanted.name)?;
         self.no_job(&wanted.name)?;
-        let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+        check_home(&found)?;
+        let dirty = dirty_bytes(&found);
         if wanted.dry_run {
             let size = forebay_api::size::human(dirty);
             let text = format!("would send {size} of volume {} home", wanted.name);
@@ -180,122 +185,8 @@ impl Supervisor {
         self.start_job(JobKind::Drain, &found, command, After::Nothing)
     }
 
-    pub(super) fn volume_detach(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
-        let name = &wanted.name;
-        let found = match self.find_volume(name) {
-            Ok(found) => found,
-            Err(error) if error.kind == ErrorKind::Conflict => {
-                let text = format!("volume {name} is detached");
-                return Ok(Done::new(Outcome::Unchanged, text));
-            }
-            Err(error) => return self.free_users(wanted, error),
-        };
-        self.refuse_in_bypass(&found, "be detached")?;
-        self.no_job(name)?;
-        if wanted.dry_run {
-            return Ok(self.plan_leave(&found, "take it out of service"));
-        }
-        self.leave(JobKind::Detach, &found, wanted.force)
-    }
-
-    /// Ends the block device of a volume that cannot be served: with `force` those who wait for it
-    /// get errors. The volume, and what its pool holds of it, stay as they are.
-    fn free_users(&self, wanted: &Change, why: ApiError) -> Result<Done, ApiError> {
-        let name = &wanted.name;
-        if !wanted.force || !self.inner().has_device(name) {
-            return Err(why);
-        }
-        if wanted.dry_run {
-            let text = format!("would end the block device of volume {name}: its users get errors");
-            return Ok(Done::new(Outcome::Planned, text));
-        }
-        self.device_down(name, true)?;
-        let text = format!("the block device of volume {name} is gone: its users get errors");
-        let mut done = Done::new(Outcome::Changed, text);
-        done.messages.push(format!("it is still not served: {}", why.message));
-        Ok(done)
-    }
-
-    pub(super) fn volume_remove(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
-        let name = &wanted.name;
-        let known = self.inner().store.get().volume(name).cloned();
-        let found = match (self.find_volume(name), known) {
-            (Ok(found), _) => found,
-            (Err(error), Some(known)) => return self.remove_absent(wanted, &known, error),
-            (Err(error), None) => return Err(error),
-        };
-        self.no_job(name)?;
-        if wanted.dry_run {
-            return Ok(self.plan_leave(&found, "take it out of service and forget it"));
-        }
-        self.leave(JobKind::Remove, &found, wanted.force)
-    }
-
-    /// Forgets a volume that no open pool serves.
-    fn remove_absent(
-        &self,
-        wanted: &Change,
-        known: &VolumeState,
-        error: ApiError,
-    ) -> Result<Done, ApiError> {
-        let name = &wanted.name;
-        let is_missing = error.kind != ErrorKind::Conflict;
-        if is_missing && known.may_be_dirty && !wanted.drop_dirty {
-            return Err(ApiError { kind: ErrorKind::Refused, ..error });
-        }
-        if wanted.dry_run {
-            let lost = if is_missing && known.may_be_dirty { ", and its dirty data" } else { "" };
-            let text = format!("would forget the volume {name}{lost}");
-            return Ok(Done::new(Outcome::Planned, text));
-        }
-        self.device_down(name, wanted.force)?;
-        if is_missing {
-            self.give_up(&known.pool, Some(name))?;
-            self.forget_problem(&known.pool, name);
-        }
-        self.remember(|all| all.volumes.retain(|volume| volume.name != *name))?;
-        Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")))
-    }
-
-    fn plan_leave(&self, found: &FoundVolume, what: &str) -> Done {
-        let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
-        let (name, size) = (&found.snapshot.view.name, forebay_api::size::human(dirty));
-        let text = format!("would send {size} of volume {name} home and {what}");
-        Done::new(Outcome::Planned, text)
-    }
-
-    /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
-    fn leave(
-        self: &Arc<Self>,
-        kind: JobKind,
-        found: &FoundVolume,
-        force: bool,
-    ) -> Result<Done, ApiError> {
-        let name = &found.snapshot.view.name;
-        let clients = self.clients_of(found);
-        if clients > 0 && !force {
-            let text = format!("{clients} client(s) are connected to volume {name}");
-            return Err(ApiError::refused(text)
-                .action("unmount it and disconnect them first")
-                .action("or cut them off when it is drained: --force"));
-        }
-        if let Some(problem) = found.open.problems.get(name)
-            && found.snapshot.stats.dirty_blocks > 0
-        {
-            return Err(problem.clone());
-        }
-        let device = self.device_down(name, force)?;
-        let offered = Offered { nbd: self.unexport(&found.pool, name), device };
-        let command = Command::RemoveVolume(found.snapshot.view.id);
-        let after = match kind {
-            JobKind::Detach => After::Detach(offered),
-            _ => After::Remove(offered),
-        };
-        self.start_job(kind, found, command, after)
-    }
-
     /// Gives the engine the command, and waits a moment: most jobs have little to do.
-    fn start_job(
+    pub(super) fn start_job(
         self: &Arc<Self>,
         kind: JobKind,
         found: &FoundVolume,
@@ -303,7 +194,7 @@ impl Supervisor {
         after: After,
     ) -> Result<Done, ApiError> {
         let name = found.snapshot.view.name.clone();
-        let dirty = found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64;
+        let dirty = dirty_bytes(found);
         let handle = found.open.handle.clone();
         let reply =
             handle.command_start(command).map_err(|error| shard_error(&found.pool, &error))?;
@@ -387,7 +278,7 @@ impl Supervisor {
                     CommandReply::Unchanged => Outcome::Unchanged,
                     _ => Outcome::Changed,
                 };
-                match self.job_finish(job, &after) {
+                match self.job_finish(job, &after).map_err(not_remembered) {
                     Ok(()) => JobState::Done { outcome },
                     Err(error) => JobState::Failed { error },
                 }
@@ -415,6 +306,15 @@ impl Supervisor {
         }
     }
 
+    fn remember_mode(&self, name: &str, mode: Mode) -> Result<(), ApiError> {
+        self.remember(|all| {
+            if let Some(volume) = all.volume_mut(name) {
+                volume.mode = mode;
+                volume.may_be_dirty = mode.may_be_dirty();
+            }
+        })
+    }
+
     /// Remembers what the engine has made durable.
     fn job_finish(&self, job: &JobCell, after: &After) -> Result<(), ApiError> {
         let name = &job.volume;
@@ -422,23 +322,11 @@ impl Supervisor {
             After::Nothing => Ok(()),
             After::Mode(mode) => {
                 self.export_mode(&job.pool, name, *mode);
-                self.remember(|all| {
-                    if let Some(volume) = all.volume_mut(name) {
-                        volume.mode = *mode;
-                        volume.may_be_dirty = mode.may_be_dirty();
-                    }
-                })
+                self.remember_mode(name, *mode)
             }
             After::Detach(_) => {
                 self.forget_problem(&job.pool, name);
-                self.remember(|all| {
-                    if let Some(volume) = all.volume_mut(name) {
-                        volume.may_be_dirty = false;
-                        volume.standing = Standing::Detached;
-                        volume.accepted_origin = None;
-                        volume.rested = None;
-                    }
-                })
+                self.remember_detached(name)
             }
             After::Remove(_) => {
                 self.forget_problem(&job.pool, name);
@@ -449,6 +337,12 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// The engine has done it, and it is durable in the pool.
+fn not_remembered(error: ApiError) -> ApiError {
+    let text = format!("it is done, but not remembered: {}", error.message);
+    ApiError { message: text, ..error }.action("then do it again, before forebayd is stopped")
 }
 
 /// What can be done when a cache device has failed under a volume.

@@ -1,19 +1,29 @@
 //! Whether the devices of a pool that are here hold its newest state. A device that was away while
 //! the pool went on without it cannot know that; when it comes back alone, only we can.
 
-use super::Supervisor;
+use super::{Supervisor, lock};
 use crate::convert::hex;
 use forebay_api::ApiError;
 use forebay_engine::Notice;
 use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolOnDisk, read_pool};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Identities of a pool's devices, by their index, and which of them are used.
 #[derive(Debug, Clone)]
 pub(super) struct Parts(Vec<(String, bool)>);
+
+/// What of a pool has failed since it was opened.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Failed {
+    /// Devices, by their index.
+    pub devices: BTreeSet<usize>,
+    /// The log: no device is used any more.
+    pub log: bool,
+}
 
 impl Parts {
     pub fn of(on_disk: &PoolOnDisk) -> Parts {
@@ -96,14 +106,19 @@ impl Supervisor {
     pub(super) fn watching(
         self: &Arc<Self>,
         pool: &str,
-        parts: &Parts,
+        (parts, failed): (&Parts, &Arc<Mutex<Failed>>),
         mut sink: NoticeSink,
     ) -> NoticeSink {
         let (supervisor, pool) = (Arc::downgrade(self), pool.to_string());
+        let failed = Arc::clone(failed);
         let (parts, mut working) = (parts.clone(), parts.used().count());
         Box::new(move |notice: HostNotice| {
+            if let HostNotice::Engine(Notice::LogBroken) = &notice {
+                lock(&failed).log = true;
+            }
             if let HostNotice::Engine(Notice::DeviceFailed(device, _)) = &notice {
                 working = working.saturating_sub(1);
+                lock(&failed).devices.insert(usize::from(device.0));
                 let uuid = parts.0.get(usize::from(device.0)).map(|(uuid, _)| uuid.clone());
                 if let (true, Some(uuid), Some(supervisor)) =
                     (working > 0, uuid, supervisor.upgrade())

@@ -101,9 +101,7 @@ impl Supervisor {
         if error.kind == ErrorKind::NotFound {
             return self.pool_missing(pool, error);
         }
-        let (name, devices) = (&pool.name, pool.devices.join(" "));
-        let again = format!("when that is mended: forebay pool create {name} {devices}");
-        self.pool_closed(pool, error.action(again));
+        self.pool_closed(pool, error);
     }
 
     /// Remembers why a pool is not open.
@@ -141,11 +139,13 @@ impl Supervisor {
         let pool = self.inner().pools.get(name).cloned();
         let state = self.pool_state(&pool.ok_or_else(|| self.no_such_pool(name))?);
         tracing::info!(pool = name, "opening the pool again; its clients have to connect again");
-        self.close_pool(name, &open)?;
-        drop(open);
-        let launched = self.launch_pool(&state, Some(accept));
-        let settled = launched.and_then(|returned| self.settle_pool(name, &returned));
-        settled.inspect_err(|error| self.keep_why(&state, error))
+        self.while_opening(name, || {
+            self.close_pool(name, &open)?;
+            drop(open);
+            let launched = self.launch_pool(&state, Some(accept));
+            let settled = launched.and_then(|returned| self.settle_pool(name, &returned));
+            settled.inspect_err(|error| self.keep_why(&state, error))
+        })
     }
 
     /// At the start, tries again for a while when something is in use: a daemon that was killed
@@ -182,7 +182,8 @@ impl Supervisor {
         let found = on_disk.name();
         if found != pool.name {
             let devices = pool.devices.join(" ");
-            let text = format!("{devices} hold the pool {found:?}, not {:?}", pool.name);
+            let holds = if pool.devices.len() == 1 { "holds" } else { "hold" };
+            let text = format!("{devices} {holds} the pool {found:?}, not {:?}", pool.name);
             return Err(ApiError::refused(text)
                 .action(format!("use its name: forebay pool create {found} {devices}")));
         }
@@ -224,7 +225,7 @@ impl Supervisor {
         let volumes = on_disk.superblock.volumes.clone();
         let origins = self.open_origins(&pool.name, &on_disk, accept)?;
         let (uuid, findings) = (on_disk.uuid(), on_disk.findings.clone());
-        let parts = Parts::of(&on_disk);
+        let (parts, failed) = (Parts::of(&on_disk), Arc::default());
         let devices = device_infos(pool, &on_disk);
         let number = {
             let mut inner = self.inner();
@@ -244,7 +245,7 @@ impl Supervisor {
             backend: Backend::Auto,
             number,
             server: Arc::clone(&self.server),
-            notices: self.watching(&pool.name, &parts, sink),
+            notices: self.watching(&pool.name, (&parts, &failed), sink),
         };
         let handle =
             ShardHandle::start(settings).map_err(|error| shard_error(&pool.name, &error))?;
@@ -260,6 +261,7 @@ impl Supervisor {
             problems: origins.problems,
             exports: BTreeMap::new(),
             notices,
+            failed,
             bypass: None,
         };
         for entry in &volumes {
@@ -362,10 +364,16 @@ pub(super) fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<Device
         let shown = path.display().to_string();
         pool.devices.iter().find(|given| **given == shown).cloned().unwrap_or(shown)
     };
-    let devices = on_disk.devices.iter().enumerate().map(|(index, slot)| DeviceInfo {
+    let used = |path: &&String| {
+        let mut used = on_disk.devices.iter().filter_map(|slot| slot.device.as_ref().ok());
+        used.any(|device| given(device.path()) == **path)
+    };
+    // Of those that are not used nobody tells which is which, but one is none of the others.
+    let mut unused = pool.devices.iter().filter(|path| !used(path));
+    let devices = on_disk.devices.iter().map(|slot| DeviceInfo {
         path: match &slot.device {
             Ok(device) => given(device.path()),
-            Err(_) => pool.devices.get(index).cloned().unwrap_or_else(|| "?".to_string()),
+            Err(_) => unused.next().cloned().unwrap_or_else(|| "?".to_string()),
         },
         bytes: slot.entry.bytes.get(),
         segments: u64::from(slot.entry.segment_count.get()),

@@ -2,7 +2,7 @@
 
 use super::{Supervisor, machine_ram_bytes};
 use crate::convert::{device_error, pool_error};
-use crate::state::PoolState;
+use crate::state::{PoolState, Standing, VolumeState};
 use forebay_api::reply::{DevicePlan, PoolPlan};
 use forebay_api::request::check_name;
 use forebay_api::size::human;
@@ -56,6 +56,12 @@ impl Wanted<'_> {
 pub(super) fn same_file(a: &str, b: &str) -> bool {
     let real = |path: &str| std::fs::canonicalize(path).ok();
     a == b || matches!((real(a), real(b)), (Some(a), Some(b)) if a == b)
+}
+
+/// The file or device that an origin's URI names.
+fn file_of(origin: &str) -> &str {
+    let path = origin.strip_prefix("spindle:").unwrap_or(origin);
+    path.split_once('?').filter(|_| path != origin).map_or(path, |(path, _)| path)
 }
 
 /// The pool that all of these devices hold, if they hold one and all of it.
@@ -166,6 +172,20 @@ impl Supervisor {
     ) -> Result<Vec<Device>, ApiError> {
         let open = |path: &String| Device::open(Path::new(path), access);
         paths.iter().map(open).collect::<Result<_, _>>().map_err(|error| device_error(&error))
+    }
+
+    /// Refuses a cache device that is the origin of a volume.
+    pub(super) fn check_no_origin(&self, device: &str) -> Result<(), ApiError> {
+        let inner = self.inner();
+        let mut volumes = inner.store.get().volumes.iter();
+        let own = volumes.find(|volume| {
+            volume.standing != Standing::Detached && same_file(file_of(&volume.origin), device)
+        });
+        let Some(VolumeState { name, .. }) = own else { return Ok(()) };
+        let text = format!("{device} is the origin of volume {name}, and cannot be a cache too");
+        Err(ApiError::refused(text)
+            .action("choose another device")
+            .action(format!("or, if the volume is not needed: forebay volume remove {name}")))
     }
 
     /// The pool that is open on any of these devices.

@@ -41,6 +41,7 @@ impl Supervisor {
         };
         wanted.check()?;
         wanted.devices.iter().try_for_each(|device| self.check_not_stacked(device))?;
+        wanted.devices.iter().try_for_each(|device| self.check_no_origin(device))?;
         if self.is_this_pool(&wanted)? {
             let mut done = Done::new(Outcome::Unchanged, format!("pool {} is open", request.name));
             done.pool = Some(self.pool(&request.name)?);
@@ -85,11 +86,13 @@ impl Supervisor {
 
     pub(super) fn pool_dry_run(&self, wanted: &Wanted) -> Result<Done, ApiError> {
         if whole_pool_on(wanted.devices)?.as_deref() == Some(wanted.name) && !wanted.force {
+            drop(self.open_devices(wanted.devices, Access::Exclusive)?);
             let text = format!("would open the pool {} that is on the devices", wanted.name);
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.check_awaited(wanted.name)?;
-        let devices = self.open_devices(wanted.devices, Access::ReadOnly)?;
+        // As for real, for a moment: what is in use is refused now as then.
+        let devices = self.open_devices(wanted.devices, Access::Exclusive)?;
         let plan = self.plan(wanted, &devices)?;
         let full = plan.devices.iter().any(|device| !device.holds.is_empty());
         let text = match (full, wanted.force) {
@@ -111,6 +114,7 @@ impl Supervisor {
             devices: wanted.devices.to_vec(),
             ram_bytes: wanted.ram_bytes()?,
         };
+        self.check_memory()?;
         let on_devices = whole_pool_on(wanted.devices)?;
         let is_there = on_devices.as_deref() == Some(wanted.name) && !wanted.force;
         if !is_there {
@@ -133,12 +137,14 @@ impl Supervisor {
                 "pool made"
             );
         }
-        self.close_bypass(&state.name)?;
         let is_known = self.inner().store.get().seen(&state.name).is_some();
-        match is_known {
-            true => self.start_known_pool(&state)?,
-            false => self.start_pool(&state)?,
-        }
+        self.while_opening(&state.name, || {
+            self.close_bypass(&state.name)?;
+            match is_known {
+                true => self.start_known_pool(&state),
+                false => self.start_pool(&state),
+            }
+        })?;
         self.remember(|all| {
             all.pools.retain(|pool| pool.name != state.name);
             all.pools.push(state);
@@ -207,6 +213,7 @@ impl Supervisor {
             let text = format!("would take the pool {name} off {}", paths.join(" "));
             return Ok(Done::new(Outcome::Planned, text));
         }
+        self.check_memory()?;
         let opened = self.open_pool(name).ok();
         let is_missing = opened.as_ref().is_none_or(|open| open.bypass.is_some());
         if is_missing || info.devices.iter().any(|device| !device.present) {

@@ -4,7 +4,7 @@
 use super::device::SECTOR_BYTES;
 use super::guest::{GuestDisk, GuestServer};
 use super::listen::Offer;
-use super::{COMMAND_TIMEOUT, Inner, Supervisor, shard_error};
+use super::{COMMAND_TIMEOUT, FoundVolume, Inner, Supervisor, shard_error};
 use forebay_api::reply::Done;
 use forebay_api::request::VolumeResize;
 use forebay_api::size::{Size, human};
@@ -19,6 +19,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 impl Supervisor {
+    /// Has the engine grow a volume. First it is remembered: what cannot be is not done.
+    fn grow(&self, found: &FoundVolume, bytes: u64) -> Result<Outcome, ApiError> {
+        let view = &found.snapshot.view;
+        let known = self.inner().store.get().volume(&view.name).map(|known| known.bytes);
+        self.remember_bytes(&view.name, bytes).map_err(super::nothing_changed)?;
+        let reply = found.open.handle.command(Command::Resize(view.id, bytes), COMMAND_TIMEOUT);
+        let why = match reply {
+            Ok(CommandReply::Changed) => return Ok(Outcome::Changed),
+            Ok(CommandReply::Failed(why)) => ApiError::refused(why),
+            Ok(_) => return Ok(Outcome::Unchanged),
+            Err(error) => shard_error(&found.pool, &error),
+        };
+        self.remember_bytes(&view.name, known.unwrap_or(view.bytes))?;
+        Err(why)
+    }
+
+    fn remember_bytes(&self, name: &str, bytes: u64) -> Result<(), ApiError> {
+        self.remember(|all| {
+            if let Some(volume) = all.volume_mut(name) {
+                volume.bytes = bytes;
+            }
+        })
+    }
+
     pub(super) fn volume_resize(self: &Arc<Self>, wanted: &VolumeResize) -> Result<Done, ApiError> {
         let name = &wanted.name;
         let found = self.find_volume(name)?;
@@ -60,17 +84,7 @@ impl Supervisor {
             };
             return Ok(Done::new(Outcome::Planned, text));
         }
-        let command = Command::Resize(view.id, bytes);
-        let outcome = match handle.command(command, COMMAND_TIMEOUT).map_err(failed)? {
-            CommandReply::Failed(why) => return Err(ApiError::refused(why)),
-            CommandReply::Changed => Outcome::Changed,
-            _ => Outcome::Unchanged,
-        };
-        self.remember(|all| {
-            if let Some(volume) = all.volume_mut(name) {
-                volume.bytes = bytes;
-            }
-        })?;
+        let outcome = self.grow(&found, bytes)?;
         if outcome == Outcome::Changed {
             tracing::info!(pool = found.pool, volume = name.as_str(), bytes, "volume grown");
         }

@@ -1,9 +1,11 @@
 //! Answers to questions, from snapshots of the pools and what is remembered.
 
-use super::bypass::with_dirty;
+use super::absent::{absent_volume, is_coming, of_error, opening_volume};
+use super::bypass::closed;
+use super::leave::or_lose;
 use super::{FoundVolume, Inner, Opened, Pool, Supervisor, shard_error};
 use crate::convert::{api_mode, hex, pool_counters, reason_meaning, volume_counters};
-use crate::state::{Standing, VolumeState};
+use crate::state::Standing;
 use forebay_api::reply::{
     Attention, JobState, PoolInfo, State, Status, VolumeInfo, Why, WhyReason,
 };
@@ -169,8 +171,8 @@ impl Supervisor {
                 State::Offline
             }
         };
-        let missing = open.devices.iter().any(|device| !device.present);
-        if (snapshot.pool.degraded || missing) && state == State::Ok {
+        let away = open.away(&pool.name);
+        if (snapshot.pool.degraded || !away.is_empty()) && state == State::Ok {
             state = State::Degraded;
         }
         if state.needs_attention() {
@@ -179,13 +181,17 @@ impl Supervisor {
         }
         if state == State::Degraded {
             attention.action.push("see the log of forebayd and the health of the device".into());
-            attention.action.push(
-                "clean data is read from the origins; no dirty data is accepted on it".into(),
-            );
+            attention.action.push(match open.devices_used(&away) {
+                0 => "clean data is read from the origins; no dirty data is accepted on it".into(),
+                1 => "it goes on with the other, but new dirty data has one copy only".into(),
+                _ => "it goes on with the others, but new dirty data may have one copy only".into(),
+            });
             if open.devices.len() > 1 {
-                let again = "to have all of its devices again: forebay volume remove each of its \
-                             volumes, forebay pool destroy";
-                attention.action.push(format!("{again} {0}, forebay pool create {0}", pool.name));
+                let (name, devices) = (&pool.name, pool.paths.join(" "));
+                attention.action.push(format!(
+                    "to have all of its devices again: forebay volume remove each of its volumes, \
+                     forebay pool destroy {name}, forebay pool create {name} {devices}"
+                ));
             }
         }
         let dirty: u64 = snapshot.volumes.iter().map(|volume| volume.stats.dirty_blocks).sum();
@@ -218,6 +224,7 @@ impl Supervisor {
             segments: 0,
             present: false,
         });
+        let attention = of_error(&self.closed_pool(pool, error.clone()));
         let inner = self.inner();
         let known = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool.name);
         PoolInfo {
@@ -234,8 +241,23 @@ impl Supervisor {
             room: forebay_api::reply::Room::default(),
             ram: RamNeed::new(0, 0),
             volumes: known.map(|volume| volume.name.clone()).collect(),
-            attention: of_error(error),
+            attention,
         }
+    }
+
+    /// Adds how a pool comes back: with any of its volumes, if it has one that is to be served.
+    pub(super) fn closed_pool(&self, pool: &Pool, error: ApiError) -> ApiError {
+        let inner = self.inner();
+        let mut volumes = inner.store.get().volumes.iter();
+        let served = volumes
+            .find(|volume| volume.pool == pool.name && volume.standing != Standing::Detached);
+        closed(
+            error,
+            &match served {
+                Some(volume) => format!("forebay volume attach {}", volume.name),
+                None => format!("forebay pool create {} {}", pool.name, pool.paths.join(" ")),
+            },
+        )
     }
 
     fn volume_infos(&self, looks: &Looks) -> Vec<VolumeInfo> {
@@ -246,13 +268,21 @@ impl Supervisor {
                 infos.extend(volumes.map(|v| self.volume_info(&pool.name, open, snapshot, v)));
             }
         }
-        let known: Vec<VolumeState> = self.inner().store.get().volumes.clone();
-        for volume in known {
+        let inner = self.inner();
+        for volume in &inner.store.get().volumes {
             if infos.iter().any(|info| info.name == volume.name) {
                 continue;
             }
-            let pool = looks.iter().find(|(pool, _)| pool.name == volume.pool);
-            infos.push(absent_volume(&volume, pool.map(|(pool, _)| pool)));
+            let look = looks.iter().find(|(pool, _)| pool.name == volume.pool);
+            // What was looked at before it was opened may be open by now: ask again.
+            let is_opening = match look {
+                None => inner.is_opening(&volume.pool) || inner.pools.contains_key(&volume.pool),
+                Some((pool, look)) => is_coming(volume, pool, look, inner.opened),
+            };
+            infos.push(match is_opening {
+                true => opening_volume(volume),
+                false => absent_volume(volume, look),
+            });
         }
         infos.sort_by(|a, b| a.name.cmp(&b.name));
         infos
@@ -313,19 +343,19 @@ impl Supervisor {
         }
         if snapshot.pool.degraded {
             state = State::Degraded;
-            attention.why.push(format!("a cache device of pool {pool} has failed"));
+            attention.why.extend(open.away_or_failed(pool));
             attention.action.push(format!("see: forebay pool show {pool}"));
         }
         if let Some(error) = open.problems.get(&view.name) {
             state = State::Offline;
-            attention = of_error(error);
+            let dirty = stats.dirty_blocks * BLOCK_SIZE as u64;
+            attention = of_error(&or_lose(error.clone(), &view.name, dirty));
         } else if let Some(error) = &open.bypass {
             state = State::Degraded;
-            attention = of_error(error);
-            attention.why.insert(
-                0,
-                "it is served from its origin alone, without a cache; nothing is lost".into(),
-            );
+            let again = format!("forebay volume attach {}", view.name);
+            attention = of_error(&closed(error.clone(), &again));
+            let alone = "it is served from its origin alone, without a cache; nothing is lost";
+            attention.why.insert(0, alone.into());
         } else if let Some(why) = &view.offline {
             state = State::Offline;
             attention.why.push(why.clone());
@@ -368,45 +398,4 @@ fn worst(states: impl Iterator<Item = State>) -> State {
     };
     let worst = states.max_by_key(rank).unwrap_or(State::Ok);
     if worst == State::Detached { State::Ok } else { worst }
-}
-
-fn of_error(error: &ApiError) -> Attention {
-    Attention { why: vec![error.message.clone()], action: error.actions.clone() }
-}
-
-/// A volume that no open pool serves: detached, or its pool is not open.
-fn absent_volume(volume: &VolumeState, pool: Option<&Pool>) -> VolumeInfo {
-    let problem = match pool.map(|pool| &pool.open) {
-        Some(Ok(open)) => open.problems.get(&volume.name).or(open.bypass.as_ref()).cloned(),
-        Some(Err(error)) => Some(error.clone()),
-        None => Some(
-            ApiError::failed(format!("its pool {} is not configured", volume.pool))
-                .action(format!("open it: forebay pool create {} DEVICE…", volume.pool)),
-        ),
-    };
-    let is_detached = volume.standing == Standing::Detached && pool.is_some();
-    let (state, attention) = match problem.filter(|_| !is_detached) {
-        None => (State::Detached, Attention::default()),
-        Some(error) if volume.may_be_dirty => {
-            (State::Offline, of_error(&with_dirty(error, volume)))
-        }
-        Some(error) => (State::Offline, of_error(&error)),
-    };
-    VolumeInfo {
-        name: volume.name.clone(),
-        pool: volume.pool.clone(),
-        state,
-        mode: volume.mode,
-        origin: volume.origin.clone(),
-        bytes: volume.bytes,
-        used_bytes: is_detached.then_some(0),
-        dirty_bytes: (is_detached || !volume.may_be_dirty).then_some(0),
-        hit_ratio_5m: None,
-        hit_ratio_1h: None,
-        export: None,
-        export_why: None,
-        clients: 0,
-        job: None,
-        attention,
-    }
 }

@@ -1,16 +1,15 @@
 //! Making volumes and bringing them back.
 
 use super::fstab;
+use super::leave::{dirty_bytes, or_lose};
 use super::listen::{Offer, Space};
-use super::plan::{Wanted, same_file};
-use super::pool::Made;
+use super::plan::same_file;
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, random_uuid, shard_error};
 use crate::convert::{api_mode, device_error, engine_mode};
 use crate::state::{Standing, VolumeState};
-use forebay_api::reply::Done;
+use forebay_api::reply::{Attention, Done, State, VolumeInfo};
 use forebay_api::request::{
-    CacheRequest, ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
-    name_from_origin,
+    ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
 };
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
@@ -58,78 +57,6 @@ pub(super) fn open_origin(uri: &str) -> Result<Origin, ApiError> {
 }
 
 impl Supervisor {
-    pub(super) fn cache(self: &Arc<Self>, request: &CacheRequest) -> Result<Done, ApiError> {
-        let name = request.name.clone().unwrap_or_else(|| name_from_origin(&request.origin));
-        check_name(&name).map_err(ApiError::usage)?;
-        self.check_export(request.export)?;
-        for device in &request.devices {
-            if same_file(device, &request.origin) {
-                let text = format!("{device} cannot be both the origin and its cache");
-                return Err(ApiError::usage(text));
-            }
-        }
-        let paths = request.devices.iter().chain([&request.origin]);
-        paths.into_iter().try_for_each(|path| self.check_not_stacked(path))?;
-        let user = self.pool_using(&request.devices);
-        let pool_name = match (&user, super::plan::whole_pool_on(&request.devices)) {
-            (Some(user), _) => user.name.clone(),
-            (None, Ok(Some(found))) if !request.force => found,
-            _ => self.free_pool_name(&request.devices),
-        };
-        let wanted = Wanted {
-            name: &pool_name,
-            devices: &request.devices,
-            ram: request.ram.as_deref(),
-            force: request.force,
-        };
-        wanted.check()?;
-        let volume = VolumeCreate {
-            name: name.clone(),
-            origin: request.origin.clone(),
-            pool: Some(pool_name.clone()),
-            mode: request.mode,
-            export: request.export,
-            dry_run: request.dry_run,
-        };
-        let mut planned = match &user {
-            Some(_) => Done::new(Outcome::Planned, format!("would use the pool {pool_name}")),
-            None => self.pool_dry_run(&wanted)?,
-        };
-        if user.is_none() {
-            // An origin that cannot be used is found before a device is written to.
-            drop(open_origin(&request.origin)?);
-        }
-        if request.dry_run {
-            let origin = &request.origin;
-            planned.messages.push(format!("would put it in front of {origin} as volume {name}"));
-            planned.messages.extend(fstab::warnings(origin, &name));
-            return Ok(planned);
-        }
-        let made = match user {
-            Some(_) => Made::WasOpen,
-            None => self.pool_make(&wanted)?,
-        };
-        let mut done = self.volume_create(&volume).inspect_err(|_| {
-            if let Made::Created = made {
-                self.pool_undo(&pool_name);
-            }
-        })?;
-        if !matches!(made, Made::WasOpen) {
-            done.outcome = Outcome::Changed;
-        }
-        done.pool = Some(self.pool(&pool_name)?);
-        Ok(done)
-    }
-
-    /// A name for a new pool, after its first device.
-    fn free_pool_name(&self, devices: &[String]) -> String {
-        let base = name_from_origin(devices.first().map_or("pool", String::as_str));
-        let inner = self.inner();
-        let free = |name: &String| !inner.pools.contains_key(name);
-        let numbered = (2..).map(|number| format!("{base}-{number}"));
-        std::iter::once(base.clone()).chain(numbered).find(free).expect("numbers do not end")
-    }
-
     /// `is_new`: nobody can have put anything on it yet that its origin does not show.
     fn how_to_use(&self, name: &str, is_new: bool) -> Result<Done, ApiError> {
         let volume = self.volume(name)?;
@@ -191,10 +118,18 @@ impl Supervisor {
     }
 
     /// The pool that a volume goes to.
-    fn pool_for(&self, wanted: Option<&str>) -> Result<String, ApiError> {
+    pub(super) fn pool_for(&self, wanted: Option<&str>) -> Result<String, ApiError> {
         if let Some(name) = wanted {
-            let missing = self.open_pool(name)?.bypass;
-            return missing.map_or_else(|| Ok(name.to_string()), Err);
+            let why = match self.open_pool(name) {
+                Ok(open) => open.bypass,
+                Err(error) => Some(error),
+            };
+            let pool = self.inner().pools.get(name).cloned();
+            return match (why, pool) {
+                (None, _) => Ok(name.to_string()),
+                (Some(why), Some(pool)) => Err(self.closed_pool(&pool, why)),
+                (Some(why), None) => Err(why),
+            };
         }
         let names: Vec<String> = self.inner().pools.keys().cloned().collect();
         match &names[..] {
@@ -235,13 +170,18 @@ impl Supervisor {
         Ok(done)
     }
 
-    /// Whether exactly this volume is there. Another one of its name or on its origin is an error.
-    fn is_this_volume(&self, request: &VolumeCreate) -> Result<Option<Done>, ApiError> {
+    /// The volume of this name, origin and pool, if it is there. Another one of its name or on its
+    /// origin is an error.
+    pub(super) fn same_volume(
+        &self,
+        request: &VolumeCreate,
+    ) -> Result<Option<VolumeInfo>, ApiError> {
         let name = &request.name;
+        let mut same = None;
         for other in self.volumes() {
             let same_origin = same_file(&other.origin, &request.origin);
             if other.name != *name {
-                if same_origin && other.state != forebay_api::reply::State::Detached {
+                if same_origin && other.state != State::Detached {
                     let text = format!("{} is the origin of volume {}", other.origin, other.name);
                     return Err(ApiError::conflict(text));
                 }
@@ -255,20 +195,36 @@ impl Supervisor {
                 );
                 return Err(ApiError::conflict(text).action("choose another name: --name, or NAME"));
             }
-            if other.state == forebay_api::reply::State::Detached {
-                return Err(ApiError::conflict(format!("volume {name} is there, and detached"))
-                    .action(format!("bring it back: forebay volume attach {name}")));
-            }
-            if let Some(mode) = request.mode.filter(|mode| *mode != other.mode) {
-                let text = format!("volume {name} is there, in mode {}", other.mode);
-                return Err(ApiError::conflict(text)
-                    .action(format!("switch it: forebay volume mode {name} {mode}")));
-            }
-            let mut done = self.how_to_use(name, false)?;
-            done.outcome = Outcome::Unchanged;
-            return Ok(Some(done));
+            same = Some(other);
         }
-        Ok(None)
+        Ok(same)
+    }
+
+    /// What there is to say when exactly this volume is there.
+    fn is_this_volume(&self, request: &VolumeCreate) -> Result<Option<Done>, ApiError> {
+        let Some(there) = self.same_volume(request)? else { return Ok(None) };
+        let name = &request.name;
+        if there.state == State::Detached {
+            return Err(ApiError::conflict(format!("volume {name} is there, and detached"))
+                .action(format!("bring it back: forebay volume attach {name}")));
+        }
+        if there.state == State::Offline {
+            let Attention { why, action } = there.attention;
+            let text = format!("volume {name} is not served: {}", why.join("; "));
+            return Err(ApiError { actions: action, ..ApiError::conflict(text) });
+        }
+        if let Some(mode) = request.mode.filter(|mode| *mode != there.mode) {
+            let text = format!("volume {name} is there, in mode {}", there.mode);
+            return Err(ApiError::conflict(text)
+                .action(format!("switch it: forebay volume mode {name} {mode}")));
+        }
+        if request.dry_run {
+            let text = format!("volume {name} is there already: nothing would be done");
+            return Ok(Some(Done::new(Outcome::Planned, text)));
+        }
+        let mut done = self.how_to_use(name, false)?;
+        done.outcome = Outcome::Unchanged;
+        Ok(Some(done))
     }
 
     /// Adds a volume to an open pool, offers it and remembers it.
@@ -447,7 +403,7 @@ impl Supervisor {
         self.reopen_pool(&found.pool, (name, changed))?;
         let open = self.open_pool(&found.pool)?;
         match open.problems.get(name) {
-            Some(error) => Err(error.clone()),
+            Some(error) => Err(or_lose(error.clone(), name, dirty_bytes(found))),
             None => Ok(()),
         }
     }

@@ -1,0 +1,98 @@
+//! What is gone for good: an origin under dirty data, one of two cache devices.
+
+use crate::world::{DEVICE_BYTES, World, pattern};
+use std::fs;
+
+/// A write-back volume with 1 MiB of dirty data whose origin is gone.
+fn without_origin() -> World {
+    let mut world = World::started();
+    let cache = ["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"];
+    world.forebay(&cache).expect(0);
+    let mut client = world.nbd("big");
+    client.write(0, &pattern(4, 1 << 20)).unwrap();
+    client.flush().unwrap();
+    world.kill();
+    fs::rename(world.path("big.img"), world.path("away.img")).unwrap();
+    world.start();
+    world
+}
+
+const NEVER: &str = "if it will never be back, and 1.0M of dirty data is lost with it: forebay \
+                     volume remove big --drop-dirty";
+
+#[test]
+fn every_verb_names_the_way_on_without_the_origin() {
+    let world = without_origin();
+    let status = world.forebay(&["status"]).expect(3);
+    status.says("when it is back: forebay volume attach big").says(NEVER);
+    for verb in [
+        &["remove", "big"][..],
+        &["detach", "big"],
+        &["drain", "big"],
+        &["mode", "big", "writethrough"],
+        &["attach", "big"],
+    ] {
+        let said = world.forebay(&[&["volume"][..], verb].concat()).expect(1);
+        said.complains("when it is back: forebay volume attach big").complains(NEVER);
+    }
+}
+
+#[test]
+fn a_volume_whose_origin_never_comes_back_is_removed_with_what_is_lost() {
+    let mut world = without_origin();
+    let remove = ["volume", "remove", "big", "--drop-dirty"];
+    let plan = world.forebay(&[&remove[..], &["--dry-run"]].concat()).expect(0);
+    plan.says("would give up 1.0M of dirty data of volume big, which is lost, and forget it");
+    world.forebay(&remove).expect(4).complains("--yes");
+    let done = world.forebay(&[&remove[..], &["--yes"]].concat()).expect(0);
+    done.says("volume big is removed; 1.0M of dirty data is lost");
+    world.forebay(&["pool", "destroy", "ssd", "--yes"]).expect(0);
+    world.stop();
+    world.start();
+    world.forebay(&["status"]).expect(0).says("no volumes");
+}
+
+/// A pool of two whose second device is missing.
+fn half() -> World {
+    let mut world = World::started();
+    world.empty_file("two.img", DEVICE_BYTES);
+    world.forebay(&["pool", "create", "ma", "ssd.img", "two.img"]).expect(0);
+    let create = ["volume", "create", "big", "--origin", "big.img", "--mode", "writeback"];
+    world.forebay(&create).expect(0);
+    world.stop();
+    fs::rename(world.path("two.img"), world.path("away.img")).unwrap();
+    world.start();
+    world
+}
+
+#[test]
+fn a_pool_with_one_of_two_devices_says_that_dirty_data_has_one_copy() {
+    let world = half();
+    let status = world.forebay(&["status"]).expect(3);
+    let two = world.text("two.img");
+    let status = status.says(&format!("{two}, a cache device of pool ma, is missing"));
+    let status = status.says("new dirty data has one copy only");
+    let (ssd, again) = (world.text("ssd.img"), "forebay pool create ma");
+    let status = status.says(&format!("{again} {ssd} {two}"));
+    assert!(!status.out.contains("no dirty data is accepted"), "{status:#?}");
+    assert!(!status.out.contains("has failed"), "{status:#?}");
+    world.nbd("big").write(0, &[3; 4096]).unwrap();
+    assert_eq!(world.volume("big")["dirty_bytes"], 4096, "it is accepted");
+}
+
+#[test]
+fn a_missing_device_that_is_back_is_told_by_the_verb_of_the_manual() {
+    let mut world = World::started();
+    let cache = ["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"];
+    world.forebay(&cache).expect(0);
+    world.nbd("big").write(0, &[3; 4096]).unwrap();
+    world.kill();
+    fs::rename(world.path("ssd.img"), world.path("away.img")).unwrap();
+    world.start();
+    let back = "bring its devices back, then: forebay volume attach big";
+    world.forebay(&["status"]).expect(3).says(back);
+    world.forebay(&["volume", "attach", "big"]).expect(1).complains(back);
+    world.forebay(&["volume", "drain", "big"]).expect(1).complains(back);
+    fs::rename(world.path("away.img"), world.path("ssd.img")).unwrap();
+    world.forebay(&["volume", "attach", "big"]).expect(0);
+}

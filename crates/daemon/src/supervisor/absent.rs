@@ -1,0 +1,124 @@
+//! What there is to say of volumes that no open pool serves, and of devices that are not used.
+
+use super::bypass::{closed_to, with_dirty};
+use super::{Opened, Pool, lock};
+use crate::state::{Standing, VolumeState};
+use forebay_api::ApiError;
+use forebay_api::reply::{Attention, State, VolumeInfo};
+use forebay_host::shard::ShardSnapshot;
+use std::path::Path;
+
+impl Opened {
+    /// Why a pool is degraded.
+    pub(super) fn away_or_failed(&self, pool: &str) -> Vec<String> {
+        let away = self.away(pool);
+        if away.is_empty() {
+            return vec![format!("a cache device of pool {pool} has failed")];
+        }
+        away
+    }
+
+    /// How many devices a pool with these troubles goes on with.
+    pub(super) fn devices_used(&self, away: &[String]) -> usize {
+        // One that is degraded with all of its devices has lost its log.
+        match lock(&self.failed).log || away.is_empty() {
+            true => 0,
+            false => self.devices.len() - away.len(),
+        }
+    }
+
+    /// A sentence for each device that is not used.
+    pub(super) fn away(&self, pool: &str) -> Vec<String> {
+        let failed = lock(&self.failed).devices.clone();
+        let devices = self.devices.iter().enumerate();
+        let away = devices.filter_map(|(index, device)| {
+            let how = match (device.present, failed.contains(&index)) {
+                (true, false) => return None,
+                (true, true) => "has failed",
+                (false, _) if !Path::new(&device.path).exists() => "is missing",
+                (false, _) => "is not used",
+            };
+            Some(format!("{}, a cache device of pool {pool}, {how}", device.path))
+        });
+        away.collect()
+    }
+}
+
+/// Whether a volume that its pool does not list yet will be in a moment.
+pub(super) fn is_coming(
+    volume: &VolumeState,
+    pool: &Pool,
+    look: &Result<ShardSnapshot, ApiError>,
+    opened: bool,
+) -> bool {
+    let (Ok(open), Ok(look)) = (&pool.open, look) else { return false };
+    let is_bypassed = !opened && open.bypass.is_some() && !volume.may_be_dirty;
+    let waits = look.state == forebay_engine::State::Opening || is_bypassed;
+    waits && volume.standing != Standing::Detached && !open.problems.contains_key(&volume.name)
+}
+
+/// A volume whose pool is being opened.
+pub(super) fn opening_volume(volume: &VolumeState) -> VolumeInfo {
+    let mut attention = Attention::default();
+    let state = match volume.standing {
+        Standing::Detached => State::Detached,
+        _ => {
+            attention.why.push(format!("its pool {} is being opened", volume.pool));
+            State::Opening
+        }
+    };
+    unserved_volume(volume, state, attention)
+}
+
+/// A volume that no open pool serves: detached, or its pool is not open.
+pub(super) fn absent_volume(
+    volume: &VolumeState,
+    look: Option<&(Pool, Result<ShardSnapshot, ApiError>)>,
+) -> VolumeInfo {
+    let problem = match look.map(|(pool, look)| (&pool.open, look)) {
+        Some((Ok(open), look)) => match open.problems.get(&volume.name) {
+            Some(problem) if volume.may_be_dirty => Some(with_dirty(problem.clone(), volume)),
+            Some(problem) => Some(problem.clone()),
+            None => {
+                let why = open.bypass.as_ref().or(look.as_ref().err());
+                why.map(|error| closed_to(error.clone(), volume))
+            }
+        },
+        Some((Err(error), _)) => Some(closed_to(error.clone(), volume)),
+        None => {
+            let error = ApiError::not_found(format!("its pool {} is not configured", volume.pool))
+                .action(format!("open it: forebay pool create {} DEVICE…", volume.pool));
+            Some(if volume.may_be_dirty { with_dirty(error, volume) } else { error })
+        }
+    };
+    let is_detached = volume.standing == Standing::Detached && look.is_some();
+    match problem.filter(|_| !is_detached) {
+        None => unserved_volume(volume, State::Detached, Attention::default()),
+        Some(error) => unserved_volume(volume, State::Offline, of_error(&error)),
+    }
+}
+
+fn unserved_volume(volume: &VolumeState, state: State, attention: Attention) -> VolumeInfo {
+    let is_detached = state == State::Detached;
+    VolumeInfo {
+        name: volume.name.clone(),
+        pool: volume.pool.clone(),
+        state,
+        mode: volume.mode,
+        origin: volume.origin.clone(),
+        bytes: volume.bytes,
+        used_bytes: is_detached.then_some(0),
+        dirty_bytes: (is_detached || !volume.may_be_dirty).then_some(0),
+        hit_ratio_5m: None,
+        hit_ratio_1h: None,
+        export: None,
+        export_why: None,
+        clients: 0,
+        job: None,
+        attention,
+    }
+}
+
+pub(super) fn of_error(error: &ApiError) -> Attention {
+    Attention { why: vec![error.message.clone()], action: error.actions.clone() }
+}

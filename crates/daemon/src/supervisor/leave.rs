@@ -1,0 +1,217 @@
+//! Volumes that leave: detached or removed, with their dirty data at home, or given up.
+
+use super::job::{After, Offered};
+use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use crate::state::{Standing, VolumeState};
+use forebay_api::reply::{Done, JobKind};
+use forebay_api::request::Change;
+use forebay_api::size::human;
+use forebay_api::{ApiError, ErrorKind, Outcome};
+use forebay_engine::{Command, CommandReply};
+use forebay_format::BLOCK_SIZE;
+use forebay_host::shard::VolumeSnapshot;
+use std::sync::Arc;
+
+impl Supervisor {
+    pub(super) fn volume_detach(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let found = match self.find_volume(name) {
+            Ok(found) => found,
+            Err(error) if error.kind == ErrorKind::Conflict => {
+                if self.has_left(name) {
+                    // It may have left when there was no room to remember it.
+                    self.remember_detached(name)?;
+                }
+                let text = format!("volume {name} is detached");
+                return Ok(Done::new(Outcome::Unchanged, text));
+            }
+            Err(error) => return self.free_users(wanted, error),
+        };
+        self.refuse_in_bypass(&found, "be detached")?;
+        self.no_job(name)?;
+        self.check_clients(&found, wanted.force)?;
+        check_home(&found)?;
+        if wanted.dry_run {
+            return Ok(plan_leave(&found, "take it out of service"));
+        }
+        self.leave(JobKind::Detach, &found, wanted.force)
+    }
+
+    /// Whether the pool of a volume serves, and holds nothing of it.
+    fn has_left(&self, name: &str) -> bool {
+        let Some(known) = self.inner().store.get().volume(name).cloned() else { return false };
+        let Ok(open) = self.open_pool(&known.pool) else { return false };
+        let holds = |volume: &VolumeSnapshot| volume.view.name == name;
+        open.bypass.is_none()
+            && open.handle.snapshot().is_ok_and(|pool| {
+                pool.state == forebay_engine::State::Serving && !pool.volumes.iter().any(holds)
+            })
+    }
+
+    /// Ends the block device of a volume that cannot be served: with `force` those who wait for it
+    /// get errors. The volume, and what its pool holds of it, stay as they are.
+    fn free_users(&self, wanted: &Change, why: ApiError) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        if !wanted.force || !self.inner().has_device(name) {
+            return Err(why);
+        }
+        if wanted.dry_run {
+            let text = format!("would end the block device of volume {name}: its users get errors");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.device_down(name, true)?;
+        let text = format!("the block device of volume {name} is gone: its users get errors");
+        let mut done = Done::new(Outcome::Changed, text);
+        done.messages.push(format!("it is still not served: {}", why.message));
+        Ok(done)
+    }
+
+    pub(super) fn volume_remove(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let known = self.inner().store.get().volume(name).cloned();
+        let found = match (self.find_volume(name), known) {
+            (Ok(found), _) => found,
+            (Err(error), Some(known)) => return self.remove_absent(wanted, &known, error),
+            (Err(error), None) => return Err(error),
+        };
+        self.no_job(name)?;
+        self.check_clients(&found, wanted.force)?;
+        let lost = match found.open.problems.contains_key(name) && wanted.drop_dirty {
+            true => dirty_bytes(&found),
+            false => 0,
+        };
+        if lost == 0 {
+            check_home(&found)?;
+        }
+        let size = human(lost);
+        if wanted.dry_run && lost > 0 {
+            let lost = format!("{size} of dirty data of volume {name}, which is lost,");
+            let text = format!("would give up {lost} and forget it");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        if wanted.dry_run {
+            return Ok(plan_leave(&found, "take it out of service and forget it"));
+        }
+        if lost > 0 {
+            self.check_memory()?;
+            self.drop_dirty(&found)?;
+        }
+        let mut done = self.leave(JobKind::Remove, &found, wanted.force)?;
+        if lost > 0 && done.outcome == Outcome::Changed {
+            done.messages = vec![format!("volume {name} is removed; {size} of dirty data is lost")];
+        }
+        Ok(done)
+    }
+
+    /// Forgets a volume that no open pool serves.
+    fn remove_absent(
+        &self,
+        wanted: &Change,
+        known: &VolumeState,
+        error: ApiError,
+    ) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let is_missing = error.kind != ErrorKind::Conflict;
+        if is_missing && known.may_be_dirty && !wanted.drop_dirty {
+            return Err(ApiError { kind: ErrorKind::Refused, ..error });
+        }
+        if wanted.dry_run {
+            let lost = if is_missing && known.may_be_dirty { ", and its dirty data" } else { "" };
+            let text = format!("would forget the volume {name}{lost}");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.check_memory()?;
+        self.device_down(name, wanted.force)?;
+        if is_missing {
+            self.give_up(&known.pool, Some(name))?;
+            self.forget_problem(&known.pool, name);
+        }
+        self.remember(|all| all.volumes.retain(|volume| volume.name != *name))?;
+        Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")))
+    }
+
+    /// Refuses to take a volume away from its clients, unless that is wanted.
+    fn check_clients(&self, found: &FoundVolume, force: bool) -> Result<(), ApiError> {
+        let clients = self.clients_of(found);
+        if clients == 0 || force {
+            return Ok(());
+        }
+        let name = &found.snapshot.view.name;
+        Err(ApiError::refused(format!("{clients} client(s) are connected to volume {name}"))
+            .action("unmount it and disconnect them first")
+            .action("or cut them off when it is drained: --force"))
+    }
+
+    /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
+    fn leave(
+        self: &Arc<Self>,
+        kind: JobKind,
+        found: &FoundVolume,
+        force: bool,
+    ) -> Result<Done, ApiError> {
+        let name = &found.snapshot.view.name;
+        self.check_memory()?;
+        let device = self.device_down(name, force)?;
+        let offered = Offered { nbd: self.unexport(&found.pool, name), device };
+        let command = Command::RemoveVolume(found.snapshot.view.id);
+        let after = match kind {
+            JobKind::Detach => After::Detach(offered),
+            _ => After::Remove(offered),
+        };
+        self.start_job(kind, found, command, after)
+    }
+
+    pub(super) fn remember_detached(&self, name: &str) -> Result<(), ApiError> {
+        self.remember(|all| {
+            if let Some(volume) = all.volume_mut(name) {
+                volume.may_be_dirty = false;
+                volume.standing = Standing::Detached;
+                volume.accepted_origin = None;
+                volume.rested = None;
+            }
+        })
+    }
+
+    /// Gives up the dirty data of a volume whose origin cannot be used.
+    fn drop_dirty(&self, found: &FoundVolume) -> Result<(), ApiError> {
+        let command = Command::ForceDropDirty(found.snapshot.view.id);
+        let reply = found.open.handle.command(command, COMMAND_TIMEOUT);
+        match reply.map_err(|error| shard_error(&found.pool, &error))? {
+            CommandReply::Failed(why) => {
+                Err(ApiError::failed(format!("give up what is dirty: {why}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Dirty bytes of a volume.
+pub(super) fn dirty_bytes(found: &FoundVolume) -> u64 {
+    found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64
+}
+
+/// Refuses to send dirty data home to an origin that cannot be used.
+pub(super) fn check_home(found: &FoundVolume) -> Result<(), ApiError> {
+    let (name, dirty) = (&found.snapshot.view.name, dirty_bytes(found));
+    match found.open.problems.get(name).filter(|_| dirty > 0) {
+        Some(problem) => Err(or_lose(problem.clone(), name, dirty)),
+        None => Ok(()),
+    }
+}
+
+/// Adds the way on without an origin that will never be back. One that was changed has other ways.
+pub(super) fn or_lose(error: ApiError, volume: &str, dirty_bytes: u64) -> ApiError {
+    if error.kind != ErrorKind::Failed || dirty_bytes == 0 {
+        return error;
+    }
+    let size = human(dirty_bytes);
+    error.action(format!(
+        "if it will never be back, and {size} of dirty data is lost with it: forebay volume \
+         remove {volume} --drop-dirty"
+    ))
+}
+
+fn plan_leave(found: &FoundVolume, what: &str) -> Done {
+    let (name, size) = (&found.snapshot.view.name, human(dirty_bytes(found)));
+    Done::new(Outcome::Planned, format!("would send {size} of volume {name} home and {what}"))
+}
