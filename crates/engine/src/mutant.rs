@@ -164,6 +164,8 @@ mutants! {
     MirrorUnverified,
     /// A part of a block is merged with what the write's other end had.
     MergeOtherEnd,
+    /// Nobody sees that an origin takes nothing.
+    LagUnseen,
     /// The limit of dirty blocks is not looked at.
     DirtyLimitOff,
     /// Zeroing leaves the copy in RAM in place.

@@ -34,6 +34,8 @@ const OPEN: &[Mutant] = &[
     Mutant::CheckpointUnsynced,
     Mutant::SyncCoversLate,
     Mutant::EndsUnawaited,
+    Mutant::LagUnseen,
+    Mutant::DirtyLimitOff,
 ];
 
 /// The seed that caught `mutant` last.

@@ -231,6 +231,7 @@ impl Engine {
         let (base, end) = (v.base, v.blocks());
         let changed = !blocks.is_empty();
         for &block in &blocks {
+            self.ram.remove(base + block);
             self.forget(base + block);
         }
         if all && changed {

@@ -129,6 +129,7 @@ impl Engine {
         let (base, end) = volume.keys();
         let dirty: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
         for key in dirty {
+            self.ram.remove(key);
             self.forget(key);
         }
         // Versions whose end was not written yet do not come back either.

@@ -54,7 +54,7 @@ impl Engine {
 
     /// Volumes that hold nothing dirty, but for writes that nobody was told of, need nothing of the
     /// device: what it may hold of them is given up in the same note that distrusts it. Contract
-    /// point 4.
+    /// point 4. (A start does not know yet what is dirty.)
     fn drop_untold(&mut self) {
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref() else { continue };
@@ -82,7 +82,9 @@ impl Engine {
     /// and 6.
     pub(crate) fn die(&mut self) {
         self.dead = true;
-        self.drop_untold();
+        if self.state != State::Opening {
+            self.drop_untold();
+        }
         self.sweep(Sweep::All);
         self.log.backlog.clear();
         for point in crate::log::POINTS {

@@ -290,7 +290,9 @@ impl Engine {
 
     /// Whether the origin of a volume takes nothing, and others should not wait for it.
     fn lags(&self, volume: &Volume) -> bool {
-        volume.lags(self.now) && self.volumes.iter().flatten().count() > 1
+        volume.lags(self.now)
+            && !self.is(Mutant::LagUnseen)
+            && self.volumes.iter().flatten().count() > 1
     }
 
     /// Whether a volume whose origin takes nothing has its share of what the pool can hold dirty:

@@ -171,6 +171,10 @@ impl World {
                 self.coverage.mark("devices away at open");
             }
         }
+        // A checkpoint holds the whole table, with room to spare.
+        let entries = superblock.header.checkpoint_area_bytes.get() / 20;
+        let slots = devices.iter().map(|device| device.bytes / BLOCK_SIZE as u64).sum::<u64>();
+        let index_times = self.params.index_times.min(entries / slots.max(1)).max(1);
         let settings = Settings {
             superblock,
             devices,
@@ -178,7 +182,7 @@ impl World {
             distrust: self.distrust.clone(),
             ram_bytes: self.params.ram_bytes,
             tuning: Tuning {
-                index_share: self.index_share() * self.params.index_times as f64,
+                index_share: self.index_share() * index_times as f64,
                 ..self.params.tuning.clone()
             },
             #[cfg(feature = "mutants")]
