@@ -44,18 +44,7 @@ impl Engine {
                 at(gather.since + FILL_AGE_MAX_NS);
             }
         }
-        for volume in self.volumes.iter().flatten() {
-            let Some(&first) = volume.stalled.front() else { continue };
-            if !self.is(Mutant::WakeLost) {
-                at(self.throttle_until);
-            }
-            at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
-        }
-        if self.stalled_len() > 0 {
-            // Others need not wait for one that hangs.
-            let homes = self.volumes.iter().flatten().filter_map(|v| v.home.hangs_from());
-            homes.for_each(&mut at);
-        }
+        self.stalled_due(&mut at);
         if let Some(sync) = &self.sync {
             at(sync.until);
             let flushes = self.volumes.iter().flatten().filter_map(|v| v.flush.hangs_from());
@@ -99,5 +88,21 @@ impl Engine {
             at(self.checkpoint.tried_at + 1_000_001);
         }
         due
+    }
+
+    /// When writes that wait for room, or for their turn, may go on.
+    fn stalled_due(&self, at: &mut impl FnMut(Time)) {
+        for volume in self.volumes.iter().flatten() {
+            let Some(&first) = volume.stalled.front() else { continue };
+            if !self.is(Mutant::WakeLost) {
+                at(self.throttle_until);
+            }
+            at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
+        }
+        if self.stalled_len() > 0 {
+            // Others need not wait for one that hangs.
+            let homes = self.volumes.iter().flatten().filter_map(|v| v.home.hangs_from());
+            homes.for_each(at);
+        }
     }
 }

@@ -21,6 +21,7 @@ pub mod record;
 pub mod repair;
 pub mod replay;
 pub mod select;
+pub mod stall;
 pub mod superblock;
 pub mod survey;
 pub mod sweep;

@@ -319,15 +319,15 @@ impl Segments {
     /// A unit goes on to its next use.
     pub fn becomes(&mut self, unit: UnitId, usage: Use) {
         let it = self.unit_mut(unit);
-        let follows = match (it.usage, usage) {
-            (Use::Free, Use::Open | Use::Sealed | Use::Emptied { .. }) => true,
-            (Use::Open, Use::Sealed) => true,
-            (Use::Sealed, Use::Victim | Use::Open) => true,
-            (Use::Victim, Use::Sealed | Use::Lost | Use::Emptied { .. }) => true,
-            (Use::Lost, Use::Sealed) => true,
-            (Use::Emptied { .. }, Use::Free | Use::Open) => true,
-            _ => false,
-        };
+        let follows = matches!(
+            (it.usage, usage),
+            (Use::Free, Use::Open | Use::Sealed | Use::Emptied { .. })
+                | (Use::Open, Use::Sealed)
+                | (Use::Sealed, Use::Victim | Use::Open)
+                | (Use::Victim, Use::Sealed | Use::Lost | Use::Emptied { .. })
+                | (Use::Lost, Use::Sealed)
+                | (Use::Emptied { .. }, Use::Free | Use::Open)
+        );
         assert!(follows, "a unit in {:?} does not become {usage:?}", it.usage);
         it.usage = usage;
     }

@@ -8,14 +8,11 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::{CACHE_READ_TRIES, STALL_NS_MAX, WAVE_NS_MAX, WAVE_WRITES_MAX};
+use crate::limits::CACHE_READ_TRIES;
 use crate::log::Point;
 use crate::op::read::CacheRun;
 use crate::op::{Op, Req, Stage};
-use crate::overlap::Access;
-use crate::policy::writeback::write_gap_ns;
 use crate::room::Purpose;
-use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -220,186 +217,8 @@ impl Engine {
         self.reply(name);
     }
 
-    /// Writes that wait for room, or for their turn.
-    pub(crate) fn stalled_len(&self) -> usize {
-        self.volumes.iter().flatten().map(|volume| volume.stalled.len()).sum()
-    }
-
-    /// A write waits for room, or for its turn.
-    fn stall(&mut self, name: u64) {
-        self.req(name).stage = Stage::Stalled;
-        let (id, clock) = (self.req(name).volume, self.stalled_clock);
-        let served_last = self.is(Mutant::OneServedLast);
-        let volume = self.vol_mut(id);
-        if volume.stalled.is_empty() {
-            volume.stalled_served = volume.stalled_served.max(clock);
-        }
-        match served_last {
-            true => volume.stalled.push_front(name),
-            false => volume.stalled.push_back(name),
-        }
-    }
-
-    /// Lets writes that wait for room, or for their turn, go on. Of several volumes each gets as
-    /// many blocks as the others (start-time fair queueing, Goyal et al. 1996).
-    pub(crate) fn resume_stalled(&mut self) {
-        let waiting = |volume: &&Volume| !volume.stalled.is_empty();
-        let volumes = self.volumes.iter().flatten().map(|volume| &**volume).filter(waiting);
-        let mut turns: Vec<(u64, VolumeId)> = volumes.map(|v| (v.stalled_served, v.id)).collect();
-        while let Some(at) = (0..turns.len()).min_by_key(|&at| turns[at]) {
-            let (served, id) = turns[at];
-            let went = self.resume_one(id);
-            match self.vol(id).stalled.is_empty() || !went {
-                true => drop(turns.swap_remove(at)),
-                false => turns[at].0 = self.vol(id).stalled_served,
-            }
-            if went {
-                self.stalled_clock = self.stalled_clock.max(served);
-            }
-        }
-    }
-
-    /// Lets the first write of a volume go on that waits. Whether it waits no more.
-    fn resume_one(&mut self, id: VolumeId) -> bool {
-        let Some(&name) = self.vol(id).stalled.front() else { return false };
-        let req = self.reqs.get(name).expect("stalled requests stay");
-        if req.error.is_some() || self.dead {
-            self.vol_mut(id).stalled.pop_front();
-            let req = self.req(name);
-            req.fail(IoError::Io);
-            req.stage = Stage::Working;
-            if req.pending == 0 {
-                self.write_failed(name);
-            }
-            return true;
-        }
-        let unlimited = self.is(Mutant::DirtyLimitOff);
-        let waits = self.now < self.throttle_until
-            || (self.dirty_share() >= self.tuning.dirty_max && !unlimited)
-            || self.over_quota(self.vol(id));
-        let blocks = req.last - req.first + 1;
-        if waits || !self.append_blocks(name) {
-            return self.stalled_gives_way(name);
-        }
-        let volume = self.vol_mut(id);
-        volume.stalled.pop_front();
-        volume.stalled_served += blocks;
-        self.throttle(blocks);
-        true
-    }
-
-    /// Whether the origin of a volume takes nothing, and others should not wait for it.
-    fn lags(&self, volume: &Volume) -> bool {
-        volume.lags(self.now)
-            && !self.is(Mutant::LagUnseen)
-            && self.volumes.iter().flatten().count() > 1
-    }
-
-    /// Whether a volume whose origin takes nothing has its share of what the pool can hold dirty:
-    /// the other half is for those whose origins do, if there are any.
-    pub(crate) fn over_quota(&self, volume: &Volume) -> bool {
-        if !self.lags(volume) {
-            return false;
-        }
-        let lags = |other: &&Box<Volume>| other.offline.is_some() || other.lags(self.now);
-        let lagging = self.volumes.iter().flatten().filter(lags).count() as u64;
-        let others = self.volumes.iter().flatten().count() as u64 > lagging;
-        let most = self.segments.dirty_blocks_max() as f64 * self.tuning.dirty_max;
-        volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
-    }
-
-    /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
-    /// a little, some of them together.
-    fn throttle(&mut self, written: u64) {
-        let (left, blocks) = self.wave;
-        let blocks = blocks + written;
-        self.wave = (left.saturating_sub(1), blocks);
-        if left > 1 {
-            return;
-        }
-        let comfort = (self.free_wanted() - self.room.leaves_to_clients()) as u64
-            * u64::from(self.segments.blocks());
-        let room = self.room.for_clients();
-        // Each record has a header.
-        let short = self.pressure.pause_ns(blocks + 1, room, comfort);
-        let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
-        self.throttle_until = self.now + short.max(dirty).min(WAVE_NS_MAX);
-        let most = if self.is(Mutant::WavesOfOne) { 1 } else { WAVE_WRITES_MAX };
-        self.wave = (self.stalled_len().clamp(1, most), 0);
-    }
-
-    /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or
-    /// they cannot be read, so no room may come. Writes to an origin that fails fail; others go
-    /// around the cache if they can. Whether it waits no more.
-    fn stalled_gives_way(&mut self, name: u64) -> bool {
-        let req = self.reqs.get(name).expect("stalled requests stay");
-        if self.now < req.since + STALL_NS_MAX || !self.origins_fail() {
-            return false;
-        }
-        let volume = self.vol(req.volume);
-        let bound = req.written > 0 || req.pending > 0 || self.touches_dirty(req);
-        let lost = !volume.quarantine.unreadable().is_empty();
-        if volume.quarantine.is_failing() || (bound && lost) {
-            self.req(name).fail(IoError::Io);
-            return true;
-        }
-        if bound {
-            return false;
-        }
-        let of = req.volume;
-        self.vol_mut(of).stalled.pop_front();
-        self.go_around(name);
-        true
-    }
-
-    /// A write into the cache begins anew, as one to the origin.
-    fn go_around(&mut self, name: u64) {
-        if self.req(name).holds {
-            self.overlap.release(name);
-        }
-        let req = self.req(name);
-        (req.cached, req.around, req.holds, req.stage) = (false, true, false, Stage::Waiting);
-        (req.written, req.durable_dseq, req.error) = (0, 0, None);
-        let (first, last, id) = (req.first, req.last, req.volume);
-        for (_, buf) in std::mem::take(&mut req.merge).into_iter().flatten() {
-            self.pool.give(buf);
-        }
-        self.vol_mut(id).cache_writes_active -= 1;
-        if self.overlap.acquire(name, first, last, Access::OriginWrite) {
-            self.begin(name);
-        }
-    }
-
-    /// A write into the cache has failed. Where only the cache did, and holds nothing that counts,
-    /// the origin takes it.
-    fn write_failed(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
-        match self.dead && req.cached && self.distrust.gave_up(req.volume) {
-            true => self.go_around(name),
-            false => self.reply(name),
-        }
-    }
-
-    /// Whether an origin did not take dirty blocks home lately, or is not there to take them.
-    pub(crate) fn origins_fail(&self) -> bool {
-        let fails = |v: &Volume| v.quarantine.is_failing() || v.stuck() > 0 || self.lags(v);
-        self.volumes.iter().flatten().any(|volume| fails(volume))
-    }
-
-    /// Share of the blocks that could be dirty that are, 0 to 1. Those that are stuck, and their
-    /// places, do not count: nobody may wait for them to go home.
-    pub(crate) fn dirty_share(&self) -> f64 {
-        let (mut dirty, mut stuck) = (0, 0);
-        for volume in self.volumes.iter().flatten() {
-            dirty += volume.dirty.len();
-            stuck += if self.lags(volume) { volume.dirty.len() } else { volume.stuck() };
-        }
-        let most = self.segments.dirty_blocks_max();
-        (dirty - stuck) as f64 / most.saturating_sub(stuck).max(1) as f64
-    }
-
     /// Appends what is left of a write. Whether all of it found room.
-    fn append_blocks(&mut self, name: u64) -> bool {
+    pub(crate) fn append_blocks(&mut self, name: u64) -> bool {
         // Reads that began while the write waited have taken the old places.
         self.overtake(name);
         loop {
