@@ -56,3 +56,20 @@ fn a_device_may_die_when_an_idle_pool_has_nothing_dirty() {
     }
     survives(world);
 }
+
+#[test]
+fn a_stop_waits_for_what_is_on_its_way_home_and_for_no_more() {
+    let mut world = world();
+    let stats = |world: &World| world.engine.volume_stats(VOLUME).expect("it").clone();
+    while stats(&world).writeback_writes == 0 {
+        world.step();
+    }
+    let stop = Event::Command(CommandId(1), Command::Shutdown);
+    world.engine.handle(world.now, stop, &mut world.out);
+    while world.commands.is_empty() {
+        world.step();
+    }
+    assert_eq!(world.commands, [CommandReply::Changed]);
+    let (left, sent) = (stats(&world).dirty_blocks, BLOCKS - stats(&world).dirty_blocks);
+    assert!(left >= BLOCKS / 4, "{sent} of {BLOCKS} blocks went home first");
+}
