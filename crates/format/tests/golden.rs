@@ -31,7 +31,7 @@ fn superblock_header_fields() {
     let superblock = Superblock::decode(&image("superblock.bin")).unwrap();
     let header = &superblock.header;
     assert_eq!(&header.magic, b"Forebay1");
-    assert_eq!(header.version.get(), 2);
+    assert_eq!(header.version.get(), 3);
     assert_eq!(header.features_compat.get(), 1 << 40);
     assert_eq!(header.features_ro_compat.get(), 0);
     assert_eq!(header.features_incompat.get(), 0);
@@ -154,7 +154,7 @@ fn superblock_raw_offsets() {
     let bytes = image("superblock.bin");
     assert_eq!(bytes.len(), 32 << 10);
     assert_eq!(&bytes[..8], b"Forebay1");
-    assert_eq!(le32(&bytes, 8), 2);
+    assert_eq!(le32(&bytes, 8), 3);
     let mut without = bytes.clone();
     without[12..16].fill(0);
     assert_eq!(le32(&bytes, 12), checksum(&without));
@@ -190,7 +190,7 @@ fn superblock_damaged_and_newer() {
     assert_eq!(newer, FormatError::TooNew { what: "superblock", missing: 8 });
     assert!(newer.to_string().contains("use a newer Forebay"), "{newer}");
     let newer = error("superblock-version.bin");
-    assert_eq!(newer, FormatError::TooNewVersion { what: "superblock", version: 3 });
+    assert_eq!(newer, FormatError::TooNewVersion { what: "superblock", version: 4 });
     assert!(newer.to_string().contains("use a newer Forebay"), "{newer}");
 }
 
@@ -216,7 +216,7 @@ fn dirty_record_header() {
     let bytes = image("record-dirty.bin");
     let (header, _) = record::decode(&bytes[..BLOCK_SIZE]).unwrap();
     assert_eq!(&header.magic, b"FbRecord");
-    assert_eq!(header.version.get(), 2);
+    assert_eq!(header.version.get(), 3);
     assert_eq!((header.class, header.flags), (1, 0));
     assert_eq!(header.pool.get(), POOL);
     assert_eq!(header.epoch.get(), 17);
@@ -272,7 +272,7 @@ fn dirty_record_raw_offsets() {
     let mut without = bytes[..used].to_vec();
     without[8..12].fill(0);
     assert_eq!(le32(&bytes, 8), checksum(&without));
-    assert_eq!(le16(&bytes, 12), 2);
+    assert_eq!(le16(&bytes, 12), 3);
     assert_eq!(bytes[14], 1);
     assert_eq!(le64(&bytes, 16), POOL);
     assert_eq!(le64(&bytes, 32), 2002);
@@ -321,14 +321,14 @@ fn records_and_chunks_of_another_version() {
         let bytes = changed("record-dirty.bin", 12, 96 + 10 * 24, version);
         record::decode(&bytes[..BLOCK_SIZE]).map(|_| ())
     };
-    assert_eq!([1, 3].map(of_record), [Err(invalid("record")), Err(invalid("record"))]);
-    assert_eq!(of_record(2), Ok(()));
+    assert_eq!([2, 4].map(of_record), [Err(invalid("record")), Err(invalid("record"))]);
+    assert_eq!(of_record(3), Ok(()));
     let of_chunk = |version| {
         let bytes = changed("checkpoint.bin", 15, 48 + 3 * 24, version);
         checkpoint::decode(&bytes, POOL, 33, 0).map(|_| ())
     };
-    assert_eq!([1, 3].map(of_chunk), [Err(invalid("checkpoint")), Err(invalid("checkpoint"))]);
-    assert_eq!(of_chunk(2), Ok(()));
+    assert_eq!([2, 4].map(of_chunk), [Err(invalid("checkpoint")), Err(invalid("checkpoint"))]);
+    assert_eq!(of_chunk(3), Ok(()));
 }
 
 #[test]
