@@ -280,10 +280,6 @@ impl Engine {
                 flush.wanted = 0;
             }
         }
-        if self.vol(id).flush.poisoned && result.is_err() {
-            // Nor is what was written through, and is cached, what the origin has.
-            self.give_up_clean(id);
-        }
         self.origin_flush_more(id);
     }
 }

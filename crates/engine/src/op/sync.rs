@@ -154,7 +154,7 @@ impl Engine {
     /// The origin cannot be flushed, or not in time, so nothing can vouch for the volume's clean
     /// blocks: the checkpoints, and with them the other volumes, must not wait for it. No new ones
     /// before a FLUSH succeeds.
-    pub(crate) fn give_up_clean(&mut self, id: VolumeId) {
+    fn give_up_clean(&mut self, id: VolumeId) {
         let volume = self.vol(id);
         if volume.filled_seq > volume.synced_seq {
             self.sweep(Sweep::Volume(id));
