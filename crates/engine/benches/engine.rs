@@ -9,9 +9,10 @@
 #![allow(clippy::disallowed_methods)]
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, reason = "the tests use the rest")]
 mod instant;
 
-use forebay_engine::{Mode, RequestKind, Tuning};
+use forebay_engine::RequestKind;
 use instant::{Devices, Random, World, WorldSpec};
 use std::time::Instant;
 
@@ -68,21 +69,12 @@ fn report(bench: &str, round: usize, value: f64, unit: &str, more: &str) {
     );
 }
 
-/// A pool of `pool_bytes` in write-back mode, without a RAM tier, whose writeback stays out of the
-/// way.
-fn spec(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
-    // What is written in order to fill the cache must not pass it by.
-    let tuning = Tuning { sequential_bytes: u64::MAX, ..Tuning::default() };
-    let mode = Mode::WriteBack;
-    WorldSpec { pool_bytes, volume_bytes, mode, tuning, origin_present: true }
-}
-
 /// 4 KiB reads at depth 32 that hit the cache device (there is no RAM tier), and how often they
 /// allocate. The hot set of 4 MiB keeps the copy within the processor's caches; the set of 256 MiB
 /// does not.
 fn read_hit() {
     for (bench, set_bytes) in [("read-hit", 4 * MIB), ("read-hit-256m", 256 * MIB)] {
-        let mut world = World::new(&spec(4 * GIB, 512 * MIB));
+        let mut world = World::new(&WorldSpec::new(4 * GIB, 512 * MIB));
         world.write_all(set_bytes, 128 * KIB);
         let before = world.cache_bytes_read();
         let mut random = Random(7);
@@ -102,7 +94,7 @@ fn read_hit() {
 /// 4 KiB random writes at depth 32 in write-back mode, over 64 MiB, so that the log goes round and
 /// segments die on their own.
 fn write_back() {
-    let mut world = World::new(&spec(GIB, 64 * MIB));
+    let mut world = World::new(&WorldSpec::new(GIB, 64 * MIB));
     let mut random = Random(11);
     let mut write = |world: &mut World, count: u64| {
         world.run(32, count, RequestKind::Write, BLOCK, |_| random.below(64 * MIB / BLOCK))
@@ -123,7 +115,7 @@ fn record_overhead() {
         ("overhead-depth-64", 64, false),
     ];
     for (bench, depth, flush) in cases {
-        let mut world = World::new(&spec(GIB, 64 * MIB));
+        let mut world = World::new(&WorldSpec::new(GIB, 64 * MIB));
         let mut random = Random(13);
         for round in 0..ROUNDS {
             let before = world.cache_bytes_written();
@@ -185,9 +177,9 @@ fn held(pool_bytes: u64, kind: RequestKind) -> (i64, u64, u64, u64) {
     (info.bytes_current, stats.cached_blocks, stats.index_bytes, pool_bytes / BLOCK)
 }
 
-/// As [`spec`], with a volume of four times the pool, in write-back mode, cleaned as it goes.
+/// A volume of four times the pool, cleaned as it goes.
 fn spec_full(pool_bytes: u64) -> WorldSpec {
-    spec(pool_bytes, pool_bytes * 4)
+    WorldSpec::new(pool_bytes, pool_bytes * 4)
 }
 
 /// Opening a full pool after the process was killed, on devices that cost nothing: the processor's

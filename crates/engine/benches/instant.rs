@@ -1,8 +1,9 @@
 //! An executor whose devices are memory and whose I/O ends at once.
 
 use forebay_engine::{
-    Buf, CommandReply, Completion, DeviceSettings, Effect, Engine, Event, IoError, Mode, Notice,
-    OriginSettings, Request, RequestId, RequestKind, Settings, State, Target, Tuning, VolumeId,
+    Buf, CommandReply, Completion, DeviceSettings, Distrust, Effect, Engine, Event, IoError, Mode,
+    Notice, OriginSettings, Request, RequestId, RequestKind, Settings, State, Target, Tuning,
+    VolumeId,
 };
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{
@@ -12,6 +13,7 @@ use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
 pub const VOLUME: VolumeId = VolumeId(1);
+const SECOND: u64 = 1_000_000_000;
 
 /// splitmix64.
 pub struct Random(pub u64);
@@ -40,6 +42,29 @@ pub struct WorldSpec {
     pub tuning: Tuning,
     /// Whether the origin can be used.
     pub origin_present: bool,
+    /// What an older life noted about the pool.
+    pub distrust: Distrust,
+}
+
+impl WorldSpec {
+    /// Write-back before an origin that is there; no read is taken for a stream.
+    pub fn new(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
+        WorldSpec {
+            pool_bytes,
+            volume_bytes,
+            mode: Mode::WriteBack,
+            tuning: Tuning { sequential_bytes: u64::MAX, ..Tuning::default() },
+            origin_present: true,
+            distrust: Distrust::default(),
+        }
+    }
+
+    /// The same; each miss is admitted and nothing goes home by itself.
+    pub fn quiet(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
+        let mut spec = WorldSpec::new(pool_bytes, volume_bytes);
+        (spec.tuning.idle_ns, spec.tuning.admit_second_miss) = (1000 * SECOND, false);
+        spec
+    }
 }
 
 /// The memory of both devices. Pages that were never written to take none.
@@ -145,6 +170,8 @@ pub struct World {
     pub flush_fails: bool,
     /// Every I/O of the cache device fails.
     pub cache_dead: bool,
+    /// No note of distrust becomes durable.
+    pub notes_fail: bool,
     /// Requests that were answered with an error.
     pub errors: u64,
 }
@@ -172,7 +199,7 @@ impl World {
                 present: spec.origin_present,
                 volatile_cache: true,
             }],
-            distrust: forebay_engine::Distrust::default(),
+            distrust: spec.distrust.clone(),
             ram_bytes: 0,
             tuning: spec.tuning.clone(),
         };
@@ -189,6 +216,7 @@ impl World {
             commands: Vec::new(),
             flush_fails: false,
             cache_dead: false,
+            notes_fail: false,
             errors: 0,
         };
         for _ in 0..10_000_000 {
@@ -307,6 +335,7 @@ impl World {
             {
                 Err(IoError::Io)
             }
+            Effect::Distrust { .. } if self.notes_fail => Err(IoError::Io),
             _ => Ok(()),
         };
         let (op, buf) = match effect {

@@ -101,8 +101,8 @@ impl Engine {
         }
         if self.stalled_len() > 0 {
             // Others need not wait for one that hangs.
-            let homes = self.volumes.iter().flatten().filter_map(|v| v.home.hangs_from());
-            homes.for_each(at);
+            let hangs = self.volumes.iter().flatten().filter_map(|v| v.hangs_from());
+            hangs.for_each(at);
         }
     }
 }

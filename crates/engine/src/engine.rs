@@ -86,7 +86,6 @@ pub struct Engine {
     pub(crate) reqs: Slab<Req>,
     pub(crate) ops: Slab<Op>,
     pub(crate) pool: BufPool,
-    /// Cache writes that wait for room, in order.
     /// Blocks that the volume which was served last had been given.
     pub(crate) stalled_clock: u64,
     pub(crate) throttle_until: Time,
@@ -318,7 +317,7 @@ impl Engine {
     /// Counts of the pool.
     pub fn pool_stats(&self) -> PoolStats {
         PoolStats {
-            segments_free: self.room.free_all() as u64,
+            segments_free: self.room.segments_free(&self.segments),
             room_free_blocks: self.room.free() as u64 * u64::from(self.segments.blocks()),
             room_coming_blocks: self.room.coming(&self.segments) as u64
                 * u64::from(self.segments.blocks()),

@@ -179,6 +179,12 @@ impl Room {
         self.free.len() + self.free_clean.len()
     }
 
+    /// Segments of the units that are free.
+    pub fn segments_free(&self, segments: &Segments) -> u64 {
+        let free = self.free.iter().chain(&self.free_clean);
+        free.map(|&unit| segments.segments_of(unit).count() as u64).sum()
+    }
+
     /// Units for dirty data that will be free when what is under way has ended.
     pub fn coming(&self, segments: &Segments) -> usize {
         self.emptied.iter().filter(|&&unit| segments.may_hold_dirty(unit)).count()

@@ -151,6 +151,11 @@ impl Segments {
         self.unit(self.of(slot))
     }
 
+    fn at(&mut self, slot: Slot) -> &mut Unit {
+        let unit = self.of(slot);
+        self.unit_mut(unit)
+    }
+
     fn unit_mut(&mut self, unit: UnitId) -> &mut Unit {
         &mut self.units[unit as usize]
     }
@@ -356,40 +361,34 @@ impl Segments {
 
     /// The index points at one more block. I2.
     pub fn lives(&mut self, slot: Slot) {
-        let unit = self.of(slot);
-        self.unit_mut(unit).live += 1;
+        self.at(slot).live += 1;
     }
 
     /// The index does not point at this block any more. I2.
     pub fn dies(&mut self, slot: Slot) {
-        let unit = self.of(slot);
-        let it = self.unit_mut(unit);
+        let it = self.at(slot);
         assert!(it.live > 0, "I2");
         it.live -= 1;
     }
 
     /// A block that lives is dirty. I2.
     pub fn dirtied(&mut self, slot: Slot) {
-        let unit = self.of(slot);
-        self.unit_mut(unit).dirty += 1;
+        self.at(slot).dirty += 1;
     }
 
     /// The block is clean. I2.
     pub fn cleaned(&mut self, slot: Slot) {
-        let unit = self.of(slot);
-        self.unit_mut(unit).dirty -= 1;
+        self.at(slot).dirty -= 1;
     }
 
     /// A read of a unit is under way.
     pub fn pin(&mut self, slot: Slot) {
-        let unit = self.of(slot);
-        self.unit_mut(unit).pins += 1;
+        self.at(slot).pins += 1;
     }
 
     /// The read has ended.
     pub fn unpin(&mut self, slot: Slot) {
-        let unit = self.of(slot);
-        self.unit_mut(unit).pins -= 1;
+        self.at(slot).pins -= 1;
     }
 
     /// A planted bug frees units that are being read.

@@ -321,9 +321,15 @@ impl Volume {
         self.offline.is_some() || self.synced_seq >= seq.min(self.filled_seq)
     }
 
+    /// From when on the origin counts as one that hangs, if nothing of what goes home ends before.
+    pub(crate) fn hangs_from(&self) -> Option<Time> {
+        let flushes = self.flush.hangs_from().filter(|_| self.home.busy());
+        self.home.hangs_from().or(flushes)
+    }
+
     /// Whether the origin refuses what it is sent, or ends nothing of it.
     pub(crate) fn lags(&self, now: Time) -> bool {
-        self.quarantine.refuses_all() || self.home.hangs_from().is_some_and(|from| from <= now)
+        self.quarantine.refuses_all() || self.hangs_from().is_some_and(|from| from <= now)
     }
 
     /// Dirty blocks of which nobody knows when they go home: those that cannot be read, or all

@@ -5,7 +5,7 @@
 #[path = "../benches/instant.rs"]
 mod instant;
 
-use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, RequestKind, Tuning};
+use forebay_engine::{Command, CommandId, CommandReply, Distrust, Event, Mode, RequestKind};
 use instant::{VOLUME, World, WorldSpec};
 
 const BLOCK: u64 = 4096;
@@ -13,18 +13,14 @@ const BLOCKS: u64 = 4 << 10;
 const SECOND: u64 = 1_000_000_000;
 
 fn world() -> World {
-    let tuning = Tuning { sequential_bytes: u64::MAX, ..Tuning::default() };
-    let (pool_bytes, volume_bytes) = (64 << 20, 256 << 20);
-    let mode = Mode::WriteBack;
-    let mut world =
-        World::new(&WorldSpec { pool_bytes, volume_bytes, mode, tuning, origin_present: true });
+    let mut world = World::new(&WorldSpec::new(64 << 20, 256 << 20));
     world.write_all(BLOCKS * BLOCK, 64 << 10);
     world
 }
 
 /// Kills the device, writes over all that was home, and flushes.
 fn survives(mut world: World) {
-    world.cache_dead = true;
+    (world.cache_dead, world.errors) = (true, 0);
     world.run(16, BLOCKS, RequestKind::Write, BLOCK, |n| n);
     world.run(1, 1, RequestKind::Flush, 0, |_| 0);
     assert_eq!(world.errors, 0, "requests failed after a device died that held nothing dirty");
@@ -72,4 +68,22 @@ fn a_stop_waits_for_what_is_on_its_way_home_and_for_no_more() {
     assert_eq!(world.commands, [CommandReply::Changed]);
     let (left, sent) = (stats(&world).dirty_blocks, BLOCKS - stats(&world).dirty_blocks);
     assert!(left >= BLOCKS / 4, "{sent} of {BLOCKS} blocks went home first");
+}
+
+#[test]
+fn a_note_of_an_older_life_does_not_speak_for_this_one() {
+    // An administrator gave up the clean blocks of every life there may be.
+    let distrust = Distrust { epoch: u64::MAX, ..Distrust::default() };
+    let mut world = World::new(&WorldSpec { distrust, ..WorldSpec::new(64 << 20, 256 << 20) });
+    (world.cache_dead, world.notes_fail) = (true, true);
+    world.run(16, 16, RequestKind::Write, BLOCK, |n| n);
+    world.errors = 0;
+    world.run(16, 16, RequestKind::Write, BLOCK, |n| n);
+    assert_eq!(world.errors, 16, "origins were written to before it was durable what that drops");
+    world.notes_fail = false;
+    let rest = world.now + SECOND;
+    while world.now < rest {
+        world.step();
+    }
+    survives(world);
 }

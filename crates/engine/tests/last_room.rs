@@ -6,7 +6,7 @@
 #[path = "../benches/instant.rs"]
 mod instant;
 
-use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, RequestKind, Tuning};
+use forebay_engine::{Command, CommandId, CommandReply, Event, RequestKind};
 use instant::{VOLUME, World, WorldSpec};
 
 const BLOCK: u64 = 4096;
@@ -17,14 +17,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A pool that sends nothing home by itself.
 fn spec() -> WorldSpec {
-    let tuning = Tuning {
-        sequential_bytes: u64::MAX,
-        idle_ns: 1000 * SECOND,
-        admit_second_miss: false,
-        ..Tuning::default()
-    };
-    let (pool_bytes, volume_bytes) = (256 << 20, 1 << 30);
-    WorldSpec { pool_bytes, volume_bytes, mode: Mode::WriteBack, tuning, origin_present: true }
+    WorldSpec::quiet(256 << 20, 1 << 30)
 }
 
 fn dirty(world: &World) -> u64 {

@@ -5,7 +5,7 @@
 #[path = "../benches/instant.rs"]
 mod instant;
 
-use forebay_engine::{BlockStatus, Mode, RequestKind, Tuning};
+use forebay_engine::{BlockStatus, RequestKind};
 use instant::{VOLUME, World, WorldSpec};
 use std::ops::Range;
 
@@ -16,19 +16,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A pool that admits each miss, knows no streams and sends nothing home by itself.
 fn spec() -> WorldSpec {
-    let tuning = Tuning {
-        sequential_bytes: u64::MAX,
-        idle_ns: 1000 * SECOND,
-        admit_second_miss: false,
-        ..Tuning::default()
-    };
-    WorldSpec {
-        pool_bytes: POOL * BLOCK,
-        volume_bytes: 8 * POOL * BLOCK,
-        mode: Mode::WriteBack,
-        tuning,
-        origin_present: true,
-    }
+    WorldSpec::quiet(POOL * BLOCK, 8 * POOL * BLOCK)
 }
 
 fn read(world: &mut World, blocks: Range<u64>) {

@@ -34,7 +34,6 @@ const OPEN: &[Mutant] = &[
     Mutant::CheckpointUnsynced,
     Mutant::SyncCoversLate,
     Mutant::EndsUnawaited,
-    Mutant::LagUnseen,
     Mutant::DirtyLimitOff,
 ];
 

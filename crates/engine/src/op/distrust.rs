@@ -20,6 +20,9 @@ pub(crate) struct Distrusting {
     drops: Vec<(VolumeId, CommandId)>,
     /// Volumes of which nothing on the device counts.
     given_up: Vec<VolumeId>,
+    /// What must be said of this life is durable. (An older note may name all lives, and then says
+    /// nothing of what was given up in this one.)
+    is_noted: bool,
     /// This life must be noted, since then.
     wanted: Option<Time>,
     /// After a failure: not again before, and the pause after the next.
@@ -32,9 +35,9 @@ impl Distrusting {
         Distrusting { noted, ..Distrusting::default() }
     }
 
-    /// Whether it is durable that the clean blocks of this life must not be used again.
-    pub(crate) fn covers(&self, epoch: u64) -> bool {
-        self.noted.epoch >= epoch
+    /// Whether the note of this life is durable.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.is_noted
     }
 
     /// When the note is tried again, if it has to be.
@@ -117,6 +120,7 @@ impl Engine {
             return;
         }
         (self.distrust.noted, self.distrust.wanted, self.distrust.pause_ns) = (note, None, 0);
+        self.distrust.is_noted = true;
         for (volume, command) in drops {
             self.give_up_dirty(volume);
             self.answer(command, CommandReply::Changed);

@@ -115,7 +115,7 @@ impl Engine {
             let req = self.reqs.get(name).expect("under way");
             let late = !req.issued && self.distrust.gives_up_at().is_some_and(|at| at <= self.now);
             let ready = match (req.issued, self.dead) {
-                (false, true) => self.distrust.covers(self.sb.epoch()),
+                (false, true) => self.distrust.is_noted(),
                 (true, true) => true,
                 (false, false) => req.durable_dseq <= self.log.durable_dseq,
                 (true, false) => req.durable_dseq <= self.log.completed_dseq,

@@ -64,10 +64,16 @@ impl Engine {
             }
             return true;
         }
+        if self.over_quota(self.vol(id)) {
+            // It waits for its own origin: what others get meanwhile is not owed to it.
+            let clock = self.stalled_clock;
+            let volume = self.vol_mut(id);
+            volume.stalled_served = volume.stalled_served.max(clock);
+            return self.stalled_gives_way(name);
+        }
         let unlimited = self.is(Mutant::DirtyLimitOff);
         let waits = self.now < self.throttle_until
-            || (self.dirty_share() >= self.tuning.dirty_max && !unlimited)
-            || self.over_quota(self.vol(id));
+            || (self.dirty_share() >= self.tuning.dirty_max && !unlimited);
         let blocks = req.last - req.first + 1;
         if waits || !self.append_blocks(name) {
             return self.stalled_gives_way(name);

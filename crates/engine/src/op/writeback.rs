@@ -139,9 +139,10 @@ impl Home {
         self.slice.is_some()
     }
 
-    /// From when on the origin counts as one that hangs, if nothing of the slice ends before.
+    /// From when on the origin counts as one that hangs, if no write of the slice ends before.
     pub(crate) fn hangs_from(&self) -> Option<Time> {
-        self.slice.as_ref().map(|slice| slice.moved_at + ORIGIN_HANGS_NS)
+        let writes = self.slice.as_ref().filter(|slice| slice.flush.is_none());
+        writes.map(|slice| slice.moved_at + ORIGIN_HANGS_NS)
     }
 }
 
@@ -365,7 +366,6 @@ impl Engine {
 
     /// All runs have ended: one FLUSH of the origin for all of them.
     fn slice_flush(&mut self, id: VolumeId) {
-        let now = self.now;
         let volume = self.vol_mut(id);
         let Some(slice) = &mut volume.home.slice else { return };
         let more = slice.next < slice.runs.len() && !slice.abandoned;
@@ -373,7 +373,7 @@ impl Engine {
             return;
         }
         let written = volume.flush.written;
-        (slice.flush, slice.moved_at) = (Some(written), now);
+        slice.flush = Some(written);
         if !self.is(Mutant::CleanBeforeOriginFlush) {
             self.want_origin(id, written);
         }

@@ -11,7 +11,7 @@ const MILLISECOND: Time = 1_000_000;
 const SLOTS_MAX: u64 = 48 << 10;
 
 /// How long an origin hangs.
-pub const HANGS_NS: Time = 6 * SECOND;
+pub const HANGS_NS: Time = 12 * SECOND;
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +124,21 @@ impl Plan {
             let slots = self.segments.iter().sum::<u64>() * u64::from(self.segment_blocks);
             self.volumes.push(VolumePlan::draw(rng, slots));
         }
+        if self.trouble == Trouble::OriginHangs && rng.coin() {
+            self.fill_with_the_sick(rng);
+        }
+    }
+
+    /// The volume whose origin hangs writes as much as the pool takes, and its neighbour some.
+    fn fill_with_the_sick(&mut self, rng: &mut Rng) {
+        for (n, volume) in self.volumes.iter_mut().enumerate() {
+            volume.mode = Mode::WriteBack;
+            volume.hot_blocks = volume.blocks;
+            (volume.writers, volume.think_ns) = if n == 0 { (32, 0) } else { (4, 2_000_000) };
+            (volume.blocks_max, volume.flush_after) = (if n == 0 { 16 } else { 4 }, 0);
+        }
+        self.trouble_at = rng.range(1, 200) * MILLISECOND;
+        self.requests_max *= 4;
     }
 
     /// In some worlds a crowd; drawn apart, so that older seeds keep theirs.
