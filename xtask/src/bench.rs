@@ -10,6 +10,7 @@ mod demo;
 mod engine;
 mod fio;
 mod fuse;
+mod gap;
 mod limited;
 mod nbd;
 mod nbd_client;
@@ -27,7 +28,7 @@ use results::Results;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 10] = [
+const BENCHES: [Bench; 12] = [
     ("engine", engine::run),
     ("nbd", nbd::run),
     ("fuse", fuse::run),
@@ -35,6 +36,8 @@ const BENCHES: [Bench; 10] = [
     ("limited", limited::run),
     ("spindle", spindle::run),
     ("burst", burst::run),
+    ("gap", gap::run),
+    ("gap-long", gap::run_long),
     ("recovery", recovery::run),
     ("demo", demo::run),
     ("simulator", simulator::run),
@@ -66,8 +69,10 @@ pub fn run(names: &[String]) -> Result<()> {
     for (name, run) in BENCHES.iter().filter(wanted) {
         eprintln!("==> bench {name}");
         results.section(name);
-        run(&mut results)?;
+        let ended = run(&mut results);
+        // What was measured before a failure is kept.
         results.write_summary()?;
+        ended?;
     }
     println!("{}", results.directory().display());
     Ok(())

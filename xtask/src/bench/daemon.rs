@@ -18,11 +18,19 @@ impl Directory {
     /// # Errors
     /// If it cannot be made.
     pub fn with_cache(name: &str) -> Result<(Directory, String)> {
-        let memory = Path::new("/dev/shm");
-        let directory = Directory::create(memory.is_dir().then_some(memory), name)?;
+        let directory = Directory::in_memory(name)?;
         let cache = directory.file("cache", 1 << 30)?;
         let cache = cache.to_str().context("a path of text")?.to_string();
         Ok((directory, cache))
+    }
+
+    /// A new folder in memory, where the machine has one.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn in_memory(name: &str) -> Result<Directory> {
+        let memory = Path::new("/dev/shm");
+        Directory::create(memory.is_dir().then_some(memory), name)
     }
 
     /// Makes it.
@@ -164,6 +172,17 @@ impl Daemon {
         output(command.stdin(Stdio::null()))
     }
 
+    /// As [`Daemon::forebay`], for a command that must not hang.
+    ///
+    /// # Errors
+    /// If it fails, or has not ended within `limit`.
+    pub fn forebay_within(&self, limit: Duration, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new("timeout");
+        command.arg(limit.as_secs().to_string()).arg(&self.programs[1]);
+        command.arg("--socket").arg(self.state.join("control.sock")).args(arguments);
+        output(command.stdin(Stdio::null()))
+    }
+
     /// Runs `forebay` with these arguments, when the daemon answers. Returns all that it said, and
     /// whether it ended well.
     ///
@@ -231,6 +250,17 @@ pub fn processor_seconds(pid: u32) -> Result<f64> {
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     let ticks = behind_name.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>().context("read the processor time")? / TICKS_PER_SECOND)
+}
+
+/// The most memory that a process had at once, in bytes.
+///
+/// # Errors
+/// If the process is not there.
+pub fn peak_memory_bytes(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).context("no peak of memory")?;
+    Ok(kib.parse::<f64>()? * 1024.0)
 }
 
 fn spawn(forebayd: &Path, state: &Path, prefix: &[String]) -> Result<Child> {
