@@ -89,7 +89,8 @@ impl Fill {
             log.display()
         );
         let target = fio::nbd_target(&daemon.nbd_socket(), "vol");
-        let rate = fio::run(results, &name, &[], &target, &load)?.write_iops;
+        let limit = ["timeout".to_string(), (self.seconds + 60).to_string()];
+        let rate = fio::run(results, &name, &limit, &target, &load)?.write_iops;
         let log = std::fs::read_to_string(directory.path().join("fio_lat.1.log"))
             .context("read fio's log of latencies")?;
         let answers = Answers::of_fio(&log)?;

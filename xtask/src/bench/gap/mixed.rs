@@ -1,11 +1,14 @@
-//! Four clients that read and write pieces of several sizes, on pools of twins, of unequal devices
-//! and of three, with the mode left alone and switched each second. Each request must be answered,
-//! and well, within [`LIMIT`]; so must the commands.
+//! Four clients that read and write pieces of several sizes, on pools of one device, of twins, of
+//! unequal devices and of three, with the mode left alone and switched each second. Each request
+//! must be answered, and well, within [`LIMIT`]; so must the commands.
+//!
+//! The origins are files in memory, where a switch is done at once; one is a simulated hard disk,
+//! which takes longer to send all home than a turn lasts.
 
 use super::super::nbd_client::Connection;
 use super::super::results::{Results, Row, Target};
 use super::answers::{Answer, Answers};
-use super::{Daemon, Directory, GAP_MAX, MIB, add_volume, keep_state, text};
+use super::{Daemon, Directory, GAP_MAX, MIB, PRESET, add_volume, keep_state, text};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::path::Path;
 use std::thread;
@@ -28,13 +31,15 @@ const TURNS: [&str; 4] = ["writethrough", "writeback", "writearound", "writeback
 struct Pool {
     name: &'static str,
     devices_mib: &'static [u64],
+    slow: bool,
 }
 
-const POOLS: [Pool; 4] = [
-    Pool { name: "one", devices_mib: &[120] },
-    Pool { name: "two", devices_mib: &[80, 80] },
-    Pool { name: "uneven", devices_mib: &[60, 120] },
-    Pool { name: "three", devices_mib: &[60, 90, 130] },
+const POOLS: [Pool; 5] = [
+    Pool { name: "one", devices_mib: &[120], slow: false },
+    Pool { name: "two", devices_mib: &[80, 80], slow: false },
+    Pool { name: "uneven", devices_mib: &[60, 120], slow: false },
+    Pool { name: "three", devices_mib: &[60, 90, 130], slow: false },
+    Pool { name: "slow", devices_mib: &[60, 120], slow: true },
 ];
 
 /// Runs them all.
@@ -56,7 +61,7 @@ impl Pool {
         let directory = Directory::in_memory(&name)?;
         results.scrub(directory.path(), "$DIR");
         let mut daemon = Daemon::start(&directory, &[])?;
-        let origin = text(&directory.file("origin", VOLUME_BYTES)?)?;
+        let origin = self.origin(&directory)?;
         add_volume(&daemon, &directory, &origin, self.devices_mib)?;
         let (answers, turns) = load(&daemon, switched);
         keep_state(results, &daemon, &name)?;
@@ -71,16 +76,24 @@ impl Pool {
         Ok(())
     }
 
+    fn origin(&self, directory: &Directory) -> Result<String> {
+        let file = text(&directory.file("origin", VOLUME_BYTES)?)?;
+        Ok(if self.slow { format!("spindle:{file}?preset={PRESET}") } else { file })
+    }
+
     fn add_rows(&self, results: &mut Results, answers: &Answers, turns: Option<usize>) {
         let switched = if turns.is_some() { ", switched" } else { "" };
-        let what = format!("mixed, {:?} MiB{switched}: longest gap", self.devices_mib);
+        let slow = if self.slow { " before a spindle" } else { "" };
+        let what = format!("mixed, {:?} MiB{slow}{switched}: longest gap", self.devices_mib);
         let note = format!(
             "4 to 64 KiB, half reads, over 256 MiB, {SECONDS} s, {} requests{}",
             answers.count(),
             turns.map_or(String::new(), |turns| format!(", {turns} switches of the mode"))
         );
         let gap = vec![answers.longest_gap(SECONDS as f64)];
-        results.row(Row::new(&what, gap, "s", Target::AtMost(GAP_MAX), &note));
+        // A switch ends with a FLUSH of the disk, and no read passes that one by.
+        let target = if self.slow { Target::None } else { Target::AtMost(GAP_MAX) };
+        results.row(Row::new(&what, gap, "s", target, &note));
         let target = Target::AtMost(LIMIT.as_secs_f64());
         let longest = vec![answers.longest()];
         results.row(Row::new("the same: longest request", longest, "s", target, "the same run"));
