@@ -64,9 +64,11 @@ impl Pool {
         let origin = self.origin(&directory)?;
         add_volume(&daemon, &directory, &origin, self.devices_mib)?;
         let (answers, turns) = load(&daemon, switched);
-        keep_state(results, &daemon, &name)?;
+        let kept = keep_state(results, &daemon, &name);
+        // What the clients met says more than a daemon that does not tell its state.
         let answers = answers.with_context(|| name.clone())?;
         let turns = turns.with_context(|| name.clone())?;
+        kept?;
         let words = [format!("{CLIENTS} clients on devices of {:?} MiB", self.devices_mib)];
         let table = answers.table(SECONDS as usize);
         results.raw(&format!("{name}-seconds.txt"), &words, &table)?;
