@@ -343,6 +343,14 @@ impl Engine {
         }
     }
 
+    /// The sectors of a block, a bit each, that are newer than what the origin has.
+    pub fn dirty_sectors(&self, volume: VolumeId, block: u64) -> u8 {
+        let key = self.volume(volume).filter(|v| block < v.blocks()).map(|v| v.base + block);
+        let located = key.and_then(|key| self.index.get(key));
+        let dirty = located.filter(|located| self.dirty.get(located.slot as usize));
+        dirty.map_or(0, |located| self.mask(located.slot))
+    }
+
     /// Takes a buffer back that a reply or effect carried and the executor has no use for.
     pub fn recycle(&mut self, buf: Buf) {
         self.pool.give(buf);

@@ -82,6 +82,8 @@ pub struct OriginFlush {
     /// A FLUSH failed that should have covered client writes: none can be promised durable any
     /// more.
     pub poisoned: bool,
+    /// So what of it is cached may be newer than what the origin has, and is still in the cache.
+    pub doubtful: bool,
     /// The last client write is this one.
     pub client_written: u64,
     /// FLUSHes that failed.

@@ -82,7 +82,8 @@ impl Engine {
         while at < self.flushing.len() {
             let name = self.flushing[at];
             let req = self.reqs.get(name).expect("under way");
-            let volume = self.vol(req.volume);
+            let id = req.volume;
+            let volume = self.vol(id);
             let poisoned = volume.flush.poisoned && req.durable_origin > 0;
             let lost =
                 self.dead && req.durable_dseq > self.log.durable_dseq && !volume.dirty.is_empty();
@@ -99,12 +100,18 @@ impl Engine {
             if poisoned || lost {
                 self.req(name).fail(IoError::Io);
             }
+            let doubtful = poisoned && self.vol(id).flush.doubtful;
             let req = self.reqs.get(name).expect("under way");
             let zero = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
             if zero && !req.ending && !req.cached {
                 self.zero_flushed(name);
             } else {
                 self.reply(name);
+            }
+            if doubtful {
+                // Clients know now. What the cache has of it would be there until it is evicted, and
+                // then no more.
+                self.give_up_clean(id);
             }
         }
     }
@@ -275,7 +282,8 @@ impl Engine {
             // The origin may have dropped clients' data that nobody else has: no later FLUSH can
             // promise it.
             Err(_) => {
-                flush.poisoned |= flush.client_written > flush.flushed;
+                let lost = flush.client_written > flush.flushed;
+                (flush.poisoned, flush.doubtful) = (flush.poisoned | lost, flush.doubtful | lost);
                 flush.failures += 1;
                 flush.wanted = 0;
             }

@@ -138,7 +138,9 @@ impl Engine {
         let soon = self.room.free() + self.room.coming(&self.segments);
         let wanted = self.free_wanted();
         let dirty_room = soon < wanted;
-        if !dirty_room && !self.room.lacks_clean(&self.segments) {
+        // To empty what holds clean data only takes entries too, and gives no room for any back.
+        let clean_room = self.room.lacks_clean(&self.segments) && self.room_for_entries();
+        if !dirty_room && !clean_room {
             self.reclaim.starves = false;
             return;
         }

@@ -240,7 +240,10 @@ impl Engine {
         let base = self.checkpoint.base.take();
         let header = &mut self.sb.block.header;
         if let Some(base) = base {
-            header.previous_generation = U64::new(base.generation);
+            // The log behind a checkpoint is of two lives at most: behind one that a start fell back
+            // to, and this one, it is of three, and that is no replacement.
+            let counts = base.epoch == header.checkpoint_epoch.get();
+            header.previous_generation = U64::new(if counts { base.generation } else { 0 });
             header.previous_blocks = U64::new(base.blocks);
             header.previous_seq = U64::new(base.seq);
             header.previous_dseq = U64::new(base.dseq);

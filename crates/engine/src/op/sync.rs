@@ -140,7 +140,7 @@ impl Engine {
         let sync = self.sync.take().expect("there is one");
         for (id, written, _) in sync.volumes {
             let Some(volume) = self.volume(id) else { continue };
-            if volume.flush.flushed < written && !skip {
+            if (volume.flush.flushed < written || volume.flush.doubtful) && !skip {
                 self.give_up_clean(id);
                 continue;
             }
@@ -154,7 +154,11 @@ impl Engine {
     /// The origin cannot be flushed, or not in time, so nothing can vouch for the volume's clean
     /// blocks: the checkpoints, and with them the other volumes, must not wait for it. No new ones
     /// before a FLUSH succeeds.
-    fn give_up_clean(&mut self, id: VolumeId) {
+    pub(crate) fn give_up_clean(&mut self, id: VolumeId) {
+        // What is gathered would be vouched for by the next sync point.
+        for point in [Point::Fill, Point::Reinsert] {
+            self.send(point);
+        }
         let volume = self.vol(id);
         if volume.filled_seq > volume.synced_seq {
             self.sweep(Sweep::Volume(id));
@@ -169,6 +173,7 @@ impl Engine {
         // A checkpoint that mentions what was dropped does not count before the log says so.
         volume.synced_dseq = dseq;
         volume.fills_off = true;
+        volume.flush.doubtful = false;
     }
 
     fn note_sync(&mut self, id: VolumeId, mark_dseq: u64, covers_seq: u64) {

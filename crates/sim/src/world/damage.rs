@@ -208,6 +208,13 @@ impl World {
         self.engine.as_ref().and_then(status) == Some(BlockStatus::Dirty)
     }
 
+    fn is_dirty_sector(&self, disk: usize, sector: u64) -> bool {
+        let (Some(volume), Some(engine)) = (self.origins[disk].volume, &self.engine) else {
+            return false;
+        };
+        engine.dirty_sectors(volume, sector / PER_BLOCK) & (1 << (sector % PER_BLOCK)) != 0
+    }
+
     /// Whether each copy on the one device that had any trouble has a sound one on another: no
     /// error of that device reaches clients or commands, and nothing that was promised is lost.
     pub(super) fn mirror_is_whole(&self) -> bool {
@@ -293,7 +300,7 @@ impl World {
                 Content::Data { disk, sector, version } => {
                     self.sent_home.contains(&(disk, sector, version))
                 }
-                _ => self.is_dirty(disk, sector / PER_BLOCK),
+                _ => self.is_dirty_sector(disk, sector),
             };
             self.coverage.mark(match home {
                 true => "sectors forgotten that the cache keeps",
