@@ -109,8 +109,8 @@ impl Engine {
                 self.reply(name);
             }
             if doubtful {
-                // Clients know now. What the cache has of it would be there until it is evicted, and
-                // then no more.
+                // Clients know now. What the cache has of it would be there until it is evicted,
+                // and then no more.
                 self.give_up_clean(id);
             }
         }

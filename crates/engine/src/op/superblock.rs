@@ -240,8 +240,8 @@ impl Engine {
         let base = self.checkpoint.base.take();
         let header = &mut self.sb.block.header;
         if let Some(base) = base {
-            // The log behind a checkpoint is of two lives at most: behind one that a start fell back
-            // to, and this one, it is of three, and that is no replacement.
+            // The log behind a checkpoint is of two lives at most. Behind one that a start fell
+            // back to it would be of three, and that is no replacement.
             let counts = base.epoch == header.checkpoint_epoch.get();
             header.previous_generation = U64::new(if counts { base.generation } else { 0 });
             header.previous_blocks = U64::new(base.blocks);
