@@ -6,8 +6,10 @@ use crate::index::{Bits, Index};
 use crate::log::Point;
 use crate::op::load::index_shape;
 use crate::op::replay::Found;
-use crate::segment::{UnitId, Use};
+use crate::segment::{SegmentId, UnitId, Use};
 use crate::volume::BlockSet;
+use forebay_format::record::RecordHeader;
+use std::collections::BTreeMap;
 
 impl Engine {
     /// The units' states follow from the index, the checkpoint's table and the records found. I2.
@@ -49,13 +51,13 @@ impl Engine {
             }
         }
         self.room.release(&mut self.segments, u64::MAX, self.sb.previous_seq());
-        self.reopen_log(&opening.records);
+        self.reopen_log(&opening.records, &opening.heads);
         self.opening = Some(opening);
     }
 
     /// The log goes on where it ended: else each start would cost a unit. Records that do not count
     /// lie behind the end; what is written over them is of a later life of the log.
-    fn reopen_log(&mut self, records: &[Found]) {
+    fn reopen_log(&mut self, records: &[Found], heads: &BTreeMap<SegmentId, RecordHeader>) {
         let dirty = records.iter().filter(|found| found.is_dirty_class());
         let Some(last) = dirty.max_by_key(|found| found.header.seq.get()) else { return };
         let (header, segment) = (&last.header, last.header.segment.get());
@@ -65,7 +67,10 @@ impl Engine {
         let it = self.segments.unit(unit);
         let same = it.generation == header.segment_generation.get() && it.dirty_class;
         let usable = matches!(it.usage, Use::Sealed | Use::Emptied { .. });
-        if !same || !usable || !self.segments.whole(unit) || end >= self.segments.blocks() {
+        // A start finds a copy's records from its first on: that may be on a device that was away.
+        let found = self.segments.copies(segment).all(|copy| heads.contains_key(&copy));
+        let whole = self.segments.whole(unit) && found;
+        if !same || !usable || !whole || end >= self.segments.blocks() {
             return;
         }
         self.room.reopen(&mut self.segments, unit);

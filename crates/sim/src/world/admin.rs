@@ -115,13 +115,14 @@ impl World {
             self.checker.touched(disk).iter().map(|sector| sector / per_block).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        // All of them where the origin is missing or no device works, else only what is lost.
-        let all = self.no_device_works() || !self.origins[disk].present;
+        // All of them where the origin is missing, else only what is lost; and what a device holds
+        // that does not work, whether the engine could read it in this life or not.
+        let (gone, all) = (self.no_device_works(), !self.origins[disk].present);
         let end = self.origins[disk].disk.sectors();
         blocks.retain(|&block| {
             let sectors = block * per_block..((block + 1) * per_block).min(end);
             let lost = self.checker.any_lost(disk, sectors, self.stamp);
-            lost || (all && self.is_dirty(disk, block))
+            lost || gone || (all && self.is_dirty(disk, block))
         });
         blocks
     }

@@ -185,6 +185,16 @@ impl World {
         self.crash(kill)
     }
 
+    /// What the administrator asked to give up may be given up, though nobody was told.
+    fn give_up_perhaps(&mut self) {
+        for asked in self.commands.values() {
+            let origin = &self.origins[asked.disk].disk;
+            for &block in &asked.given_up {
+                self.checker.give_up(asked.disk, block, |at, out| origin.peek(at, out));
+            }
+        }
+    }
+
     /// The end of this life.
     pub(super) fn crash(&mut self, kill: bool) -> Result<(), Violation> {
         self.say(|_| if kill { "KILL".into() } else { "POWER CUT".into() });
@@ -208,6 +218,7 @@ impl World {
         let damaged = self.log_is_damaged();
         let strict = !damaged && !self.life.damaged.is_empty();
         self.coverage.add("logs spoilt beside a whole mirror", u64::from(strict));
+        self.give_up_perhaps();
         self.checker.crash(if damaged { Crash::Damaged } else { crash });
         self.requests.clear();
         self.commands.clear();
