@@ -117,7 +117,7 @@ fn superblock() -> Superblock {
     header.previous_index_blocks = U64::new(4);
     let device = |uuid, count, mib: u64| DeviceEntry {
         uuid,
-        reserved: U32::new(0),
+        away: U32::new(0),
         segment_count: U32::new(count),
         bytes: U64::new(mib << 20),
     };

@@ -32,6 +32,13 @@ impl Buf {
         Buf { pages, len, mark: None }
     }
 
+    /// A copy of these bytes.
+    pub fn copy_of(bytes: &[u8]) -> Buf {
+        let mut buf = Buf::zeroed(bytes.len());
+        buf.bytes_mut().copy_from_slice(bytes);
+        buf
+    }
+
     /// Bytes in use.
     pub fn len(&self) -> usize {
         self.len

@@ -62,7 +62,7 @@ impl Engine {
             .iter()
             .flatten()
             .map(|v| {
-                (v.id, v.filled_seq, v.synced_seq, v.synced_dseq, &v.flush, &v.offline, v.task)
+                (v.id, v.filled_seq, v.synced_seq, v.dropped_dseq, &v.flush, &v.offline, v.task)
             })
             .collect();
         let uses: Vec<_> =

@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
-use crate::op::{checkpoint, distrust, flush, open, reclaim, superblock, sweep, writeback};
+use crate::op::{checkpoint, distrust, flush, open, reclaim, stall, superblock, sweep, writeback};
 use crate::overlap::Overlap;
 use crate::policy::admission::Admission;
 use crate::pressure::Pressure;
@@ -89,8 +89,7 @@ pub struct Engine {
     /// Blocks that the volume which was served last had been given.
     pub(crate) stalled_clock: u64,
     pub(crate) throttle_until: Time,
-    /// Writes that may still go on before the next pause, and blocks that they took.
-    pub(crate) wave: (usize, u64),
+    pub(crate) wave: stall::Wave,
     pub(crate) pressure: Pressure,
     /// Requests that wait for a durable position: FLUSH and FUA.
     pub(crate) flushing: Vec<u64>,
@@ -162,7 +161,7 @@ impl Engine {
             pool: BufPool::new(BUFFERS_HELD_MAX),
             stalled_clock: 0,
             throttle_until: 0,
-            wave: (0, 0),
+            wave: stall::Wave::default(),
             pressure: Pressure::default(),
             flushing: Vec::new(),
             intending: Vec::new(),

@@ -37,6 +37,9 @@ pub const SYNC_INTERVALS_MAX: u64 = 12;
 pub const SYNC_REST: u64 = 16;
 /// One unit in so many is left to moves of dirty blocks, beside one.
 pub const MOVES_SHARE: usize = 128;
+
+/// Blocks that moves leave at least of a unit that entries opened out of their reserve.
+pub const LEFT_BY_MOVES_MIN: u32 = 4;
 /// Entries that fill as much of the log as one block of data: what ends all that a pool can hold
 /// dirty takes one block in so many.
 pub const ENTRIES_PER_UNIT_SHARE: usize = 150;

@@ -39,6 +39,8 @@ pub struct Gather {
     pub segment: SegmentId,
     /// Block in the segment of its header.
     pub offset: u32,
+    /// First payload slot.
+    pub payload_slot: Slot,
     /// Header and payload; its length is the capacity until it is sent.
     pub buf: Buf,
     /// What it says.
@@ -49,10 +51,19 @@ pub struct Gather {
     pub payload_max: u32,
     /// Requests to acknowledge when it is on the device.
     pub waiters: Vec<u64>,
+    /// Reads of its blocks.
+    pub readers: Vec<u64>,
     /// Some of its blocks replaced dirty ones.
     pub over_dirty: bool,
     /// When its first entry came.
     pub since: Time,
+}
+
+impl Gather {
+    /// Whether `slot` is one of its payload.
+    pub fn holds(&self, slot: Slot) -> bool {
+        (self.payload_slot..self.payload_slot + self.payload).contains(&slot)
+    }
 }
 
 /// A record under way.
@@ -82,6 +93,13 @@ pub struct Sent {
     pub readers: Vec<u64>,
     /// All device writes have ended.
     pub done: bool,
+}
+
+impl Sent {
+    /// Whether `slot` is one of its payload.
+    pub fn holds(&self, slot: Slot) -> bool {
+        (self.payload_slot..self.payload_slot + self.payload).contains(&slot)
+    }
 }
 
 /// How writers and the cache device behaved lately; from it follows how long a small record waits.
@@ -186,10 +204,8 @@ impl Log {
 
     /// The record under way that holds `slot` and is not on its device yet.
     pub fn sent_with(&mut self, slot: Slot) -> Option<&mut Sent> {
-        let holds = |sent: &&mut Sent| {
-            !sent.done && (sent.payload_slot..sent.payload_slot + sent.payload).contains(&slot)
-        };
-        self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut()).find(holds)
+        let under_way = self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut());
+        under_way.filter(|sent| !sent.done).find(|sent| sent.holds(slot))
     }
 
     /// Whether `slot`, in a segment with `inflight` records under way, is not on its device yet.
@@ -199,9 +215,19 @@ impl Log {
 
     /// Whether `slot` is of a dirty-class record that has not ended: nobody was told of it.
     pub fn is_untold(&self, slot: Slot) -> bool {
-        let holds =
-            |sent: &Sent| (sent.payload_slot..sent.payload_slot + sent.payload).contains(&slot);
-        self.sent_dirty.iter().any(holds)
+        self.sent_dirty.iter().any(|sent| sent.holds(slot))
+    }
+
+    /// The readers of the record that holds `slot`, if a request that wrote into it was not
+    /// answered yet.
+    pub fn readers_of_untold(&mut self, slot: Slot) -> Option<&mut Vec<u64>> {
+        if let Some(gather) = &mut self.gather[Point::Dirty as usize]
+            && gather.holds(slot)
+        {
+            return (!gather.waiters.is_empty()).then_some(&mut gather.readers);
+        }
+        let sent = self.sent_dirty.iter_mut().find(|sent| sent.holds(slot))?;
+        (!sent.waiters.is_empty()).then_some(&mut sent.readers)
     }
 
     /// Whether a record that has not ended replaced dirty blocks: these are lost with it.

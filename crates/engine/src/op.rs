@@ -15,6 +15,7 @@ pub mod open;
 pub mod originwrite;
 pub mod place;
 pub mod read;
+pub mod readers;
 pub mod rebuild;
 pub mod reclaim;
 pub mod record;

@@ -5,7 +5,7 @@
 //! has the last of it, clients and fills stop before. `docs/room.md` has the picture, and why
 //! something always moves.
 
-use crate::limits::{ENTRIES_PER_UNIT_SHARE, MOVES_SHARE};
+use crate::limits::{ENTRIES_PER_UNIT_SHARE, LEFT_BY_MOVES_MIN, MOVES_SHARE};
 use crate::log::Point;
 use crate::segment::{Segments, UnitId, Use};
 use forebay_format::record::PAYLOAD_BLOCKS_MAX;
@@ -144,6 +144,17 @@ impl Room {
         }
     }
 
+    /// As `may_write` for moves, with so many blocks left in the unit that is open. Of a unit that
+    /// entries opened out of their reserve moves leave a quarter, or some blocks of a small one:
+    /// what a victim gives is more than what it takes, and else a unit of entries could be the end.
+    pub fn may_move(&self, left: u32) -> bool {
+        self.may_write(Purpose::Move) || left > self.left_by_moves()
+    }
+
+    fn left_by_moves(&self) -> u32 {
+        (self.blocks / 4).max(LEFT_BY_MOVES_MIN)
+    }
+
     /// Promises room for so many dirty blocks to be moved.
     pub fn reserve(&self, blocks: u32) -> Reservation {
         self.promised.fetch_add(blocks, Relaxed);
@@ -165,7 +176,10 @@ impl Room {
     pub fn for_moves(&self, left: u32) -> u32 {
         let records = (self.blocks - 1).div_ceil(PAYLOAD_BLOCKS_MAX as u32).max(1);
         let units = self.units_for(Purpose::Move) as u32 * (self.blocks - records);
-        let all = if self.may_write(Purpose::Move) { left + units } else { 0 };
+        let all = match self.may_write(Purpose::Move) {
+            true => left + units,
+            false => left.saturating_sub(self.left_by_moves()),
+        };
         all.saturating_sub(self.promised.load(Relaxed))
     }
 

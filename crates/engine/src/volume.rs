@@ -160,8 +160,8 @@ pub struct Volume {
     pub flush: OriginFlush,
     /// Clean entries up to this sequence number survive a crash.
     pub synced_seq: u64,
-    /// The dirty-class record that says so.
-    pub synced_dseq: u64,
+    /// The dirty-class record that says which clean blocks were given up.
+    pub dropped_dseq: u64,
     /// Writes into the cache under way.
     pub cache_writes_active: u32,
     /// A request waits for dirty blocks to go home.
@@ -211,10 +211,17 @@ pub struct Volume {
 }
 
 impl OriginFlush {
+    /// A FLUSH failed: what clients wrote, and nobody flushed, may be lost.
+    pub(crate) fn lost_perhaps(&mut self) {
+        let lost = self.client_written > self.flushed;
+        (self.poisoned, self.doubtful) = (self.poisoned | lost, self.doubtful | lost);
+    }
+
     /// From when on the FLUSH under way counts as one that hangs: it takes much longer than the
-    /// last one did.
+    /// last one did; but the last one may have been one that hung.
     pub(crate) fn hangs_from(&self) -> Option<Time> {
-        self.inflight.map(|_| self.sent_at + ORIGIN_HANGS_NS.max(4 * self.took_ns))
+        let long = (4 * self.took_ns).clamp(ORIGIN_HANGS_NS, 2 * ORIGIN_HANGS_NS);
+        self.inflight.map(|_| self.sent_at + long)
     }
 }
 
@@ -244,7 +251,7 @@ impl Volume {
             intents: Intents::default(),
             flush: OriginFlush::default(),
             synced_seq: 0,
-            synced_dseq: 0,
+            dropped_dseq: 0,
             cache_writes_active: 0,
             urgent: false,
             online_at: None,

@@ -116,8 +116,8 @@ fn writers_are_slowed_to_what_goes_home_before_they_would_have_to_stop() {
     let slots = world.engine.pool_stats().slots;
     let (share, took_ns) = (100 * most / slots, world.now / (160 * 128));
     assert!((20..=45).contains(&share), "{share} percent were dirty");
-    // What goes home takes some 80 ns a block here.
-    assert!((100..=1000).contains(&took_ns), "a write took {took_ns} ns");
+    // What goes home takes some 80 ns a block here: as fast as that, not faster.
+    assert!((80..=1000).contains(&took_ns), "a write took {took_ns} ns");
 }
 
 #[test]

@@ -38,7 +38,8 @@ pub struct Standings {
 /// `None` when there are none.
 ///
 /// A generation is written to all devices that work before the next one begins, so a crash leaves a
-/// device at most one behind. Further behind, and the pool went on without it.
+/// device at most one behind. Further behind, or named as away by a superblock that it does not
+/// have, and the pool went on without it.
 pub fn standings(headers: &[&Header]) -> Option<Standings> {
     let uuid = headers.first()?.pool_uuid;
     let newest = (0..headers.len())
@@ -58,7 +59,7 @@ fn standing(own: &Header, pool: &Header) -> Standing {
     }
     match pool.generation.get() - own.generation.get() {
         0 => Standing::Newest,
-        1 => Standing::Behind,
+        1 if pool.devices[index].away.get() == 0 => Standing::Behind,
         _ => Standing::Stale,
     }
 }
@@ -67,7 +68,7 @@ fn standing(own: &Header, pool: &Header) -> Standing {
 mod tests {
     use super::*;
     use crate::superblock::{PoolSpec, new_pool};
-    use zerocopy::little_endian::{U16, U64};
+    use zerocopy::little_endian::{U16, U32, U64};
 
     fn headers(generations: &[u64]) -> Vec<Header> {
         let devices = (1..).zip(generations).map(|(index, _)| (64 << 20, [index; 16]));
@@ -98,6 +99,17 @@ mod tests {
         assert_eq!(of(&headers(&[3, 3])).of, [Newest, Newest]);
         assert_eq!(of(&headers(&[5])).of, [Newest]);
         assert_eq!(standings(&[]), None);
+    }
+
+    #[test]
+    fn a_device_that_the_newest_superblock_calls_away_is_stale() {
+        use Standing::{Newest, Stale};
+        let mut found = headers(&[8, 9]);
+        found[1].devices[0].away = U32::new(1);
+        assert_eq!(of(&found).of, [Stale, Newest]);
+        // It was taken back: what it has is the newest too.
+        found[0].generation = U64::new(9);
+        assert_eq!(of(&found).of, [Newest, Newest]);
     }
 
     #[test]

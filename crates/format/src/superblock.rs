@@ -41,8 +41,8 @@ const WHAT: &str = "superblock";
 pub struct DeviceEntry {
     /// Identity of the device, random.
     pub uuid: [u8; 16],
-    /// Zero.
-    pub reserved: U32,
+    /// 1: this superblock was written without it.
+    pub away: U32,
     /// Segments on the device; [`crate::Pairing`] numbers them.
     pub segment_count: U32,
     /// Bytes of the device when the pool was made.
@@ -430,7 +430,7 @@ pub fn new_pool(spec: &PoolSpec) -> Result<Vec<Superblock>, FormatError> {
         let layout = Layout::plan(bytes, pool_bytes, segment_blocks)?;
         *entry = DeviceEntry {
             uuid,
-            reserved: U32::new(0),
+            away: U32::new(0),
             segment_count: U32::new(layout.segment_count),
             bytes: U64::new(bytes),
         };

@@ -64,7 +64,7 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             previous_index_blocks,
             reserved_tail,
         }),
-        rows!(DeviceEntry { uuid, reserved, segment_count, bytes }),
+        rows!(DeviceEntry { uuid, away, segment_count, bytes }),
         rows!(VolumeEntry { id, used, mode, reserved, bytes, uuid, name, fingerprint, origin }),
         rows!(RecordHeader {
             magic,

@@ -70,11 +70,11 @@ fn superblock_devices_and_layout() {
     let superblock = Superblock::decode(&image("superblock.bin")).unwrap();
     let devices = &superblock.header.devices;
     assert_eq!(devices[0].uuid, [0xa1; 16]);
-    assert_eq!(devices[0].reserved.get(), 0);
+    assert_eq!(devices[0].away.get(), 0);
     assert_eq!(devices[0].segment_count.get(), 30);
     assert_eq!(devices[0].bytes.get(), 32 << 20);
     assert_eq!(devices[1].uuid, [0xa2; 16]);
-    assert_eq!(devices[1].reserved.get(), 0);
+    assert_eq!(devices[1].away.get(), 0);
     assert_eq!(devices[1].segment_count.get(), 62);
     assert_eq!(devices[1].bytes.get(), 64 << 20);
     assert!(devices[2..].iter().all(|device| device.bytes.get() == 0));

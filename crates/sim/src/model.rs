@@ -380,13 +380,6 @@ impl Sector {
             return;
         }
         let mut after: Vec<Candidate> = Vec::new();
-        let mut add = |value: Value, live: bool| {
-            let same = after.iter_mut().find(|candidate| candidate.value == value);
-            match same {
-                Some(candidate) => candidate.live |= live,
-                None => after.push(Candidate { value, live }),
-            }
-        };
         // What a power cut would leave is remembered also when the process is killed: until it is
         // read or flushed, a later power cut may still bring it back.
         let kill = crash == Crash::Kill;
@@ -395,20 +388,17 @@ impl Sector {
         if in_all.base {
             for candidate in self.candidates() {
                 if candidate.live || !reflushed || crash == Crash::Damaged {
-                    add(candidate.value, !kill || (candidate.live && in_kill.base));
+                    add(&mut after, candidate.value, !kill || (candidate.live && in_kill.base));
                 }
             }
         }
         for (index, version) in self.versions.iter().enumerate() {
             if in_all.versions[index] {
-                add(version.value, !kill || in_kill.versions[index]);
+                add(&mut after, version.value, !kill || in_kill.versions[index]);
             }
         }
         for value in loose {
-            match after.iter_mut().find(|candidate| candidate.value == value) {
-                Some(candidate) => candidate.live = true,
-                None => after.push(Candidate { value, live: true }),
-            }
+            add(&mut after, value, true);
         }
         assert!(after.iter().any(|candidate| candidate.live), "a crash leaves something");
         self.base = after;
@@ -443,12 +433,20 @@ impl Sector {
     /// From now on `value`, which the administrator chose to keep, may be there too.
     pub fn also_allow(&mut self, value: Value) {
         let mut base = self.candidates();
-        base.push(Candidate { value, live: true });
-        base.extend(self.versions.iter().map(|v| Candidate { value: v.value, live: true }));
+        add(&mut base, value, true);
+        self.versions.iter().for_each(|version| add(&mut base, version.value, true));
         let given_up = self.lost.max(self.given_up);
         let mut dropped: Vec<Value> = base.iter().map(|candidate| candidate.value).collect();
         dropped.extend(&self.dropped);
         *self = Sector { base, given_up, dropped, ..Sector::default() };
+    }
+}
+
+/// One candidate of a value: it is live if any word says so.
+fn add(candidates: &mut Vec<Candidate>, value: Value, live: bool) {
+    match candidates.iter_mut().find(|candidate| candidate.value == value) {
+        Some(candidate) => candidate.live |= live,
+        None => candidates.push(Candidate { value, live }),
     }
 }
 

@@ -451,7 +451,9 @@ impl Engine {
         if self.run().failed {
             return self.checkpoint_over();
         }
-        let trusted = |v: &Volume| v.trusts(end_seq) && v.synced_dseq <= self.log.completed_dseq;
+        // That the origin was flushed is what counts: the checkpoint vouches for its clean entries
+        // itself, and the record of the sync point may have to wait for the room that it brings.
+        let trusted = |v: &Volume| v.trusts(end_seq) && v.dropped_dseq <= self.log.completed_dseq;
         let unsynced = self.is(Mutant::CheckpointUnsynced);
         let (early, bare) =
             (self.is(Mutant::CheckpointBeforeRecords), self.is(Mutant::CheckpointBeforeFills));

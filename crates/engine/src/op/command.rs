@@ -310,7 +310,7 @@ impl Engine {
                         volume.mode = new;
                         if self.is(Mutant::ModeUntold) {
                             self.answer(command, CommandReply::Changed);
-                            self.superblock_write(Then::Away(0));
+                            self.superblock_write(Then::Away);
                             continue;
                         }
                         self.superblock_write(Then::Switched(id, command));

@@ -30,7 +30,7 @@ impl Engine {
             self.sweep(Sweep::Unreachable);
             if self.state != State::Opening {
                 if !self.is(Mutant::AwayUntold) {
-                    self.superblock_write(Then::Away(1));
+                    self.superblock_write(Then::Away);
                 }
                 // What only the device had of the log, no start will need any more.
                 self.checkpoint.wanted = true;
@@ -102,6 +102,7 @@ impl Engine {
                     self.req(req).fail(IoError::Io);
                     self.part_done(req);
                 }
+                self.readers_again(gather.readers);
             }
         }
         self.volumes.iter_mut().flatten().for_each(|volume| volume.home.abandon());

@@ -282,8 +282,7 @@ impl Engine {
             // The origin may have dropped clients' data that nobody else has: no later FLUSH can
             // promise it.
             Err(_) => {
-                let lost = flush.client_written > flush.flushed;
-                (flush.poisoned, flush.doubtful) = (flush.poisoned | lost, flush.doubtful | lost);
+                flush.lost_perhaps();
                 flush.failures += 1;
                 flush.wanted = 0;
             }

@@ -1,4 +1,4 @@
-//! One run of a writeback slice: read from the cache, verified, written to the origin.
+//! One run of a writeback slice: read from the cache, verified, written to the origin, then clean.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -7,7 +7,8 @@ use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
 use crate::op::Op;
-use crate::op::writeback::{Item, Run, RunState, sector_runs};
+use crate::op::writeback::{Item, Place, Run, RunState, sector_runs};
+use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 impl Engine {
@@ -169,6 +170,45 @@ impl Engine {
     fn run_end(&mut self, volume: VolumeId, at: usize) {
         let buf = std::mem::take(&mut self.slice(volume).runs[at].buf);
         self.pool.give(buf);
-        self.slice(volume).active -= 1;
+        let slice = self.slice(volume);
+        slice.active -= 1;
+        slice.flight -= slice.runs[at].items.len();
+    }
+
+    /// A dirty block is in another place: what was sent home of it is still what it is. Else
+    /// reclaim, which moves most where least goes home, would keep all of it dirty.
+    pub(crate) fn slice_follows(&mut self, key: Key, from: Slot, to: Slot) {
+        let [from, to] = [from, to].map(|slot| (slot, self.generation_of(slot)));
+        let Some(id) = self.volume_of(key).map(|volume| volume.id) else { return };
+        let Some(slice) = &mut self.vol_mut(id).home.slice else { return };
+        match slice.moved.get_mut(&key) {
+            Some([_, last]) if *last == from => *last = to,
+            _ => drop(slice.moved.insert(key, [from, to])),
+        }
+    }
+
+    pub(super) fn mark_clean(&mut self, id: VolumeId, item: Item, moved: Option<[Place; 2]>) {
+        let Some(now) = self.index.get(item.key) else { return };
+        let place = (now.slot, self.generation_of(now.slot));
+        let sent = (item.located.slot, item.generation);
+        let as_sent = place == sent || moved == Some([sent, place]);
+        let same = as_sent || self.is(Mutant::CleanWithoutCompare);
+        if !same || !self.dirty.get(now.slot as usize) {
+            return;
+        }
+        let block = item.key - self.vol(id).base;
+        let dseq = if item.mask == MASK_FULL {
+            self.make_clean(item.key, now.slot);
+            self.note(EntryKind::MarkClean, id, block, u64::from(now.slot))
+        } else {
+            // A part of a block is of no use once it is home.
+            self.forget(item.key);
+            self.note(EntryKind::Tombstone, id, block, 1)
+        };
+        self.log.cleaned.push_back((dseq, item.key));
+        let volume = self.vol_mut(id);
+        volume.cleaned_dseq = dseq;
+        volume.quarantine.forget(block);
+        volume.stats.writeback_blocks += 1;
     }
 }

@@ -310,12 +310,18 @@ impl Engine {
         tries: u8,
         result: Result<(), IoError>,
     ) {
+        if result.is_err() && !self.is(Mutant::FailedFlushForgotten) {
+            self.vol_mut(id).flush.lost_perhaps();
+        }
         if result.is_err() && tries + 1 < FLUSH_TRIES {
             return self.recover_flush(id, tries + 1);
         }
         let retry_at = self.now + OFFLINE_RETRY_NS;
         let volume = self.vol_mut(id);
         volume.flush.failures += u64::from(result.is_err());
+        if result.is_ok() {
+            volume.flush.flushed = volume.flush.written;
+        }
         volume.online_at = result.is_err().then_some(retry_at);
         volume.offline = result
             .is_err()
@@ -364,8 +370,8 @@ impl Engine {
             dirty: self.volumes.iter().flatten().map(|v| v.dirty.len()).sum(),
         }));
         self.recover_tries.clear();
-        if self.segments.degraded() {
-            self.superblock_write(Then::Away(1));
+        if self.away_untold() {
+            self.superblock_write(Then::Away);
         }
         for (id, command) in std::mem::take(&mut self.early_commands) {
             self.command(id, command);

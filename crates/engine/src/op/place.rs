@@ -14,7 +14,11 @@ use forebay_format::record::EntryKind;
 impl Engine {
     /// Makes sure that the record gathered at `point` has room for one more entry (and block).
     pub(crate) fn room_at(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
-        if self.dead || (payload && !self.room.may_write(purpose)) {
+        let may = match purpose {
+            Purpose::Move => self.room.may_move(self.left_in_open()),
+            _ => self.room.may_write(purpose),
+        };
+        if self.dead || (payload && !may) {
             return false;
         }
         if let Some(gather) = &self.log.gather[point as usize] {
@@ -74,11 +78,13 @@ impl Engine {
         self.log.gather[point as usize] = Some(Gather {
             segment,
             offset,
+            payload_slot: self.segments.slot(segment, offset + 1),
             buf,
             entries: self.log.spare_entries.pop().unwrap_or_default(),
             payload: 0,
             payload_max,
             waiters: self.log.spare_waiters.pop().unwrap_or_default(),
+            readers: Vec::new(),
             over_dirty: false,
             since: self.now,
         });
@@ -96,16 +102,9 @@ impl Engine {
 
     /// The block in `slot`, if its record is still being gathered.
     pub(crate) fn gathered(&self, slot: Slot) -> Option<&[u8]> {
-        let segment = self.segments.segment_of(slot);
-        self.log.gather.iter().flatten().find_map(|gather| {
-            let first = self.segments.slot(gather.segment, gather.offset) + 1;
-            let inside =
-                gather.segment == segment && (first..first + gather.payload).contains(&slot);
-            inside.then(|| {
-                let at = (1 + slot - first) as usize * BLOCK_SIZE;
-                &gather.buf.bytes()[at..at + BLOCK_SIZE]
-            })
-        })
+        let gather = self.log.gather.iter().flatten().find(|gather| gather.holds(slot))?;
+        let at = (1 + slot - gather.payload_slot) as usize * BLOCK_SIZE;
+        Some(&gather.buf.bytes()[at..at + BLOCK_SIZE])
     }
 
     /// A clean block was replaced before its record was sent: the record must not bring it back,
@@ -114,12 +113,9 @@ impl Engine {
         if self.is(Mutant::NoVoid) {
             return;
         }
-        let blocks = self.segments.blocks();
-        for gather in self.log.gather[1..].iter_mut().flatten() {
-            let first = gather.segment * blocks + gather.offset + 1;
-            if (first..first + gather.payload).contains(&slot) {
-                gather.entries[(slot - first) as usize].kind = EntryKind::Void as u8;
-            }
+        let gathers = self.log.gather[1..].iter_mut().flatten();
+        for gather in gathers.filter(|gather| gather.holds(slot)) {
+            gather.entries[(slot - gather.payload_slot) as usize].kind = EntryKind::Void as u8;
         }
     }
 

@@ -144,6 +144,14 @@ impl Engine {
 
     /// Serves a block that is in RAM or in a record being gathered.
     fn read_from_memory(&mut self, name: u64, key: Key, located: Option<Located>) -> bool {
+        if let Some(located) = located
+            && self.read_untold(name, key, located)
+        {
+            let req = self.req(name);
+            req.pending += 1;
+            req.hits += 1;
+            return true;
+        }
         let req = self.reqs.get_mut(name).expect("under way");
         let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
         let (part, at) = req.part_of(key, volume.base);
@@ -160,19 +168,13 @@ impl Engine {
             return false;
         }
         let Some(block) = self.gathered(located.slot) else { return false };
-        let mut copy = self.pool_block(block);
+        let copy = Buf::copy_of(block);
         let mask = self.mask(located.slot);
         let run = CacheRun::one(name, key, located, mask);
         self.req(name).pending += 1;
-        self.read_bytes(run, copy.bytes_mut());
+        self.read_bytes(run, copy.bytes());
         self.pool.give(copy);
         true
-    }
-
-    fn pool_block(&self, block: &[u8]) -> Buf {
-        let mut buf = Buf::zeroed(BLOCK_SIZE);
-        buf.bytes_mut().copy_from_slice(block);
-        buf
     }
 
     /// Starts to read a run from its cache device.
@@ -191,7 +193,7 @@ impl Engine {
         self.read_cache_again(run, buf);
     }
 
-    fn read_cache_again(&mut self, run: CacheRun, buf: Buf) {
+    pub(crate) fn read_cache_again(&mut self, run: CacheRun, buf: Buf) {
         self.segments.pin(run.slot);
         self.read_slot_into(run.slot, run.tries, buf, Op::ReadCache(run));
     }
@@ -303,10 +305,13 @@ impl Engine {
             }
             Some(now) => {
                 // It has moved, or is newer: both are right answers.
+                if self.read_untold(req, run.key, now) {
+                    return;
+                }
                 let mask = self.mask(now.slot);
                 let next = CacheRun::one(req, run.key, now, mask);
                 if let Some(block) = self.gathered(now.slot) {
-                    let copy = self.pool_block(block);
+                    let copy = Buf::copy_of(block);
                     self.read_bytes(next, copy.bytes());
                     return self.pool.give(copy);
                 }
@@ -347,7 +352,7 @@ impl Engine {
             req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
             return self.part_done(name);
         }
-        let overlay = self.pool_block(block);
+        let overlay = Buf::copy_of(block);
         self.read_origin_run(OriginRun {
             req: name,
             key: run.key,

@@ -217,6 +217,11 @@ impl Engine {
 
     /// Blocks that moves of dirty blocks could append now, beside those that are promised.
     fn room_for_moves(&self) -> u32 {
+        self.room.for_moves(self.left_in_open())
+    }
+
+    /// Blocks that fit into the open unit of dirty data.
+    pub(crate) fn left_in_open(&self) -> u32 {
         let blocks = self.segments.blocks();
         let open = self.log.open[Point::Dirty as usize];
         let end = match &self.log.gather[Point::Dirty as usize] {
@@ -225,7 +230,7 @@ impl Engine {
                 self.segments.unit(self.segments.unit_of(segment)).end + 1
             }),
         };
-        self.room.for_moves(blocks.saturating_sub(end))
+        blocks.saturating_sub(end)
     }
 
     /// Units that held dirty blocks which nobody could read come back when these are gone. A device

@@ -12,7 +12,7 @@ use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
-use crate::op::{Op, read};
+use crate::op::Op;
 use crate::room::Purpose;
 use crate::segment::SegmentId;
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
@@ -85,7 +85,7 @@ impl Engine {
         entry.crc = U32::new(crc);
         entry.mask = mask;
         gather.entries.push(entry);
-        let slot = gather.segment * self.segments.blocks() + gather.offset + 1 + gather.payload;
+        let slot = gather.payload_slot + gather.payload;
         gather.payload += 1;
         match point {
             Point::Dirty => self.stats.dirty_bytes += BLOCK_SIZE as u64,
@@ -142,14 +142,14 @@ impl Engine {
             seq,
             dseq,
             segment: gather.segment,
-            payload_slot: self.segments.slot(gather.segment, gather.offset + 1),
+            payload_slot: gather.payload_slot,
             payload: gather.payload,
             since: self.now,
             writes,
             copies: 0,
             waiters: gather.waiters,
             over_dirty: gather.over_dirty,
-            readers: Vec::new(),
+            readers: gather.readers,
             done: false,
         };
         match point {
@@ -235,35 +235,19 @@ impl Engine {
         if sent.writes == 0 {
             let took = self.now - sent.since;
             sent.done = true;
-            let readers = std::mem::take(&mut sent.readers);
-            let failed = sent.copies == 0;
             self.log.pace.record_took(took);
-            self.serve_readers(readers, failed, seq, &buf);
+            self.serve_readers(seq, &buf);
             self.complete_clean(seq);
             self.complete_dirty();
         }
         self.pool.give(buf);
     }
 
-    fn serve_readers(&mut self, readers: Vec<u64>, failed: bool, seq: u64, buf: &Buf) {
-        for reader in readers {
-            let Some(Op::ReadSent(run)) = self.ops.remove(reader) else {
-                panic!("only reads wait for a record")
-            };
-            let sent = self.log.sent(seq).expect("under way");
-            let at = (1 + run.slot - sent.payload_slot) as usize * BLOCK_SIZE;
-            if failed {
-                self.read_unreadable(run, Buf::empty());
-            } else {
-                self.read_bytes(run, &buf.bytes()[at..at + BLOCK_SIZE]);
-            }
-        }
-    }
-
     fn complete_clean(&mut self, seq: u64) {
         if let Some(at) = self.log.sent_clean.iter().position(|sent| sent.seq == seq) {
             let sent = self.log.sent_clean.swap_remove(at);
             self.reuse(Buf::empty(), Vec::new(), sent.waiters);
+            self.readers_again(sent.readers);
         }
     }
 
@@ -279,7 +263,7 @@ impl Engine {
                 .collect();
             done.into_iter().flatten().for_each(|req| self.part_done(req));
         }
-        let mut broke = false;
+        let (mut broke, mut readers) = (false, Vec::new());
         while self.log.sent_dirty.front().is_some_and(|sent| sent.done) {
             let mut sent = self.log.sent_dirty.pop_front().expect("there is one");
             // Behind a record that was lost, none will be found by recovery.
@@ -300,12 +284,14 @@ impl Engine {
                 self.part_done(req);
             }
             self.log.spare_waiters.push(sent.waiters);
+            readers.append(&mut sent.readers);
         }
         if broke && !self.dead {
             // Other devices work, but no recovery would get past the gap.
             self.out.push(Effect::Notice(Notice::LogBroken));
             self.die();
         }
+        self.readers_again(readers);
         // A device that failed while it seemed to work still loses what it was not flushed for.
         if !self.volatile() && !self.dead {
             self.log.durable_seq = self.log.completed_seq();
@@ -392,12 +378,5 @@ impl Engine {
             || gather.entries.len() >= RECORD_ENTRIES
             || awaited()
             || self.state != State::Serving
-    }
-
-    pub(crate) fn read_sent(&mut self, run: read::CacheRun) {
-        let slot = run.slot;
-        let op = self.op(Op::ReadSent(run));
-        let sent = self.log.sent_with(slot).expect("the caller looked");
-        sent.readers.push(op.0);
     }
 }

@@ -7,7 +7,7 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::REPAIRS_MAX;
+use crate::limits::{CACHE_READ_TRIES, REPAIRS_MAX};
 use crate::op::Op;
 use crate::op::replay::Found;
 use crate::op::survey::bad_payload;
@@ -22,6 +22,8 @@ pub struct Repair {
     to: SegmentId,
     offset: u32,
     blocks: u32,
+    /// Reads that failed.
+    tries: u8,
     written: bool,
 }
 
@@ -48,7 +50,8 @@ impl Engine {
             _ => return None,
         };
         let blocks = 1 + u32::from(header.payload_blocks.get());
-        let repair = Repair { from, to, offset: header.offset.get(), blocks, written: false };
+        let repair =
+            Repair { from, to, offset: header.offset.get(), blocks, tries: 0, written: false };
         (current && both).then_some(repair)
     }
 
@@ -56,15 +59,19 @@ impl Engine {
         while self.open_mut().repairing < REPAIRS_MAX {
             let Some(repair) = self.open_mut().repairs.pop_front() else { break };
             self.open_mut().repairing += 1;
-            let slot = self.segments.slot(repair.from, repair.offset);
-            let (device, offset) = self.segments.locate(slot);
             let buf = self.pool.take(repair.blocks as usize * BLOCK_SIZE);
-            let op = self.op(Op::Repair(repair));
-            self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+            self.repair_read(repair, buf);
         }
         if self.open_mut().repairing == 0 {
             self.recover_settle();
         }
+    }
+
+    fn repair_read(&mut self, repair: Repair, buf: Buf) {
+        let slot = self.segments.slot(repair.from, repair.offset);
+        let (device, offset) = self.segments.locate(slot);
+        let op = self.op(Op::Repair(repair));
+        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
     }
 
     pub(crate) fn repair_done(&mut self, repair: Repair, result: Result<(), IoError>, buf: Buf) {
@@ -74,6 +81,9 @@ impl Engine {
             let op = self.op(Op::Repair(Repair { written: true, ..repair }));
             self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
             return;
+        }
+        if !repair.written && repair.tries + 1 < CACHE_READ_TRIES {
+            return self.repair_read(Repair { tries: repair.tries + 1, ..repair }, buf);
         }
         self.pool.give(buf);
         if repair.written && result.is_err() {

@@ -307,10 +307,17 @@ impl Engine {
         let marks = std::mem::take(&mut self.opening.as_mut().expect("recovery").marks);
         for &(volume, from, blocks) in marks.keys() {
             let id = VolumeId(volume);
-            if self.is(Mutant::RegionsKept) || self.volume(id).is_none() {
+            let Some(there) = self.volume(id).map(|volume| volume.offline.is_none()) else {
                 continue;
+            };
+            // What a client of the life before wrote there counts as one write that is not durable.
+            let volume = self.vol_mut(id);
+            let flushed = !there || !volume.volatile_cache;
+            (volume.flush.written, volume.flush.client_written) = (1, 1);
+            volume.flush.flushed = u64::from(flushed);
+            if !self.is(Mutant::RegionsKept) {
+                self.replay_mark(id, from, blocks);
             }
-            self.replay_mark(id, from, blocks);
         }
         for volume in self.volumes.iter_mut().flatten() {
             volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);

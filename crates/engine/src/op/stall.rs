@@ -10,6 +10,18 @@ use crate::overlap::Access;
 use crate::policy::writeback::write_gap_ns;
 use crate::volume::Volume;
 
+/// Writes that share a pause.
+#[derive(Debug, Default)]
+pub(crate) struct Wave {
+    /// Writes that may still go on before the next pause.
+    left: usize,
+    /// Blocks that they took.
+    blocks: u64,
+    /// Blocks of the wave before, which the pause is for, and when it ended.
+    before: u64,
+    since: Time,
+}
+
 impl Engine {
     /// Writes that wait for room, or for their turn.
     pub(crate) fn stalled_len(&self) -> usize {
@@ -34,6 +46,7 @@ impl Engine {
     /// Lets writes that wait for room, or for their turn, go on. Of several volumes each gets as
     /// many blocks as the others (start-time fair queueing, Goyal et al. 1996).
     pub(crate) fn resume_stalled(&mut self) {
+        self.shorten_pause();
         let waiting = |volume: &&Volume| !volume.stalled.is_empty();
         let volumes = self.volumes.iter().flatten().map(|volume| &**volume).filter(waiting);
         let mut turns: Vec<(u64, VolumeId)> = volumes.map(|v| (v.stalled_served, v.id)).collect();
@@ -108,21 +121,33 @@ impl Engine {
     /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
     /// a little, some of them together.
     fn throttle(&mut self, written: u64) {
-        let (left, blocks) = self.wave;
-        let blocks = blocks + written;
-        self.wave = (left.saturating_sub(1), blocks);
-        if left > 1 {
+        self.wave.blocks += written;
+        self.wave.left = self.wave.left.saturating_sub(1);
+        if self.wave.left > 0 {
             return;
         }
+        self.throttle_until = self.now + self.pause_ns(self.wave.blocks);
+        let most = if self.is(Mutant::WavesOfOne) { 1 } else { WAVE_WRITES_MAX };
+        let left = self.stalled_len().clamp(1, most);
+        self.wave = Wave { left, blocks: 0, before: self.wave.blocks, since: self.now };
+    }
+
+    /// The pause after a wave of writes that took so many blocks, as things are now.
+    fn pause_ns(&self, blocks: u64) -> Time {
         let comfort = (self.free_wanted() - self.room.leaves_to_clients()) as u64
             * u64::from(self.segments.blocks());
-        let room = self.room.for_clients();
         // Each record has a header.
-        let short = self.pressure.pause_ns(blocks + 1, room, comfort);
+        let short = self.pressure.pause_ns(blocks + 1, self.room.for_clients(), comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);
-        self.throttle_until = self.now + short.max(dirty).min(WAVE_NS_MAX);
-        let most = if self.is(Mutant::WavesOfOne) { 1 } else { WAVE_WRITES_MAX };
-        self.wave = (self.stalled_len().clamp(1, most), 0);
+        short.max(dirty).min(WAVE_NS_MAX)
+    }
+
+    /// Ends a pause early that is longer than what has come back since calls for.
+    fn shorten_pause(&mut self) {
+        if self.now < self.throttle_until {
+            let until = self.wave.since + self.pause_ns(self.wave.before);
+            self.throttle_until = self.throttle_until.min(until);
+        }
     }
 
     /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or

@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::op::flush::FlushFor;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock};
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 
 /// What to do when an update is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub(crate) enum Then {
     Resized(VolumeId, CommandId),
     /// The pool is closed.
     Closed,
-    /// A device is away: so many more updates, to tell it from one that only missed the last
-    /// update before a crash.
-    Away(u8),
+    /// It says which devices are away: that tells them from one that only missed the last update
+    /// before a crash.
+    Away,
 }
 
 /// The superblock in memory, and the update under way.
@@ -80,7 +80,7 @@ impl Superblocks {
     /// Whether a device failed and the others do not say so durably yet.
     pub(crate) fn tells_away(&self) -> bool {
         let mut updates = self.wanted.iter().chain(&self.under_way);
-        updates.any(|then| matches!(then, Then::Away(_)))
+        updates.any(|then| matches!(then, Then::Away))
     }
 
     pub(crate) fn idle(&self) -> bool {
@@ -112,6 +112,10 @@ impl Engine {
         self.sb.under_way = std::mem::take(&mut self.sb.wanted);
         self.sb.failed = false;
         self.sync_volume_table();
+        for (entry, device) in self.sb.block.header.devices.iter_mut().zip(self.segments.devices())
+        {
+            entry.away = U32::new(u32::from(!device.healthy));
+        }
         let generation = self.sb.block.header.generation.get() + 1;
         self.sb.block.header.generation = U64::new(generation);
         self.sb.sent_previous_seq = previous_seq(&self.sb.block);
@@ -138,6 +142,13 @@ impl Engine {
         let op = self.op(Op::Superblock { device });
         let offset = SUPERBLOCK_OFFSETS[copy];
         self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
+    }
+
+    /// Whether a device does not work and the last superblock says that it does.
+    pub(crate) fn away_untold(&self) -> bool {
+        let entries = &self.sb.block.header.devices;
+        let mut both = entries.iter().zip(self.segments.devices());
+        both.any(|(entry, device)| !device.healthy && entry.away.get() == 0)
     }
 
     /// Brings these devices to the generation of the pool before it begins the next: one that is
@@ -192,8 +203,7 @@ impl Engine {
                 }
                 Then::Resized(volume, command) => self.volume_resized(volume, command),
                 Then::Closed => self.closed(),
-                Then::Away(0) => {}
-                Then::Away(more) => self.superblock_write(Then::Away(more - 1)),
+                Then::Away => {}
             }
         }
     }
@@ -225,7 +235,7 @@ impl Engine {
                     self.superblock_failed_answer(id);
                 }
                 Then::Closed => self.closed(),
-                Then::Checkpointed | Then::Away(_) => {}
+                Then::Checkpointed | Then::Away => {}
             }
         }
     }

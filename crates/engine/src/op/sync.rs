@@ -85,9 +85,8 @@ impl Engine {
                 return;
             }
         }
-        if !self.log.backlog.is_empty() {
-            return;
-        }
+        // Entries of the backlog get greater numbers when they are written: to be regarded as later
+        // is safe, and to wait for their room could be for ever where a checkpoint frees it.
         self.sync = Some(Sync {
             covers_seq: self.log.seq,
             mark_dseq: self.log.dseq,
@@ -171,16 +170,15 @@ impl Engine {
         let volume = self.vol_mut(id);
         volume.filled_seq = volume.synced_seq;
         // A checkpoint that mentions what was dropped does not count before the log says so.
-        volume.synced_dseq = dseq;
+        volume.dropped_dseq = dseq;
         volume.fills_off = true;
         volume.flush.doubtful = false;
     }
 
     fn note_sync(&mut self, id: VolumeId, mark_dseq: u64, covers_seq: u64) {
-        let dseq = self.note(EntryKind::SyncPoint, id, mark_dseq, covers_seq);
+        self.note(EntryKind::SyncPoint, id, mark_dseq, covers_seq);
         let volume = self.vol_mut(id);
         volume.synced_seq = covers_seq;
-        volume.synced_dseq = dseq;
         volume.intents.end(mark_dseq);
     }
 }

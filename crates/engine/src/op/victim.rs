@@ -172,9 +172,10 @@ impl Engine {
             true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
             false => (Point::Reinsert, EntryKind::Clean, Purpose::Clean),
         };
-        let room = self.append(point, key, block, kind, mask, purpose);
-        match (room.is_some(), dirty) {
-            (true, true) => {
+        let to = self.append(point, key, block, kind, mask, purpose);
+        match (to, dirty) {
+            (Some(to), true) => {
+                self.slice_follows(key, located.slot, to);
                 self.pressure.spent(1);
                 let twice = self.is(Mutant::PromiseTakenTwice);
                 let kept = self.is(Mutant::PromiseKept);
@@ -185,9 +186,9 @@ impl Engine {
                     }
                 }
             }
-            (true, false) => {}
-            (false, true) => self.victims_give_up(),
-            (false, false) => {
+            (Some(_), false) => {}
+            (None, true) => self.victims_give_up(),
+            (None, false) => {
                 if let Some(victim) = self.victim(unit) {
                     victim.drops.push((key, located));
                 }

@@ -120,8 +120,7 @@ impl Engine {
         let Some(located) = self.locate(key) else { return };
         let mask = self.mask(located.slot);
         if let Some(block) = self.gathered(located.slot) {
-            let mut copy = Buf::zeroed(BLOCK_SIZE);
-            copy.bytes_mut().copy_from_slice(block);
+            let copy = Buf::copy_of(block);
             self.req(name).merge[side] = Some((mask, copy));
             return;
         }
@@ -179,8 +178,7 @@ impl Engine {
     /// The block has moved since the merge began.
     fn merge_again(&mut self, req: u64, side: usize, key: Key, now: Located, mask: u8) {
         if let Some(block) = self.gathered(now.slot) {
-            let mut copy = Buf::zeroed(BLOCK_SIZE);
-            copy.bytes_mut().copy_from_slice(block);
+            let copy = Buf::copy_of(block);
             self.req(req).merge[side] = Some((mask, copy));
             return self.part_done(req);
         }

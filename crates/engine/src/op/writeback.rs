@@ -11,12 +11,12 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::index::{Key, Located};
+use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::op::Stage;
 use crate::policy::writeback::{Situation, due, is_short};
-use forebay_format::record::EntryKind;
-use forebay_format::{BLOCK_SIZE, MASK_FULL};
+use forebay_format::BLOCK_SIZE;
+use std::collections::BTreeMap;
 
 /// Where a sweep stands that has come to the end of its volume.
 pub(super) const SWEPT: u64 = u64::MAX;
@@ -55,6 +55,8 @@ pub(crate) struct Slice {
     pub(crate) runs: Vec<Run>,
     pub(crate) next: usize,
     pub(crate) active: usize,
+    /// Blocks of the runs that are active.
+    pub(super) flight: usize,
     /// Dirty blocks in all.
     blocks: usize,
     /// It may still grow.
@@ -72,7 +74,12 @@ pub(crate) struct Slice {
     failures: u64,
     /// Origin writes that must be durable, once all runs have ended.
     flush: Option<u64>,
+    /// Blocks that reclaim has moved since the slice began: from where to where.
+    pub(super) moved: BTreeMap<Key, [Place; 2]>,
 }
+
+/// A slot in one life of its unit.
+pub(super) type Place = (Slot, u32);
 
 /// The writeback of a volume: one slice at a time, whatever becomes of those of others.
 #[derive(Debug)]
@@ -99,7 +106,8 @@ impl Home {
         self.block_ns = (3 * self.block_ns + each) / 4;
     }
 
-    /// Blocks of a slice whose end somebody waits for.
+    /// Blocks of a slice whose end somebody waits for, and of all writes under way at once: a
+    /// client's read waits behind them in the origin.
     fn slice_blocks(&self) -> usize {
         let blocks = WRITEBACK_SLICE_NS / self.block_ns.max(1_000);
         (blocks as usize).max(WRITEBACK_SLICE_MIN)
@@ -239,12 +247,14 @@ impl Engine {
             runs,
             next: 0,
             active: 0,
+            flight: 0,
             grows: true,
             since: now,
             moved_at: now,
             alone,
             abandoned: false,
             flush: None,
+            moved: BTreeMap::new(),
         });
     }
 
@@ -304,12 +314,14 @@ impl Engine {
 
     fn runs_start(&mut self, id: VolumeId) {
         let depth = self.tuning.writeback_depth.max(1);
+        let most = self.vol(id).home.slice_blocks();
         loop {
             self.slice_grow(id);
             self.slice_cut(id);
             let of = self.volumes[usize::from(id.0)].as_deref_mut().expect("as in `vol`");
             let Some(slice) = &mut of.home.slice else { return };
-            if slice.next >= slice.runs.len() || slice.active >= depth || slice.abandoned {
+            let full = slice.active >= depth || slice.flight >= most;
+            if slice.next >= slice.runs.len() || full || slice.abandoned {
                 return;
             }
             let at = slice.next;
@@ -319,8 +331,9 @@ impl Engine {
                 self.run_outdated(id, at);
                 continue;
             }
-            slice.active += 1;
             let run = &mut slice.runs[at];
+            slice.active += 1;
+            slice.flight += run.items.len();
             run.state = RunState::Reading;
             run.buf = self.pool.take(run.items.len() * BLOCK_SIZE);
             run.pending = 1;
@@ -410,7 +423,10 @@ impl Engine {
             }
             for run in &slice.runs {
                 if run.state == RunState::Written {
-                    run.items.iter().for_each(|item| self.mark_clean(id, *item));
+                    for item in &run.items {
+                        let moved = slice.moved.get(&item.key).copied();
+                        self.mark_clean(id, *item, moved);
+                    }
                 }
             }
         } else if !abandoned {
@@ -424,29 +440,6 @@ impl Engine {
             self.want_durable(said);
         }
         self.resume_behind_writeback();
-    }
-
-    fn mark_clean(&mut self, id: VolumeId, item: Item) {
-        let Some(now) = self.index.get(item.key) else { return };
-        let as_sent = now == item.located && self.generation_of(now.slot) == item.generation;
-        let same = as_sent || self.is(Mutant::CleanWithoutCompare);
-        if !same || !self.dirty.get(now.slot as usize) {
-            return;
-        }
-        let block = item.key - self.vol(id).base;
-        let dseq = if item.mask == MASK_FULL {
-            self.make_clean(item.key, now.slot);
-            self.note(EntryKind::MarkClean, id, block, u64::from(now.slot))
-        } else {
-            // A part of a block is of no use once it is home.
-            self.forget(item.key);
-            self.note(EntryKind::Tombstone, id, block, 1)
-        };
-        self.log.cleaned.push_back((dseq, item.key));
-        let volume = self.vol_mut(id);
-        volume.cleaned_dseq = dseq;
-        volume.quarantine.forget(block);
-        volume.stats.writeback_blocks += 1;
     }
 
     /// Without a cache device the slice under way ends as soon as its I/O has.

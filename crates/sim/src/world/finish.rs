@@ -141,11 +141,11 @@ impl World {
         self.start_life(number)?;
         self.life.requests_left = 0;
         self.run_until_open()?;
-        if let Some(text) = &self.life.open_failed {
-            return Err(Violation::new("R", format!("the pool cannot be opened: {text}")));
+        self.check_open_failure()?;
+        if self.life.open_failed.is_none() {
+            self.read_back()?;
+            self.engine().check();
         }
-        self.read_back()?;
-        self.engine().check();
         self.count_life();
         Ok(())
     }

@@ -1,0 +1,64 @@
+//! Readers: reads of blocks whose record is not on its device yet.
+//!
+//! The write's own buffer serves them when it comes back. Nobody sees a write before it is
+//! answered: if its record fails, the next read finds what was there before.
+
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::index::{Key, Located};
+use crate::op::Op;
+use crate::op::read::CacheRun;
+use forebay_format::BLOCK_SIZE;
+
+impl Engine {
+    /// Whether the read waits for the record that the block is in: the write that brought it is not
+    /// answered.
+    pub(crate) fn read_untold(&mut self, name: u64, key: Key, located: Located) -> bool {
+        if self.log.readers_of_untold(located.slot).is_none() {
+            return false;
+        }
+        let mask = self.mask(located.slot);
+        let op = self.op(Op::ReadSent(CacheRun::one(name, key, located, mask)));
+        self.log.readers_of_untold(located.slot).expect("just seen").push(op.0);
+        true
+    }
+
+    /// The read waits for the record on its way that holds its block.
+    pub(crate) fn read_sent(&mut self, run: CacheRun) {
+        let slot = run.slot;
+        let op = self.op(Op::ReadSent(run));
+        let sent = self.log.sent_with(slot).expect("the caller looked");
+        sent.readers.push(op.0);
+    }
+
+    /// Answers the reads of a record that has ended. Where an older one has not, the writers wait
+    /// for that and may still fail, and so the readers wait too (`complete_dirty`).
+    pub(crate) fn serve_readers(&mut self, seq: u64, buf: &Buf) {
+        let oldest = self.log.is_oldest(seq) && !self.log.broken;
+        let sent = self.log.sent(seq).expect("under way");
+        if sent.copies == 0 || !(oldest || sent.waiters.is_empty()) {
+            return;
+        }
+        let (first, readers) = (sent.payload_slot, std::mem::take(&mut sent.readers));
+        for run in self.runs_of(readers) {
+            let at = (1 + run.slot - first) as usize * BLOCK_SIZE;
+            self.read_bytes(run, &buf.bytes()[at..at + BLOCK_SIZE]);
+        }
+    }
+
+    /// Reads that waited for a record look again for what is there now.
+    pub(crate) fn readers_again(&mut self, readers: Vec<u64>) {
+        for run in self.runs_of(readers) {
+            let buf = self.pool.take(BLOCK_SIZE);
+            self.read_cache_again(run, buf);
+        }
+    }
+
+    fn runs_of(&mut self, readers: Vec<u64>) -> Vec<CacheRun> {
+        let run = |reader| match self.ops.remove(reader) {
+            Some(Op::ReadSent(run)) => run,
+            _ => panic!("only reads wait for a record"),
+        };
+        readers.into_iter().map(run).collect()
+    }
+}
