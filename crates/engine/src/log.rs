@@ -202,6 +202,11 @@ impl Log {
         self.sent_dirty.front().is_some_and(|sent| sent.seq == seq)
     }
 
+    /// Whether a dirty-class record up to `seq` has not ended.
+    pub(crate) fn is_under_way(&self, seq: u64) -> bool {
+        self.sent_dirty.front().is_some_and(|sent| sent.seq <= seq)
+    }
+
     /// The record under way that holds `slot` and is not on its device yet.
     pub fn sent_with(&mut self, slot: Slot) -> Option<&mut Sent> {
         let under_way = self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut());

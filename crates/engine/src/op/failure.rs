@@ -29,6 +29,7 @@ impl Engine {
             }
             self.sweep(Sweep::Unreachable);
             if self.state != State::Opening {
+                self.sb.await_records(self.log.seq);
                 if !self.is(Mutant::AwayUntold) {
                     self.superblock_write(Then::Away);
                 }

@@ -45,6 +45,8 @@ pub(crate) struct Superblocks {
     under_way: Vec<Then>,
     pending: u32,
     failed: bool,
+    /// Records up to here were on their way when a device failed.
+    awaits_seq: u64,
 }
 
 impl Superblocks {
@@ -58,6 +60,7 @@ impl Superblocks {
             under_way: Vec::new(),
             pending: 0,
             failed: false,
+            awaits_seq: 0,
         }
     }
 
@@ -81,6 +84,12 @@ impl Superblocks {
     pub(crate) fn tells_away(&self) -> bool {
         let mut updates = self.wanted.iter().chain(&self.under_way);
         updates.any(|then| matches!(then, Then::Away))
+    }
+
+    /// A device failed: that it is away is not said before records up to `seq` have ended. If no
+    /// other device has one of them, the log cannot do without it.
+    pub(crate) fn await_records(&mut self, seq: u64) {
+        self.awaits_seq = seq;
     }
 
     pub(crate) fn idle(&self) -> bool {
@@ -107,6 +116,9 @@ impl Engine {
 
     pub(crate) fn superblock_more(&mut self) {
         if !self.sb.under_way.is_empty() || self.sb.wanted.is_empty() || self.dead {
+            return;
+        }
+        if self.log.is_under_way(self.sb.awaits_seq) {
             return;
         }
         self.sb.under_way = std::mem::take(&mut self.sb.wanted);
