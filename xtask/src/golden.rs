@@ -163,7 +163,7 @@ fn dirty_record() -> Vec<u8> {
         Entry::plain(EntryKind::MarkClean, 3, 101, 1034),
         Entry::plain(EntryKind::SegmentFree, 0, 12, 69),
         Entry::plain(EntryKind::Intent, 8, 256, 64),
-        Entry::plain(EntryKind::SyncPoint, 8, 1480, 1998),
+        Entry::plain(EntryKind::SyncPoint, 8, 1480, 0),
         Entry::plain(EntryKind::CleanDrop, 8, 0, 0),
         Entry::plain(EntryKind::VolumeDrop, 7, 0, 0),
         Entry::plain(EntryKind::Void, 3, 5, 0),
@@ -230,7 +230,7 @@ fn checkpoint_chunks() -> Vec<u8> {
         block(8, 77, 1156, 0x1234_5678, 0, MASK_FULL),
     ];
     checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
-    let items = [volume(8, 0, 1998, 0, 0), volume(8, 1, 256, 1490, 64), volume(8, 2, 4096, 512, 0)];
+    let items = [volume(8, 0, 256, 1490, 64), volume(8, 1, 4096, 512, 0)];
     checkpoint::encode(&header(ChunkKind::Volumes, 3), &items, volumes);
     index_chunks(&header, table);
     bytes

@@ -61,9 +61,7 @@ impl Engine {
             .volumes
             .iter()
             .flatten()
-            .map(|v| {
-                (v.id, v.filled_seq, v.synced_seq, v.dropped_dseq, &v.flush, &v.offline, v.task)
-            })
+            .map(|v| (v.id, &v.sync, &v.intents, &v.flush, &v.offline, v.task))
             .collect();
         let uses: Vec<_> =
             self.segments.units().iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
@@ -86,7 +84,7 @@ impl Engine {
             self.log.durable_dseq,
             self.cache_flush,
             self.checkpoint.describe(),
-            self.sync.is_some(),
+            self.syncs(),
             self.writeback_describe(),
         )
     }

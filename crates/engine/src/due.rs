@@ -20,7 +20,7 @@ impl Engine {
             reclaim_a,
             reclaim_b,
             self.checkpoint.progress(),
-            self.writeback_progress() + u64::from(self.sync.is_some()),
+            self.writeback_progress() + self.syncs(),
             self.sweeps.progress(),
             self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
         ]
@@ -45,11 +45,6 @@ impl Engine {
             }
         }
         self.stalled_due(&mut at);
-        if let Some(sync) = &self.sync {
-            at(sync.until);
-            let flushes = self.volumes.iter().flatten().filter_map(|v| v.flush.hangs_from());
-            flushes.for_each(&mut at);
-        }
         for req in self.behind_room.iter().filter_map(|&name| self.reqs.get(name)) {
             at(req.since + ROOM_NS_MAX);
         }
@@ -70,9 +65,7 @@ impl Engine {
         }
         let idle = self.tuning.idle_ns;
         for volume in self.volumes.iter().flatten() {
-            if self.sync_wanted(volume) {
-                at(self.sync_due());
-            }
+            self.sync_due(volume).into_iter().for_each(&mut at);
             if !volume.dirty.is_empty() && volume.offline.is_none() && !volume.home.busy() {
                 at(volume.origin_used.max(volume.written_at) + idle + 1);
                 if volume.origin_used + idle / 50 >= self.now {
@@ -83,7 +76,6 @@ impl Engine {
                 at(self.writeback.over_since().map_or(0, |since| since + idle / 4 + 1));
             }
         }
-        self.sync_due_checkpoint().into_iter().for_each(&mut at);
         if self.checkpoint_retries() {
             at(self.checkpoint.tried_at + 1_000_001);
         }

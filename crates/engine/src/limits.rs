@@ -29,12 +29,10 @@ pub const OFFLINE_RETRY_NS: u64 = 1_000_000_000;
 pub const FLUSH_RETRY_NS: u64 = 20_000_000;
 /// Times that a FLUSH of an origin is tried when a pool is opened.
 pub const FLUSH_TRIES: u8 = 3;
-/// Marked regions of a volume after which a sync point is made early.
-pub const REGIONS_MARKED_MAX: usize = 4096;
-/// Intervals that a sync point may wait for a writeback slice to end, or because FLUSHes take long.
+/// Intervals that a sync point waits at most for its origin to rest,
 pub const SYNC_INTERVALS_MAX: u64 = 12;
-/// Between two sync points lies this many times what a FLUSH takes.
-pub const SYNC_REST: u64 = 16;
+/// or so many times what a FLUSH takes.
+pub const SYNC_REST: u64 = 64;
 /// One unit in so many is left to moves of dirty blocks, beside one.
 pub const MOVES_SHARE: usize = 128;
 
@@ -98,8 +96,6 @@ pub const WRITEBACK_SLICE_MIN: usize = 64;
 pub const WRITEBACK_SLICE_NS: u64 = 100_000_000;
 /// Time after which an origin that ended nothing of a slice counts as one that hangs.
 pub const ORIGIN_HANGS_NS: u64 = 2_000_000_000;
-/// Longest time that a sync point, and what waits for it, waits for the FLUSH of one origin.
-pub const SYNC_NS_MAX: u64 = 10_000_000_000;
 /// Longest time that reads of an origin wait for a writeback slice.
 pub const HOLD_NS_MAX: u64 = 500_000_000;
 /// What a block of a slice is taken to need before it was measured.

@@ -50,8 +50,8 @@ mutants! {
     NoIntent,
     /// Marked regions are not dropped after a crash.
     RegionsKept,
-    /// Clean entries are trusted without a sync point.
-    FillsTrusted,
+    /// A range of zeros at the origin is not marked.
+    ZeroUnmarked,
     /// Recovery goes on behind a gap.
     GapIgnored,
     /// Payload is not verified at recovery.
@@ -134,10 +134,10 @@ mutants! {
     CheckpointBeforeRecords,
     /// A checkpoint does not wait for the fills that it mentions.
     CheckpointBeforeFills,
-    /// A checkpoint does not wait for a sync point.
-    CheckpointUnsynced,
-    /// A sync point vouches for what came while the origin was flushed.
-    SyncCoversLate,
+    /// A sync point ends the marks of what clients were not told that the origin has forgotten.
+    SyncInDoubt,
+    /// A sync point ends the marks of writes that are under way.
+    SyncForgetsOpen,
     /// A write to the origin does not wait for its intents.
     IntentUnawaited,
     /// The log forgets the last of the blocks that a write to the origin replaced.

@@ -5,6 +5,7 @@ use crate::index::Key;
 use crate::intents::Intents;
 use crate::limits::ORIGIN_HANGS_NS;
 use crate::mode::Mode;
+use crate::op::sync::Sync;
 use crate::op::writeback::Home;
 use crate::quarantine::Quarantine;
 use crate::settings::OriginSettings;
@@ -158,22 +159,20 @@ pub struct Volume {
     pub(crate) intents: Intents,
     /// FLUSHes of the origin.
     pub flush: OriginFlush,
-    /// Clean entries up to this sequence number survive a crash.
-    pub synced_seq: u64,
-    /// The dirty-class record that says which clean blocks were given up.
-    pub dropped_dseq: u64,
+    /// The sync point being made.
+    pub sync: Option<Sync>,
+    /// When the last one began, or the first intent since came.
+    pub synced_at: Time,
     /// Writes into the cache under way.
     pub cache_writes_active: u32,
     /// A request waits for dirty blocks to go home.
     pub urgent: bool,
     /// When to try again to bring the volume online.
     pub online_at: Option<Time>,
-    /// Nothing can vouch for clean blocks: the origin cannot be flushed.
+    /// The origin may show what it will forget: it failed a FLUSH.
     pub fills_off: bool,
     /// The volume is being added to the superblock.
     pub adding: bool,
-    /// Greatest sequence number of a clean entry.
-    pub filled_seq: u64,
     /// The long command under way.
     pub task: Option<Task>,
     /// FLUSHes of the origin that had failed when it began.
@@ -250,14 +249,13 @@ impl Volume {
             dirty: BlockSet::default(),
             intents: Intents::default(),
             flush: OriginFlush::default(),
-            synced_seq: 0,
-            dropped_dseq: 0,
+            sync: None,
+            synced_at: 0,
             cache_writes_active: 0,
             urgent: false,
             online_at: None,
             fills_off: false,
             adding: false,
-            filled_seq: 0,
             task: None,
             task_failures: 0,
             removing: false,
@@ -323,11 +321,6 @@ impl Volume {
     pub fn keys(&self) -> (Key, Key) {
         let bytes = self.growing.unwrap_or(self.bytes);
         (self.base, self.base + bytes.div_ceil(BLOCK_SIZE as u64))
-    }
-
-    /// Whether all clean entries up to `seq` survive a crash, or there can be none new.
-    pub fn trusts(&self, seq: u64) -> bool {
-        self.offline.is_some() || self.synced_seq >= seq.min(self.filled_seq)
     }
 
     /// From when on the origin counts as one that hangs, if nothing of what goes home ends before.

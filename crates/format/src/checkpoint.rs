@@ -193,18 +193,16 @@ pub struct VolumeItem {
     pub blocks: U32,
     /// The volume.
     pub volume: U16,
-    /// [`VOLUME_SYNCED`], [`VOLUME_INTENT`] or [`VOLUME_KEYS`].
+    /// [`VOLUME_INTENT`] or [`VOLUME_KEYS`].
     pub kind: u8,
     /// Zero.
     pub reserved: u8,
 }
 
-/// [`VolumeItem::kind`]: `value` is a sequence number.
-pub const VOLUME_SYNCED: u8 = 0;
 /// [`VolumeItem::kind`]: `value` is the first block with an intent.
-pub const VOLUME_INTENT: u8 = 1;
+pub const VOLUME_INTENT: u8 = 0;
 /// [`VolumeItem::kind`]: `value` is a key.
-pub const VOLUME_KEYS: u8 = 2;
+pub const VOLUME_KEYS: u8 = 1;
 
 const _: () = assert!(size_of::<ChunkHeader>() == 48);
 const _: () = assert!(size_of::<SegmentItem>() == 24);

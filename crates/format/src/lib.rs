@@ -26,7 +26,7 @@ pub const MASK_FULL: u8 = 0xff;
 /// Most cache devices in one pool.
 pub const POOL_DEVICES_MAX: usize = 16;
 /// Version of the format that this build writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// CRC-32C (Castagnoli) of `bytes`.
 pub fn checksum(bytes: &[u8]) -> u32 {

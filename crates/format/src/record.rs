@@ -34,10 +34,9 @@ pub enum EntryKind {
     MarkClean = 4,
     /// Segment `block`, in its generation `aux`, holds nothing any more.
     SegmentFree = 5,
-    /// Origin writes may be under way in region `block` of the volume.
+    /// Origin writes may be under way in `aux` blocks from `block` of the volume, or not durable.
     Intent = 6,
-    /// The volume's origin is flushed: clean entries up to sequence `aux` are true, and the intents
-    /// of the volume in dirty-class records up to `block` are over.
+    /// The volume's origin is flushed: its intents in dirty-class records up to `block` are over.
     SyncPoint = 7,
     /// No clean block of the volume from before counts any more.
     CleanDrop = 8,

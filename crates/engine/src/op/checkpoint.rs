@@ -2,12 +2,11 @@
 //!
 //! It is fuzzy: an entry is as it was when the scan passed it. What changed since the scan began is
 //! in the log behind `seq`, and replaying that on top gives the exact state. Before it counts,
-//! everything that it mentions is durable and trusted: records, a sync point of every volume, the
-//! chunks.
+//! everything that it mentions is durable: records and chunks.
 
 use crate::Mutant;
 use crate::buf::Buf;
-use crate::engine::{Engine, State};
+use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
@@ -16,7 +15,6 @@ use crate::op::flush::FlushFor;
 use crate::op::open::Source;
 use crate::op::superblock::{NewCheckpoint, Then};
 use crate::segment::{UnitId, Use};
-use crate::volume::{Task, Volume};
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -47,8 +45,6 @@ struct Run {
     writes: usize,
     failed: bool,
     phase: Phase,
-    /// Somebody asked for it: it is not only due.
-    asked: bool,
     end_seq: u64,
     end_dseq: u64,
 }
@@ -77,11 +73,6 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     pub(crate) fn scanning(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.phase == Phase::Scan)
-    }
-
-    /// Clean entries up to here must be trusted before the checkpoint counts.
-    pub(crate) fn wants_synced(&self) -> Option<u64> {
-        self.run.as_ref().filter(|run| run.phase == Phase::Settle).map(|run| run.end_seq)
     }
 
     /// Records up to here must be on the devices before the checkpoint counts.
@@ -140,18 +131,6 @@ impl Engine {
         })
     }
 
-    /// Whether somebody waits for the checkpoint that is being written: for its end, or for room
-    /// that it makes.
-    pub(crate) fn checkpoint_urgent(&self) -> bool {
-        let asked = self.checkpoint.run.as_ref().is_some_and(|run| run.asked);
-        let leaves = |v: &Volume| matches!(v.task, Some(Task::Remove(_))) && v.dirty.is_empty();
-        asked
-            || self.checkpoint.wanted
-            || self.state != State::Serving
-            || self.volumes.iter().flatten().any(|v| leaves(v))
-            || (self.room.free() <= self.free_wanted() && self.emptied_in_log())
-    }
-
     /// Whether a checkpoint that is needed waits for its time to try again.
     pub(crate) fn checkpoint_retries(&self) -> bool {
         !self.checkpoint.running() && self.checkpoint_starved()
@@ -187,7 +166,6 @@ impl Engine {
             writes: 0,
             failed: false,
             phase: Phase::Scan,
-            asked: self.checkpoint.wanted,
             end_seq: 0,
             end_dseq: 0,
         };
@@ -364,8 +342,7 @@ impl Engine {
             if volume.removing {
                 continue;
             }
-            volumes.push(item(VOLUME_SYNCED, volume.synced_seq, 0, 0));
-            for (first, blocks, dseq) in volume.intents.marks(self.tuning.region_blocks) {
+            for (first, blocks, dseq) in volume.intents.marks() {
                 volumes.push(item(VOLUME_INTENT, first, dseq, blocks));
             }
         }
@@ -451,14 +428,9 @@ impl Engine {
         if self.run().failed {
             return self.checkpoint_over();
         }
-        // That the origin was flushed is what counts: the checkpoint vouches for its clean entries
-        // itself, and the record of the sync point may have to wait for the room that it brings.
-        let trusted = |v: &Volume| v.trusts(end_seq) && v.dropped_dseq <= self.log.completed_dseq;
-        let unsynced = self.is(Mutant::CheckpointUnsynced);
         let (early, bare) =
             (self.is(Mutant::CheckpointBeforeRecords), self.is(Mutant::CheckpointBeforeFills));
-        let settled = self.volumes.iter().flatten().all(|v| unsynced || trusted(v))
-            && (early || self.log.completed_dseq >= end_dseq)
+        let settled = (early || self.log.completed_dseq >= end_dseq)
             && (bare || self.log.sent_clean.iter().all(|sent| sent.seq > end_seq));
         if !settled {
             return;

@@ -237,9 +237,12 @@ impl Engine {
         if all && changed {
             // One entry for all, however many there are: it may end clean blocks too.
             self.note(EntryKind::Tombstone, volume, 0, end);
+            self.mark_range(volume, base, base + end - 1);
         } else {
             for run in blocks.chunk_by(|a, b| a + 1 == *b) {
                 self.note(EntryKind::Tombstone, volume, run[0], run.len() as u64);
+                // It may have been sent home, and not be durable there.
+                self.mark_range(volume, base + run[0], base + run[run.len() - 1]);
             }
         }
         self.answer(id, if changed { CommandReply::Changed } else { CommandReply::Unchanged });
@@ -329,7 +332,11 @@ impl Engine {
         // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to
         // say so.
         let unsure = self.vol(id).retries();
-        if self.sync.is_some() || self.checkpoint.running() || unsure || !self.log_idle_for(id) {
+        if self.vol(id).sync.is_some()
+            || self.checkpoint.running()
+            || unsure
+            || !self.log_idle_for(id)
+        {
             return;
         }
         let volume = self.vol_mut(id);

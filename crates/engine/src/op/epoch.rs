@@ -50,10 +50,6 @@ impl Engine {
         let seq = if self.is(Mutant::SeqReused) { known } else { seq };
         (self.log.seq, self.log.dseq) = (seq, dseq);
         (self.log.completed_dseq, self.log.durable_dseq) = (dseq, dseq);
-        // All that is in the index counts, and what else is in the log comes before the checkpoint.
-        for volume in self.volumes.iter_mut().flatten() {
-            (volume.synced_seq, volume.filled_seq) = (seq, seq);
-        }
         if self.is(Mutant::NoFlushAtOpen) {
             return;
         }

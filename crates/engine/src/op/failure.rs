@@ -106,8 +106,10 @@ impl Engine {
                 self.readers_again(gather.readers);
             }
         }
-        self.volumes.iter_mut().flatten().for_each(|volume| volume.home.abandon());
-        self.sync = None;
+        self.volumes.iter_mut().flatten().for_each(|volume| {
+            volume.home.abandon();
+            volume.sync = None;
+        });
         self.superblock_give_up();
         self.distrust();
         self.tasks_fail("the cache device failed");

@@ -253,6 +253,7 @@ impl Engine {
     }
 
     fn origin_flush_send(&mut self, id: VolumeId) {
+        self.sync_join(id);
         let now = self.now;
         let volume = self.vol_mut(id);
         volume.flush.inflight = Some(volume.flush.written);

@@ -146,9 +146,6 @@ impl Engine {
                 for item in items {
                     let (volume, value) = (item.volume.get(), item.value.get());
                     match item.kind {
-                        VOLUME_SYNCED => {
-                            opening.synced.insert(volume, value);
-                        }
                         VOLUME_INTENT => {
                             let blocks = match item.blocks.get() {
                                 u32::MAX => u64::MAX,

@@ -69,7 +69,6 @@ pub(crate) struct Opening {
     pub(crate) segments: BTreeMap<UnitId, checkpoint::SegmentItem>,
     /// Volume, first block and blocks of what is marked, with the record that says so.
     pub(crate) marks: BTreeMap<(u16, u64, u64), u64>,
-    pub(crate) synced: BTreeMap<u16, u64>,
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
     pub(crate) suspects: BTreeSet<SegmentId>,
     pub(crate) chains: BTreeMap<SegmentId, Chain>,
@@ -122,7 +121,6 @@ impl Engine {
             load: Load::default(),
             segments: BTreeMap::new(),
             marks: BTreeMap::new(),
-            synced: BTreeMap::new(),
             heads: BTreeMap::new(),
             suspects: BTreeSet::new(),
             chains: BTreeMap::new(),
@@ -203,7 +201,6 @@ impl Engine {
         let opening = self.open_mut();
         opening.segments.clear();
         opening.marks.clear();
-        opening.synced.clear();
         opening.heads.clear();
         opening.suspects.clear();
         opening.records.clear();

@@ -86,15 +86,15 @@ impl Engine {
         }
         let base = self.vol(id).base;
         let blocks = self.tuning.region_blocks;
-        let renew_below = self.sync.as_ref().map_or(0, |sync| sync.mark_dseq);
+        let renew_below = self.vol(id).sync.as_ref().map_or(0, |sync| sync.mark_dseq);
         let mut need = 0;
         for region in (first - base) / blocks..=(last - base) / blocks {
-            let marked = self.vol(id).intents.marked(region);
+            let marked = self.vol(id).intents.marked(region * blocks, blocks);
             if marked.is_none_or(|dseq| dseq <= renew_below) {
                 let one = self.regions_marked() < self.tuning.regions_max;
                 let (from, count) = if one { (region * blocks, blocks) } else { (0, u64::MAX) };
                 let dseq = self.note(EntryKind::Intent, id, from, count);
-                self.vol_mut(id).intents.mark(one.then_some(region), dseq);
+                self.intend(id, one.then_some((from, count)), dseq);
                 need = need.max(marked.unwrap_or(dseq));
             }
             need = need.max(marked.unwrap_or(0));
@@ -102,9 +102,31 @@ impl Engine {
         if self.is(Mutant::IntentUnawaited) { 0 } else { need }
     }
 
-    /// Regions of all volumes that are marked one by one.
+    /// Marks a range that is not made of regions.
+    pub(crate) fn mark_range(&mut self, id: VolumeId, first: Key, last: Key) {
+        if self.dead || self.is(Mutant::ZeroUnmarked) {
+            return;
+        }
+        let one = self.regions_marked() < self.tuning.regions_max;
+        let range = (first - self.vol(id).base, last - first + 1);
+        let (from, count) = if one { range } else { (0, u64::MAX) };
+        let dseq = self.note(EntryKind::Intent, id, from, count);
+        self.intend(id, one.then_some(range), dseq);
+    }
+
+    /// A record marks a range, or all of the volume.
+    fn intend(&mut self, id: VolumeId, range: Option<(u64, u64)>, dseq: u64) {
+        let now = self.now;
+        let volume = self.vol_mut(id);
+        if volume.intents.is_empty() {
+            volume.synced_at = now;
+        }
+        volume.intents.mark(range, dseq);
+    }
+
+    /// Ranges of all volumes that are marked one by one.
     fn regions_marked(&self) -> usize {
-        self.volumes.iter().flatten().map(|volume| volume.intents.regions()).sum()
+        self.volumes.iter().flatten().map(|volume| volume.intents.ranges()).sum()
     }
 
     /// Lets origin writes go on whose intents are durable, and those end that waited for the log.

@@ -121,9 +121,6 @@ impl Engine {
         );
         let blocks = 1 + gather.payload;
         gather.buf.set_len(blocks as usize * BLOCK_SIZE);
-        if point != Point::Dirty {
-            self.note_filled(&gather.entries, seq);
-        }
         let mut copies = self.segments.copies(gather.segment);
         let first = copies.find(|&copy| self.segments.healthy(copy)).unwrap_or(gather.segment);
         let second = copies.find(|&copy| self.segments.healthy(copy));
@@ -176,15 +173,6 @@ impl Engine {
         header.segment_generation = U32::new(unit.generation);
         header.offset = U32::new(gather.offset);
         header
-    }
-
-    fn note_filled(&mut self, entries: &[Entry], seq: u64) {
-        for entry in entries.iter().filter(|entry| entry.kind != EntryKind::Void as u8) {
-            let volume = usize::from(entry.volume.get());
-            if let Some(volume) = self.volumes.get_mut(volume).and_then(|v| v.as_mut()) {
-                volume.filled_seq = seq;
-            }
-        }
     }
 
     /// `offset` is the block in the segment.

@@ -2,7 +2,8 @@
 //!
 //! Dirty-class records count up to the first gap in their numbers, life by life. A gap with a
 //! record behind it that calls the missing one durable is damage, not the end of the log. Clean
-//! records count as far as a sync point vouches for them.
+//! records count wherever they are found whole: what a power cut may make of the origin under them is
+//! marked.
 
 use crate::Mutant;
 use crate::engine::Engine;
@@ -46,7 +47,6 @@ impl Found {
 /// What the log says, as far as the state depends on all of it.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    trust: Trust,
     /// The greatest generation of each unit that the log calls empty.
     pub(crate) freed: BTreeMap<UnitId, u64>,
     /// Units whose entries in the checkpoint do not count.
@@ -91,12 +91,11 @@ impl Engine {
         all.sort_by_key(|found| found.seq());
         let freed = self.freed_units(&valid);
         let opening = self.opening.as_mut().expect("recovery is under way");
-        let trust = Trust::new(&opening.synced, &valid);
         opening.summary.dseq_end = end;
         opening.summary.records = all.len() as u64;
         opening.records = all.into_iter().cloned().collect();
         let gone = self.units_gone(&freed);
-        self.open_mut().plan = Plan { trust, freed, gone };
+        self.open_mut().plan = Plan { freed, gone };
         Ok(())
     }
 
@@ -128,7 +127,7 @@ impl Engine {
             self.drop_all_clean();
         }
         self.drop_given_up(&mut given_up, u64::MAX);
-        self.settle_volumes(&plan.trust);
+        self.settle_volumes();
         (self.open_mut().records, self.open_mut().plan) = (records, plan);
         Ok(())
     }
@@ -231,8 +230,7 @@ impl Engine {
         match entry.kind() {
             EntryKind::Dirty => self.replay_block(found, entry, key, slot, true, plan),
             EntryKind::Clean => {
-                let good = !found.bad.contains(&n);
-                if good && (plan.trust.counts(id, found.seq()) || self.is(Mutant::FillsTrusted)) {
+                if !found.bad.contains(&n) {
                     self.replay_block(found, entry, key, slot, false, plan);
                 }
             }
@@ -303,7 +301,7 @@ impl Engine {
 
     /// Drops the clean blocks of marked regions, and fills in what the volumes derive from the
     /// index.
-    fn settle_volumes(&mut self, trust: &Trust) {
+    fn settle_volumes(&mut self) {
         let marks = std::mem::take(&mut self.opening.as_mut().expect("recovery").marks);
         for &(volume, from, blocks) in marks.keys() {
             let id = VolumeId(volume);
@@ -320,32 +318,8 @@ impl Engine {
             }
         }
         for volume in self.volumes.iter_mut().flatten() {
-            volume.synced_seq = trust.synced.get(&volume.id.0).copied().unwrap_or(0);
             volume.stats.dirty_blocks = volume.dirty.len();
         }
-    }
-}
-
-/// Up to which record the clean entries of each volume count.
-#[derive(Debug, Default)]
-struct Trust {
-    synced: BTreeMap<u16, u64>,
-}
-
-impl Trust {
-    fn new(checkpoint: &BTreeMap<u16, u64>, valid: &[&Found]) -> Trust {
-        let mut trust = Trust { synced: checkpoint.clone() };
-        for entry in valid.iter().flat_map(|found| &found.entries) {
-            if entry.kind() == EntryKind::SyncPoint {
-                let synced = trust.synced.entry(entry.volume.get()).or_insert(0);
-                *synced = (*synced).max(entry.aux.get());
-            }
-        }
-        trust
-    }
-
-    fn counts(&self, id: VolumeId, seq: u64) -> bool {
-        self.synced.get(&id.0).is_some_and(|&synced| seq <= synced)
     }
 }
 

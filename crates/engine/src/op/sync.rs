@@ -1,184 +1,151 @@
-//! Sync point: every few seconds the origins are flushed, and a record says so. Clean entries
-//! before it survive a crash, and the intents before it are over.
+//! Sync point: an origin was flushed, and a record says so. The intents before it are over.
+//!
+//! Nobody waits for one: it only lets more blocks be warm after a crash, and costs a FLUSH, for
+//! which a disk with a full cache takes seconds. So it goes with a FLUSH that somebody else wants,
+//! or is made while the origin rests; and under load that does not end, seldom.
 
 use crate::Mutant;
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
 use crate::event::{RequestKind, Time, VolumeId};
-use crate::limits::{REGIONS_MARKED_MAX, SYNC_INTERVALS_MAX, SYNC_NS_MAX, SYNC_REST};
+use crate::limits::{SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::op::Stage;
 use crate::op::sweep::Sweep;
 use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 
-/// A sync point being made.
+/// A sync point of one volume being made.
 #[derive(Debug)]
 pub struct Sync {
-    /// Clean entries up to this sequence number will be trusted.
-    pub covers_seq: u64,
     /// Intents up to this dirty-class number will be over.
     pub mark_dseq: u64,
-    /// No FLUSH is waited for longer.
-    pub until: Time,
-    /// For each volume: the origin writes that must be durable, and the failed FLUSHes before.
-    pub volumes: Vec<(VolumeId, u64, u64)>,
+    /// Origin writes that must be durable, and the FLUSHes that had failed before.
+    written: u64,
+    failures: u64,
 }
 
 impl Engine {
-    /// Whether a volume has something that a sync point would make good.
-    pub(crate) fn sync_wanted(&self, volume: &Volume) -> bool {
-        volume.offline.is_none()
-            && (volume.filled_seq > volume.synced_seq || !volume.intents.is_empty())
-    }
-
     pub(crate) fn sync_more(&mut self) {
-        if self.sync.is_some() {
-            return self.sync_end();
-        }
-        let wanted = self.volumes.iter().flatten().any(|v| self.sync_wanted(v));
-        let full = self.volumes.iter().flatten().any(|v| v.intents.regions() > REGIONS_MARKED_MAX);
-        let due = self.now >= self.sync_due();
-        let needed = self.sync_due_checkpoint().is_some_and(|due| self.now >= due);
-        if (wanted && (due || full) && self.room_for_entries()) || needed {
-            self.sync_begin();
-        }
-    }
-
-    /// When the next sync point is due. It waits, some time, for a writeback slice to end: then the
-    /// origins have just been flushed, and one more FLUSH in between would cost a disk that sorts
-    /// the slice's writes much. And FLUSHes that take long are made less often.
-    pub(crate) fn sync_due(&self) -> Time {
-        let sweeps = |v: &Volume| v.home.busy() && !v.lags(self.now);
-        let interval = match self.volumes.iter().flatten().any(|v| sweeps(v)) {
-            true => self.sync_interval_max(),
-            false => self.sync_rest(),
-        };
-        self.synced_at.saturating_add(interval.max(self.tuning.sync_interval_ns))
-    }
-
-    /// When the sync point is due that the checkpoint waits for, if it waits for one. A FLUSH that
-    /// failed is not asked for again at once, and FLUSHes that take long not before their time,
-    /// unless somebody waits for the checkpoint.
-    pub(crate) fn sync_due_checkpoint(&self) -> Option<Time> {
-        let seq = self.checkpoint.wants_synced()?;
-        self.volumes.iter().flatten().find(|volume| !volume.trusts(seq))?;
-        let rest = if self.checkpoint_urgent() { 0 } else { self.sync_rest() };
-        let retry = self.tuning.sync_interval_ns.min(1_000_000);
-        Some(self.synced_at.saturating_add(rest.max(retry)))
-    }
-
-    /// How long the origins rest from one sync point to the next.
-    fn sync_rest(&self) -> Time {
-        let took = self.volumes.iter().flatten().map(|volume| volume.flush.took_ns).max();
-        took.unwrap_or(0).saturating_mul(SYNC_REST).min(self.sync_interval_max())
-    }
-
-    fn sync_interval_max(&self) -> Time {
-        self.tuning.sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX)
-    }
-
-    pub(crate) fn sync_begin(&mut self) {
-        self.synced_at = self.now;
-        for point in crate::log::POINTS {
-            // Entries gathered now belong to the past; what comes later must be told apart.
-            if !self.send(point) {
-                return;
-            }
-        }
-        // Entries of the backlog get greater numbers when they are written: to be regarded as later
-        // is safe, and to wait for their room could be for ever where a checkpoint frees it.
-        self.sync = Some(Sync {
-            covers_seq: self.log.seq,
-            mark_dseq: self.log.dseq,
-            until: self.now + SYNC_NS_MAX,
-            volumes: Vec::new(),
-        });
-        let open: Vec<_> = self
-            .reqs
-            .iter()
-            .filter(|(_, req)| {
-                let writes = matches!(req.kind, RequestKind::Write);
-                writes && !req.cached && matches!(req.stage, Stage::Intending | Stage::Working)
-            })
-            .map(|(_, req)| (req.volume, req.first, req.last))
-            .collect();
-        for (id, first, last) in open {
-            self.mark_regions(id, first, last);
-        }
-        let volumes: Vec<(VolumeId, u64, u64)> = self
-            .volumes
-            .iter()
-            .flatten()
-            .filter(|v| self.sync_wanted(v))
-            .map(|v| (v.id, v.flush.written, v.flush.failures))
-            .collect();
-        if !self.is(Mutant::SyncWithoutFlush) {
-            for &(id, written, _) in &volumes {
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref() else { continue };
+            let id = volume.id;
+            if volume.sync.is_some() {
+                self.sync_end(id);
+            } else if self.sync_due(volume).is_some_and(|due| due <= self.now) {
+                self.sync_begin(id);
+                let written = self.vol(id).sync.as_ref().map_or(0, |sync| sync.written);
                 self.want_origin(id, written);
             }
         }
-        self.sync.as_mut().expect("just made").volumes = volumes;
     }
 
-    fn sync_end(&mut self) {
-        let sync = self.sync.as_ref().expect("there is one");
-        let skip = self.is(Mutant::SyncWithoutFlush);
-        // Where room is short others do not wait for one that hangs.
-        let hurry = self.checkpoint_urgent() && self.volumes.iter().flatten().count() > 1;
-        let hangs = |v: &Volume| hurry && v.flush.hangs_from().is_some_and(|at| at <= self.now);
-        let over = sync.volumes.iter().all(|&(id, written, failures)| {
-            skip || sync.until <= self.now
-                || self.volume(id).is_some_and(hangs)
-                || self
-                    .volume(id)
-                    .is_none_or(|v| v.flush.flushed >= written || v.flush.failures != failures)
-        });
-        if !over {
+    /// See `Engine::progress`.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.volumes.iter().flatten().filter(|volume| volume.sync.is_some()).count() as u64
+    }
+
+    /// When a sync point of the volume is due, if there is something that it would make good.
+    pub(crate) fn sync_due(&self, volume: &Volume) -> Option<Time> {
+        let soonest = self.sync_soonest(volume)?;
+        let rest = volume.flush.took_ns.saturating_mul(SYNC_REST);
+        let most = self.tuning.sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX).max(rest);
+        let last = volume.synced_at.saturating_add(most);
+        let rests = volume.origin_used.saturating_add(self.tuning.idle_ns);
+        Some(if volume.volatile_cache { rests.clamp(soonest, last) } else { soonest })
+    }
+
+    /// From when on one may go with another FLUSH.
+    fn sync_soonest(&self, volume: &Volume) -> Option<Time> {
+        let there = volume.offline.is_none() && !volume.removing && !volume.adding;
+        (there && !volume.intents.is_empty())
+            .then(|| volume.synced_at.saturating_add(self.tuning.sync_interval_ns))
+    }
+
+    /// The origin is about to be flushed.
+    pub(crate) fn sync_join(&mut self, id: VolumeId) {
+        let volume = self.vol(id);
+        let serves = self.state == State::Serving && !self.dead;
+        let due = self.sync_soonest(volume).is_some_and(|due| due <= self.now);
+        if serves && due && volume.sync.is_none() {
+            self.sync_begin(id);
+        }
+    }
+
+    fn sync_begin(&mut self, id: VolumeId) {
+        // Intents that are gathered belong to the past; what comes later must be told apart.
+        if !self.room_for_entries() || !self.send(Point::Dirty) {
             return;
         }
-        let sync = self.sync.take().expect("there is one");
-        for (id, written, _) in sync.volumes {
-            let Some(volume) = self.volume(id) else { continue };
-            if (volume.flush.flushed < written || volume.flush.doubtful) && !skip {
-                self.give_up_clean(id);
-                continue;
-            }
-            let late = self.is(Mutant::SyncCoversLate);
-            let covers_seq = if late { self.log.seq } else { sync.covers_seq };
-            self.note_sync(id, sync.mark_dseq, covers_seq);
+        let (now, mark_dseq) = (self.now, self.log.dseq);
+        let volume = self.vol_mut(id);
+        volume.synced_at = now;
+        let flush = &volume.flush;
+        volume.sync = Some(Sync { mark_dseq, written: flush.written, failures: flush.failures });
+        if !self.is(Mutant::SyncForgetsOpen) {
+            self.mark_open(id);
         }
+        if self.is(Mutant::SyncWithoutFlush) {
+            self.note_sync(id, mark_dseq);
+        }
+    }
+
+    /// What is under way to the origin may not be covered by the FLUSH.
+    fn mark_open(&mut self, id: VolumeId) {
+        let open: Vec<_> = self
+            .reqs
+            .iter()
+            .filter(|(_, req)| req.volume == id && !req.cached)
+            .filter(|(_, req)| matches!(req.stage, Stage::Intending | Stage::Working))
+            .map(|(_, req)| (req.kind, req.first, req.last))
+            .collect();
+        for (kind, first, last) in open {
+            match kind {
+                RequestKind::Write => drop(self.mark_regions(id, first, last)),
+                RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
+                    self.mark_range(id, first, last);
+                }
+                RequestKind::Read | RequestKind::Prefetch | RequestKind::Flush => {}
+            }
+        }
+    }
+
+    fn sync_end(&mut self, id: VolumeId) {
+        let volume = self.vol(id);
+        let Some(sync) = &volume.sync else { return };
+        let failed = volume.flush.failures != sync.failures;
+        let over = volume.flush.flushed >= sync.written && !self.sb.tells_away();
+        // Of what an origin may have forgotten the cache has copies until clients are told.
+        let doubtful = volume.flush.doubtful && !self.is(Mutant::SyncInDoubt);
+        let mark_dseq = sync.mark_dseq;
+        match (failed || doubtful, over) {
+            (true, _) => self.vol_mut(id).sync = None,
+            (false, true) => self.note_sync(id, mark_dseq),
+            (false, false) => {}
+        }
+    }
+
+    fn note_sync(&mut self, id: VolumeId, mark_dseq: u64) {
+        self.note(EntryKind::SyncPoint, id, mark_dseq, 0);
+        let volume = self.vol_mut(id);
+        volume.sync = None;
+        volume.intents.end(mark_dseq);
         self.send(Point::Dirty);
     }
 
-    /// The origin cannot be flushed, or not in time, so nothing can vouch for the volume's clean
-    /// blocks: the checkpoints, and with them the other volumes, must not wait for it. No new ones
-    /// before a FLUSH succeeds.
+    /// The origin has failed a FLUSH, and clients know: what they wrote is not vouched for by what
+    /// the cache has of it. No new fills before a FLUSH succeeds.
     pub(crate) fn give_up_clean(&mut self, id: VolumeId) {
-        // What is gathered would be vouched for by the next sync point.
+        // What is gathered would be back after the next start.
         for point in [Point::Fill, Point::Reinsert] {
             self.send(point);
         }
-        let volume = self.vol(id);
-        if volume.filled_seq > volume.synced_seq {
-            self.sweep(Sweep::Volume(id));
-            if !self.dead {
-                // One entry, however many blocks it is: nobody made sure of room for more.
-                self.note(EntryKind::CleanDrop, id, 0, 0);
-            }
+        self.sweep(Sweep::Volume(id));
+        if !self.dead {
+            // One entry, however many blocks it is: nobody made sure of room for more.
+            self.note(EntryKind::CleanDrop, id, 0, 0);
         }
-        let dseq = self.log.dseq_gathered();
         let volume = self.vol_mut(id);
-        volume.filled_seq = volume.synced_seq;
-        // A checkpoint that mentions what was dropped does not count before the log says so.
-        volume.dropped_dseq = dseq;
         volume.fills_off = true;
         volume.flush.doubtful = false;
-    }
-
-    fn note_sync(&mut self, id: VolumeId, mark_dseq: u64, covers_seq: u64) {
-        self.note(EntryKind::SyncPoint, id, mark_dseq, covers_seq);
-        let volume = self.vol_mut(id);
-        volume.synced_seq = covers_seq;
-        volume.intents.end(mark_dseq);
     }
 }

@@ -1,7 +1,7 @@
 //! Discard and write-zeroes that are not written as data: the origin does them.
 //!
-//! The cached clean blocks of the range end first, durably: then nothing old can come back, and no
-//! intents are needed however large the range is. Dirty blocks end last: their version is forgotten
+//! The cached clean blocks of the range end first, durably: then nothing old can come back. One
+//! intent marks all of it: the zeros may be filled, and a power cut take them back. Dirty blocks end last: their version is forgotten
 //! only when the zeros that replace it are durable at the origin (I4).
 
 use crate::Mutant;
@@ -52,6 +52,7 @@ impl Engine {
         if !self.is(Mutant::ZeroKeepsCached) {
             self.drop_clean_range(id, first, last);
         }
+        self.mark_range(id, first, last);
         let need = self.log.dseq_gathered();
         let req = self.req(name);
         req.stage = Stage::Intending;

@@ -148,8 +148,9 @@ fn only_this_version_is_read() {
     assert_eq!(of_version(0), Err(FormatError::Invalid { what, field: "version" }));
     assert_eq!(of_version(1), Err(FormatError::TooOld { what, version: 1 }));
     assert_eq!(of_version(2), Err(FormatError::TooOld { what, version: 2 }));
-    assert_eq!(of_version(3), Ok(()));
-    assert_eq!(of_version(4), Err(FormatError::TooNewVersion { what, version: 4 }));
+    assert_eq!(of_version(3), Err(FormatError::TooOld { what, version: 3 }));
+    assert_eq!(of_version(4), Ok(()));
+    assert_eq!(of_version(5), Err(FormatError::TooNewVersion { what, version: 5 }));
     assert_eq!(of_version(u32::MAX), Err(FormatError::TooNewVersion { what, version: u32::MAX }));
 }
 
