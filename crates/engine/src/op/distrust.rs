@@ -8,6 +8,8 @@ use crate::index::Key;
 use crate::limits::{DISTRUST_RETRY_NS, DISTRUST_RETRY_NS_MAX, DISTRUST_WAIT_NS_MAX};
 use crate::op::Op;
 use crate::settings::Distrust;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 /// The note, as far as it is made.
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub(crate) struct Distrusting {
     drops: Vec<(VolumeId, CommandId)>,
     /// Volumes of which nothing on the device counts.
     given_up: Vec<VolumeId>,
+    /// Their blocks that nobody was told of.
+    untold: BTreeSet<Key>,
     /// What must be said of this life is durable. (An older note may name all lives, and then says
     /// nothing of what was given up in this one.)
     is_noted: bool,
@@ -52,8 +56,16 @@ impl Distrusting {
     }
 
     /// What the device may hold dirty of a volume never counts again, once that is noted.
-    pub(crate) fn give_up(&mut self, volume: VolumeId) {
+    pub(crate) fn give_up(&mut self, volume: VolumeId, untold: Vec<Key>) {
         self.given_up.push(volume);
+        self.untold.extend(untold);
+    }
+
+    /// Whether a write to these blocks has failed and yet may come back with the device, as the
+    /// note could not be written in time: what was there before must not be seen meanwhile.
+    pub(crate) fn may_come_back(&self, blocks: RangeInclusive<Key>, now: Time) -> bool {
+        let late = self.gives_up_at().is_some_and(|at| at <= now);
+        late && self.untold.range(blocks).next().is_some()
     }
 
     /// Whether nothing that the device holds of a volume counts.

@@ -70,12 +70,12 @@ impl Engine {
                 continue;
             }
             let dirty: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
-            for key in dirty {
+            for &key in &dirty {
                 self.ram.remove(key);
                 self.forget(key);
             }
             self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
-            self.distrust.give_up(id);
+            self.distrust.give_up(id, dirty);
             // Records under way may still succeed; what they say does not count.
             let begun = self
                 .reqs
