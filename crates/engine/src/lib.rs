@@ -40,6 +40,7 @@ pub use event::{
 pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
+pub use op::command::FLUSH_FAILED;
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Settings, Tuning};
 
 /// Whether a block is in the cache.

@@ -85,6 +85,8 @@ pub struct OriginFlush {
     pub poisoned: bool,
     /// So what of it is cached may be newer than what the origin has, and is still in the cache.
     pub doubtful: bool,
+    /// Who asked for the volume's removal was not told yet.
+    pub untold: bool,
     /// The last client write is this one.
     pub client_written: u64,
     /// FLUSHes that failed.
@@ -213,7 +215,9 @@ impl OriginFlush {
     /// A FLUSH failed: what clients wrote, and nobody flushed, may be lost.
     pub(crate) fn lost_perhaps(&mut self) {
         let lost = self.client_written > self.flushed;
-        (self.poisoned, self.doubtful) = (self.poisoned | lost, self.doubtful | lost);
+        for word in [&mut self.poisoned, &mut self.doubtful, &mut self.untold] {
+            *word |= lost;
+        }
     }
 
     /// From when on the FLUSH under way counts as one that hangs: it takes much longer than the

@@ -13,6 +13,10 @@ use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
 use zerocopy::little_endian::U16;
 
+/// Why a removal is refused, once.
+pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there before may be lost. \
+                                Ask again to remove the volume all the same";
+
 impl Engine {
     pub(crate) fn command(&mut self, id: CommandId, command: Command) {
         if self.state == State::Opening {
@@ -329,6 +333,11 @@ impl Engine {
 
     /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
     fn remove(&mut self, id: VolumeId, command: CommandId) {
+        // Once it is gone nobody is left to hear that an acknowledged write is lost.
+        if std::mem::take(&mut self.vol_mut(id).flush.untold) {
+            self.vol_mut(id).task = None;
+            return self.refuse(command, FLUSH_FAILED);
+        }
         // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to
         // say so.
         let unsure = self.vol(id).retries();

@@ -4,15 +4,12 @@ use super::{Due, Flow, Step, World};
 use crate::content;
 use crate::model::{Stamp, Violation, WriteSpec};
 use forebay_engine::mode::MODES;
-use forebay_engine::{Command, CommandId, CommandReply, Event, Mode, VolumeSpec};
+use forebay_engine::{Command, CommandId, CommandReply, Event, FLUSH_FAILED, Mode, VolumeSpec};
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 
 /// Writes to origins without a volume in one life: where requests wait long, the administrator goes
 /// on and on.
 const FOREIGN_WRITES_MAX: u64 = 200;
-/// Off: a volume whose origin failed a FLUSH is removed as if nothing was lost. To be switched on
-/// when the removal is refused, or tells, as a stop does.
-const REMOVAL_TELLS: bool = false;
 
 /// A command without an answer.
 #[derive(Debug)]
@@ -234,9 +231,6 @@ impl World {
             Command::RemoveVolume(_) => {
                 self.origins[asked.disk].volume = None;
                 self.coverage.mark("volumes removed");
-                if !REMOVAL_TELLS {
-                    self.checker.told(asked.disk);
-                }
                 self.check_origin(asked.disk, "was removed")?;
                 // Nobody can flush an origin that is not there.
                 if self.origins[asked.disk].present {
@@ -292,6 +286,10 @@ impl World {
     fn command_failed(&mut self, asked: &Asked, text: &str) -> Result<(), Violation> {
         if matches!(asked.command, Command::RemoveVolume(_)) {
             self.origins[asked.disk].resting = false;
+        }
+        if text == FLUSH_FAILED {
+            self.coverage.mark("removals that told of a FLUSH");
+            self.checker.told(asked.disk);
         }
         self.coverage.mark("commands failed");
         let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);
