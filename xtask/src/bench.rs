@@ -16,6 +16,7 @@ mod nbd;
 mod nbd_client;
 mod recovery;
 mod results;
+mod settle;
 mod simulator;
 mod spindle;
 mod vhost;
@@ -28,8 +29,9 @@ use results::Results;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 12] = [
+const BENCHES: [Bench; 13] = [
     ("engine", engine::run),
+    ("settle", settle::run),
     ("nbd", nbd::run),
     ("fuse", fuse::run),
     ("vhost", vhost::run),
@@ -57,10 +59,10 @@ pub fn run(names: &[String]) -> Result<()> {
             known.join(", ")
         );
     }
-    // The engine's bench is built by `cargo bench`; the others run what a user runs.
+    // The engine's benches are built by `cargo bench`; the others run what a user runs.
     if names == ["fuse"] || names == ["vhost"] {
         command::cargo(&["build", "--release", "-p", "forebay-daemon", "-p", "forebay-cli"])?;
-    } else if names != ["engine"] {
+    } else if names != ["engine"] && names != ["settle"] {
         command::cargo(&["build", "--release", "--workspace"])?;
     }
     let wanted = |bench: &&Bench| names.is_empty() || names.iter().any(|name| name == bench.0);

@@ -7,7 +7,7 @@ use crate::limits::{FILL_AGE_MAX_NS, ROOM_NS_MAX, STALL_NS_MAX};
 
 impl Engine {
     /// A mark that changes whenever a round of background work has changed something.
-    pub(crate) fn progress(&self) -> [u64; 13] {
+    pub(crate) fn progress(&self) -> [u64; 14] {
         let [reclaim_a, reclaim_b] = self.reclaim.progress();
         [
             self.out.len() as u64,
@@ -22,6 +22,7 @@ impl Engine {
             self.checkpoint.progress(),
             self.writeback_progress() + self.syncs(),
             self.sweeps.progress(),
+            self.ends.progress(),
             self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
         ]
     }

@@ -8,7 +8,9 @@ use crate::log::Log;
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
-use crate::op::{checkpoint, distrust, flush, open, reclaim, stall, superblock, sweep, writeback};
+use crate::op::{
+    checkpoint, distrust, ends, flush, open, reclaim, stall, superblock, sweep, writeback,
+};
 use crate::overlap::Overlap;
 use crate::policy::admission::Admission;
 use crate::pressure::Pressure;
@@ -108,6 +110,7 @@ pub struct Engine {
     pub(crate) writeback: writeback::Writeback,
     pub(crate) checkpoint: checkpoint::Checkpoint,
     pub(crate) sweeps: sweep::Sweeps,
+    pub(crate) ends: ends::Ends,
     pub(crate) shutdown: Option<CommandId>,
     /// The shutdown waits for a checkpoint after this many.
     pub(crate) closing: Option<u64>,
@@ -173,6 +176,7 @@ impl Engine {
             writeback: writeback::Writeback::default(),
             checkpoint: checkpoint::Checkpoint::default(),
             sweeps: sweep::Sweeps::default(),
+            ends: ends::Ends::default(),
             shutdown: None,
             closing: None,
             closing_command: None,
@@ -244,6 +248,7 @@ impl Engine {
         self.online_more();
         self.origin_flushes_more();
         self.sweep_more();
+        self.ends_more();
         if self.dead {
             self.writeback_end_dead();
             self.distrust_more();

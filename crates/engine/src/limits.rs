@@ -43,8 +43,16 @@ pub const LEFT_BY_MOVES_MIN: u32 = 4;
 pub const ENTRIES_PER_UNIT_SHARE: usize = 150;
 /// Rounds of background work in one `settle`.
 pub const SETTLE_ROUNDS_MAX: usize = 64;
+/// Blocks that leave the index, or become clean, in one slice of what ends many.
+pub const ENDS_MAX: usize = 256;
+/// Blocks of a range that such a slice looks up at most.
+pub const ENDS_LOOK_BLOCKS: u64 = 1024;
+/// Steps that a block counts which leaves its slot.
+pub const BURY_STEPS: usize = 4;
+/// Steps that a block counts which becomes clean.
+pub const CLEAN_STEPS: usize = 8;
 /// Steps of work after which a `settle` leaves the rest to the next.
-pub const SETTLE_STEPS: u64 = 8192;
+pub const SETTLE_STEPS: u64 = 4096;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be
 /// read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;

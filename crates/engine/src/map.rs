@@ -4,6 +4,7 @@
 
 use crate::engine::Engine;
 use crate::index::{Key, Located, Slot};
+use crate::limits::{BURY_STEPS, ENDS_MAX};
 use forebay_format::MASK_FULL;
 use std::ops::Range;
 
@@ -42,6 +43,7 @@ impl Engine {
 
     /// A slot is dead: the counts follow. I2.
     fn bury(&mut self, key: Key, slot: Slot) {
+        self.work.did(BURY_STEPS);
         self.void_gathered(slot);
         self.make_clean(key, slot);
         self.partial.remove(&slot);
@@ -69,6 +71,29 @@ impl Engine {
         let located = self.index.remove(key)?;
         self.bury(key, located.slot);
         Some(located)
+    }
+
+    /// Blocks that leave the index, or become clean, in one slice of what ends many.
+    pub(crate) fn ends_max(&self) -> usize {
+        self.tuning.scan_buckets.min(ENDS_MAX)
+    }
+
+    /// Whether the index remembers what moves in it: while somebody looks through it in slices.
+    pub(crate) fn track_moves(&mut self) {
+        let scans = self.checkpoint.scanning() || self.reclaim_scanning() || self.ends.scanning();
+        self.index.track_moves(scans);
+    }
+
+    /// Tells those who look through the index in slices what has moved in it.
+    pub(crate) fn moves_seen(&mut self) {
+        let moved = self.index.take_moved();
+        if self.checkpoint.scanning() {
+            self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
+        }
+        if self.reclaim_scanning() {
+            self.reclaim_saw(&moved);
+        }
+        self.ends_saw(&moved);
     }
 
     /// The keys in a range that the index knows.

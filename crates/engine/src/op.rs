@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod command;
 pub mod copies;
 pub mod distrust;
+pub mod ends;
 mod epoch;
 pub mod failure;
 pub mod fetch;

@@ -87,7 +87,7 @@ pub struct Tuning {
     pub checkpoint_share: f64,
     /// Idle time after which dirty blocks are sent home below `dirty_target`, in nanoseconds.
     pub idle_ns: u64,
-    /// Buckets of the index that one `settle` scans.
+    /// Buckets of the index that one slice of a scan looks at; and no more blocks end in a slice.
     pub scan_buckets: usize,
     /// Entries for which the index has room, as a share of the blocks that the pool can hold at
     /// once.
@@ -112,7 +112,7 @@ impl Default for Tuning {
             sequential_bytes: 16 << 20,
             checkpoint_share: 0.05,
             idle_ns: 1_000_000_000,
-            scan_buckets: 2048,
+            scan_buckets: 1024,
             index_share: 1.0,
             admit_second_miss: true,
         }

@@ -144,7 +144,7 @@ impl Engine {
         let retry = self.now.saturating_sub(self.checkpoint.tried_at) > 1_000_000;
         // What leaves the index by a word in the log, and not by words for each block, is gone
         // first.
-        let swept = self.sweeps.is_done();
+        let swept = self.sweeps.is_done() && !self.reclaim.is_dropping();
         if !(due || self.checkpoint.wanted || (starving && retry)) || !self.sb.idle() || !swept {
             return;
         }
@@ -173,7 +173,7 @@ impl Engine {
         self.checkpoint.slots_at = slots;
         self.checkpoint.run = Some(run);
         self.checkpoint.placed.clear();
-        self.index.track_moves(true);
+        self.track_moves();
     }
 
     /// A volume is gone, and another may get its keys: what was scanned so far is of no use.
@@ -208,11 +208,7 @@ impl Engine {
                 self.checkpoint_chunk(ChunkKind::Buckets, first as u32, &items);
             }
         }
-        let moved = self.index.take_moved();
-        if self.reclaim_scanning() {
-            self.reclaim_saw(&moved);
-        }
-        self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
+        self.moves_seen();
         self.run().cursor = to;
         if to == self.index.bucket_count() {
             self.run().index_blocks = self.run().position;
@@ -317,7 +313,6 @@ impl Engine {
 
     /// The scan has ended: segments and volumes, then everything that was mentioned must settle.
     fn checkpoint_tail(&mut self) {
-        self.index.track_moves(self.reclaim_scanning());
         for point in crate::log::POINTS {
             self.send(point);
         }
@@ -352,6 +347,7 @@ impl Engine {
         let (end_seq, end_dseq) = (self.log.seq, self.log.dseq);
         let run = self.run();
         (run.end_seq, run.end_dseq, run.phase) = (end_seq, end_dseq, Phase::Settle);
+        self.track_moves();
     }
 
     fn segment_item(&self, unit: UnitId) -> SegmentItem {
@@ -458,6 +454,6 @@ impl Engine {
         self.checkpoint.tried_at = self.now;
         self.checkpoint.run = None;
         self.checkpoint.placed.clear();
-        self.index.track_moves(self.reclaim_scanning());
+        self.track_moves();
     }
 }

@@ -229,27 +229,14 @@ impl Engine {
         if self.dead && !v.dirty.is_empty() {
             return self.distrust_dirty(volume, id);
         }
-        let all = v.offline.is_some();
-        let lost = |block: &u64| all || v.quarantine.unreadable().contains(block);
-        let blocks: Vec<u64> = v.dirty.iter_from(0).filter(lost).collect();
-        let (base, end) = (v.base, v.blocks());
-        let changed = !blocks.is_empty();
-        for &block in &blocks {
-            self.ram.remove(base + block);
-            self.forget(base + block);
+        let none = match v.offline.is_some() {
+            true => v.dirty.is_empty(),
+            false => v.quarantine.unreadable().is_empty(),
+        };
+        match none {
+            true => self.answer(id, CommandReply::Unchanged),
+            false => self.end_given_up(volume, id),
         }
-        if all && changed {
-            // One entry for all, however many there are: it may end clean blocks too.
-            self.note(EntryKind::Tombstone, volume, 0, end);
-            self.mark_range(volume, base, base + end - 1);
-        } else {
-            for run in blocks.chunk_by(|a, b| a + 1 == *b) {
-                self.note(EntryKind::Tombstone, volume, run[0], run.len() as u64);
-                // It may have been sent home, and not be durable there.
-                self.mark_range(volume, base + run[0], base + run[run.len() - 1]);
-            }
-        }
-        self.answer(id, if changed { CommandReply::Changed } else { CommandReply::Unchanged });
     }
 
     pub(crate) fn tasks_fail(&mut self, why: &str) {

@@ -134,21 +134,17 @@ impl Engine {
         (self.distrust.noted, self.distrust.wanted, self.distrust.pause_ns) = (note, None, 0);
         self.distrust.is_noted = true;
         for (volume, command) in drops {
-            self.give_up_dirty(volume);
-            self.answer(command, CommandReply::Changed);
+            self.give_up_dirty(volume, command);
         }
         self.distrust_more();
     }
 
-    fn give_up_dirty(&mut self, id: VolumeId) {
-        let Some(volume) = self.volume(id) else { return };
-        let (base, end) = volume.keys();
-        let dirty: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
-        for key in dirty {
-            self.ram.remove(key);
-            self.forget(key);
+    fn give_up_dirty(&mut self, id: VolumeId, command: CommandId) {
+        if let Some(volume) = self.volume(id) {
+            // Versions whose end was not written yet do not come back either.
+            let (base, end) = volume.keys();
+            self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
         }
-        // Versions whose end was not written yet do not come back either.
-        self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
+        self.end_on_dead(id, command);
     }
 }

@@ -333,7 +333,7 @@ impl Engine {
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
             let due = volume.online_at.is_some_and(|due| due <= self.now);
-            if due && !volume.removing {
+            if due && !volume.removing && !self.ends.gives_up(volume.id) {
                 // Until the answer is here it counts as being tried.
                 volume.online_at = Some(Time::MAX);
                 let id = volume.id;

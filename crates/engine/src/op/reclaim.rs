@@ -33,6 +33,8 @@ pub(super) struct Victim {
     /// Blocks that go with it: they may be read until the log says that it is empty, so that no
     /// word is missing on what becomes of them before.
     pub(super) drops: Vec<(Key, Located)>,
+    /// The record that says that it is empty: they leave the index from then on, in slices.
+    said: Option<u64>,
     /// Some of its dirty blocks cannot be read.
     pub(super) lost: bool,
 }
@@ -69,6 +71,11 @@ impl Reclaim {
     /// Blocks are on their way to a record.
     pub(crate) fn is_moving(&self) -> bool {
         self.moving > 0 || self.victims.iter().any(|victim| victim.reading)
+    }
+
+    /// Whether the log says of a unit that it is empty, and some of its blocks are in the index.
+    pub(crate) fn is_dropping(&self) -> bool {
+        self.victims.iter().any(|victim| victim.said.is_some())
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -211,6 +218,7 @@ impl Engine {
             room,
             moves: 0,
             drops: Vec::new(),
+            said: None,
             lost: false,
         });
     }
@@ -318,16 +326,13 @@ impl Engine {
         let of_victim = |slot: Slot| segments.unit_at(slot).usage == Use::Victim;
         self.work.did(to.min(self.index.bucket_count()) - from);
         self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
-        let moved = self.index.take_moved();
-        if self.checkpoint.scanning() {
-            self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
-        }
-        for (key, located) in found.into_iter().chain(moved) {
+        for (key, located) in found {
             self.found_by_scan(key, located);
         }
+        self.moves_seen();
         self.reclaim.scan = (to < self.index.bucket_count()).then_some(to);
         if self.reclaim.scan.is_none() {
-            self.index.track_moves(self.checkpoint.scanning());
+            self.track_moves();
         }
     }
 
@@ -363,6 +368,9 @@ impl Engine {
         let Some(at) = self.reclaim.victims.iter().position(Victim::is_read) else { return };
         let victim = &self.reclaim.victims[at];
         let unit = victim.unit;
+        if victim.said.is_some() {
+            return self.victim_drop(at);
+        }
         self.work.did(victim.drops.len());
         let drops = |&&(key, located): &&(Key, Located)| self.index.get(key) == Some(located);
         let goes = victim.drops.iter().filter(drops).count() as u32;
@@ -372,19 +380,22 @@ impl Engine {
         } else if self.segments.unit(unit).live > goes {
             // Blocks that no record names: a header is damaged.
             self.reclaim.scan = Some(0);
-            return self.index.track_moves(true);
+            return self.track_moves();
         }
-        let mut victim = self.reclaim.victims.swap_remove(at);
         if self.is(Mutant::PromiseKept) {
-            self.room.keep_promise(&mut victim.room);
+            self.room.keep_promise(&mut self.reclaim.victims[at].room);
         }
-        if !victim.lost {
-            self.victim_empty(victim);
+        if self.reclaim.victims[at].lost {
+            self.reclaim.victims.swap_remove(at);
+            return;
         }
+        self.victim_say(at);
+        self.victim_drop(at);
     }
 
-    fn victim_empty(&mut self, victim: Victim) {
-        let unit = victim.unit;
+    /// The log says that a victim is empty.
+    fn victim_say(&mut self, at: usize) {
+        let unit = self.reclaim.victims[at].unit;
         let generation = u64::from(self.segments.unit(unit).generation);
         let dseq = if self.is(Mutant::NoSegmentFree) {
             0
@@ -392,9 +403,20 @@ impl Engine {
             let segment = u64::from(self.segments.first_of(unit));
             self.note(EntryKind::SegmentFree, VolumeId(0), segment, generation)
         };
+        let victim = &mut self.reclaim.victims[at];
+        victim.said = Some(dseq);
         self.stats.segments_dropped += u64::from(!victim.drops.is_empty());
         self.stats.segments_cleaned += u64::from(victim.drops.is_empty());
-        for (key, located) in victim.drops {
+    }
+
+    /// A slice of the blocks that go with a victim leaves the index. No checkpoint begins before
+    /// the last has left: it would bring them back without the word that ended them.
+    fn victim_drop(&mut self, at: usize) {
+        self.reclaim.steps += 1;
+        let most = self.ends_max();
+        let drops = &mut self.reclaim.victims[at].drops;
+        let slice = drops.split_off(drops.len().saturating_sub(most));
+        for (key, located) in slice {
             if self.index.get(key) == Some(located) {
                 let dirty = self.dirty.get(located.slot as usize);
                 assert!(
@@ -404,6 +426,10 @@ impl Engine {
                 self.forget(key);
             }
         }
-        self.room.empty(&mut self.segments, unit, dseq);
+        let Victim { unit, said, ref drops, .. } = self.reclaim.victims[at];
+        if drops.is_empty() {
+            self.reclaim.victims.swap_remove(at);
+            self.room.empty(&mut self.segments, unit, said.expect("it was said"));
+        }
     }
 }

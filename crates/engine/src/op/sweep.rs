@@ -54,21 +54,19 @@ impl Engine {
     pub(crate) fn sweep_more(&mut self) {
         let Some(&sweep) = self.sweeps.due.first() else { return };
         let from = self.sweeps.at;
-        let to = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
-        self.work.did(to - from);
+        let most = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
         let range = match sweep {
             Sweep::All | Sweep::Unreachable => 0..Key::MAX,
             Sweep::Volume(id) | Sweep::Removed(id, _) => {
                 self.volume(id).map_or(0..0, |v| v.base..v.base + v.blocks())
             }
         };
-        let mut keys = Vec::new();
-        self.index.scan(from, to, |key, Located { slot, .. }| {
+        let wanted = |key, Located { slot, .. }: Located| {
             let there = sweep == Sweep::Unreachable && self.segments.reachable(slot);
-            if range.contains(&key) && !there && !self.dirty.get(slot as usize) {
-                keys.push(key);
-            }
-        });
+            range.contains(&key) && !there && !self.dirty.get(slot as usize)
+        };
+        let (to, keys) = self.index.gather(from, most, self.ends_max(), wanted);
+        self.work.did(to - from);
         for key in keys {
             self.ram.remove(key);
             self.forget(key);

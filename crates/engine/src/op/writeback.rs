@@ -74,6 +74,8 @@ pub(crate) struct Slice {
     failures: u64,
     /// Origin writes that must be durable, once all runs have ended.
     flush: Option<u64>,
+    /// That FLUSH has ended: whether what the slice has written is durable. Its runs leave it.
+    flushed: Option<bool>,
     /// Blocks that reclaim has moved since the slice began: from where to where.
     pub(super) moved: BTreeMap<Key, [Place; 2]>,
 }
@@ -254,6 +256,7 @@ impl Engine {
             alone,
             abandoned: false,
             flush: None,
+            flushed: None,
             moved: BTreeMap::new(),
         });
     }
@@ -392,47 +395,63 @@ impl Engine {
         }
     }
 
-    /// The FLUSH has ended: the blocks are clean, if they are still the versions that were sent.
+    /// The FLUSH has ended: the blocks are clean, if they are still the versions that were sent; a
+    /// few of them at a time.
     fn slice_end(&mut self, id: VolumeId) {
         let volume = self.vol(id);
         let Some(slice) = &volume.home.slice else { return };
         let Some(written) = slice.flush else { return };
-        let flush = &volume.flush;
-        let failed = flush.failures != slice.failures;
-        let flushed = flush.flushed >= written && !failed;
-        let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
-        if !flushed && !failed {
-            return;
+        if slice.flushed.is_none() {
+            let flush = &volume.flush;
+            let failed = flush.failures != slice.failures;
+            let flushed = flush.flushed >= written && !failed;
+            let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
+            if !flushed && !failed {
+                return;
+            }
+            self.slice_flushed(id, flushed);
         }
-        let (now, wanted) = (self.now, self.room_is_wanted());
+        let mut left = self.ends_max();
+        while left > 0 {
+            let slice = self.slice(id);
+            let Some(run) = slice.runs.pop() else { return self.slice_over(id) };
+            slice.next = slice.runs.len();
+            left = left.saturating_sub(run.items.len().max(1));
+            let clean = slice.flushed == Some(true) && !slice.abandoned && !self.dead;
+            if clean && run.state == RunState::Written {
+                for item in run.items {
+                    let moved = self.slice(id).moved.get(&item.key).copied();
+                    self.mark_clean(id, item, moved);
+                }
+            }
+        }
+    }
+
+    fn slice_flushed(&mut self, id: VolumeId, flushed: bool) {
+        let (now, wanted, dead) = (self.now, self.room_is_wanted(), self.dead);
         let volume = self.vol_mut(id);
-        let slice = volume.home.slice.take().expect("there is one");
-        let took = now - slice.since;
-        volume.home.took(slice.blocks, took);
-        if slice.alone {
+        let slice = volume.home.slice.as_mut().expect("there is one");
+        slice.flushed = Some(flushed);
+        let (took, blocks) = (now - slice.since, slice.blocks);
+        let wrote = slice.runs.iter().any(|run| run.state == RunState::Written);
+        let (alone, abandoned) = (slice.alone, slice.abandoned || dead);
+        volume.home.took(blocks, took);
+        if alone {
             // Clients have the greater part of the time, but for half where somebody waits for
             // room.
             volume.home.rests_until = now + if wanted { took } else { 3 * took };
         }
-        let abandoned = slice.abandoned || self.dead;
-        let quarantine = &mut self.vol_mut(id).quarantine;
-        if flushed && !abandoned {
-            let took = slice.runs.iter().any(|run| run.state == RunState::Written);
-            if took {
-                quarantine.flushed();
-            }
-            for run in &slice.runs {
-                if run.state == RunState::Written {
-                    for item in &run.items {
-                        let moved = slice.moved.get(&item.key).copied();
-                        self.mark_clean(id, *item, moved);
-                    }
-                }
-            }
-        } else if !abandoned {
-            quarantine.flush_failed(now);
+        match flushed {
+            _ if abandoned => {}
+            true if wrote => volume.quarantine.flushed(),
+            true => {}
+            false => volume.quarantine.flush_failed(now),
         }
+    }
+
+    fn slice_over(&mut self, id: VolumeId) {
         let volume = self.vol_mut(id);
+        volume.home.slice = None;
         volume.urgent = false;
         if volume.dirty.is_empty() {
             // A device that fails now takes nothing with it: its words need not be guessed.
@@ -444,10 +463,17 @@ impl Engine {
 
     /// Without a cache device the slice under way ends as soon as its I/O has.
     pub(crate) fn writeback_end_dead(&mut self) {
+        let most = self.ends_max();
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
-            volume.home.slice.take_if(|slice| slice.active == 0);
             let id = volume.id;
+            if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
+                slice.runs.truncate(slice.runs.len().saturating_sub(most));
+                slice.next = slice.runs.len();
+                if slice.runs.is_empty() {
+                    volume.home.slice = None;
+                }
+            }
             self.release_reads(id);
         }
     }

@@ -10,7 +10,6 @@ use crate::event::*;
 use crate::index::Key;
 use crate::op::{Op, Stage};
 use forebay_format::BLOCK_SIZE;
-use forebay_format::record::EntryKind;
 
 impl Engine {
     pub(crate) fn zero_begin(&mut self, name: u64) {
@@ -49,10 +48,18 @@ impl Engine {
         if !self.is(Mutant::ZeroKeepsRam) {
             self.ram.remove_range(first, last);
         }
-        if !self.is(Mutant::ZeroKeepsCached) {
-            self.drop_clean_range(id, first, last);
+        self.req(name).stage = Stage::Working;
+        match self.is(Mutant::ZeroKeepsCached) {
+            true => self.zero_ready(name),
+            false => self.end_clean(name),
         }
-        self.mark_range(id, first, last);
+    }
+
+    /// No clean block of the range is cached any more: once the log says so durably, the origin is
+    /// zeroed.
+    pub(crate) fn zero_ready(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        self.mark_range(req.volume, req.first, req.last);
         let need = self.log.dseq_gathered();
         let req = self.req(name);
         req.stage = Stage::Intending;
@@ -91,49 +98,6 @@ impl Engine {
         let end = req.offset + req.len;
         let tail = !end.is_multiple_of(BLOCK_SIZE as u64) && end != volume.bytes;
         [head.then_some(req.first), tail.then_some(req.last)]
-    }
-
-    /// Takes the clean blocks of a range out of the index, without a word in the log.
-    pub(crate) fn forget_clean_range(&mut self, first: Key, last: Key) {
-        let mut keys = Vec::new();
-        if last - first < self.index.len() as u64 {
-            self.work.did((last - first) as usize);
-            keys.extend((first..=last).filter(|&key| self.index.get(key).is_some()));
-        } else {
-            self.work.did(self.index.bucket_count());
-            self.index.scan(0, self.index.bucket_count(), |key, _| {
-                if (first..=last).contains(&key) {
-                    keys.push(key);
-                }
-            });
-        }
-        keys.retain(|&key| !self.is_dirty(key));
-        for key in keys {
-            self.forget(key);
-        }
-    }
-
-    /// Ends the clean blocks of a range, with one entry in the log for each stretch without dirty
-    /// blocks.
-    fn drop_clean_range(&mut self, id: VolumeId, first: Key, last: Key) {
-        self.forget_clean_range(first, last);
-        if self.dead || self.is(Mutant::ZeroCleanUnlogged) {
-            return;
-        }
-        let base = self.vol(id).base;
-        let dirty: Vec<u64> = self
-            .vol(id)
-            .dirty
-            .iter_from(first - base)
-            .take_while(|&block| block <= last - base)
-            .collect();
-        let mut from = first - base;
-        for end in dirty.into_iter().chain([last - base + 1]) {
-            if end > from {
-                self.note(EntryKind::Tombstone, id, from, end - from);
-            }
-            from = end + 1;
-        }
     }
 
     pub(crate) fn zero_issue(&mut self, name: u64) {
@@ -194,29 +158,13 @@ impl Engine {
         self.zero_end(name);
     }
 
-    /// The zeros are durable at the origin: the dirty versions may end, with one entry for all of
-    /// them. Many requests may come here at once, and none asks for room.
+    /// The zeros are durable at the origin: the dirty versions may end. Many requests may come here
+    /// at once, and none asks for room.
     pub(crate) fn zero_flushed(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
-        if req.error.is_none() && !self.dead {
-            let volume = self.vol(req.volume);
-            let (id, base) = (req.volume, volume.base);
-            let (from, to) = (req.first - base, req.last - base);
-            let dirty: Vec<u64> =
-                volume.dirty.iter_from(from).take_while(|&block| block <= to).collect();
-            for &block in &dirty {
-                self.forget(base + block);
-            }
-            if !dirty.is_empty() && !self.is(Mutant::ZeroDirtyUnlogged) {
-                let dseq = self.note(EntryKind::Tombstone, id, from, to - from + 1);
-                self.log.cleaned.extend(dirty.iter().map(|block| (dseq, base + block)));
-                self.vol_mut(id).cleaned_dseq = dseq;
-            }
-        }
-        self.zero_end(name);
+        self.end_zeroed(name);
     }
 
-    fn zero_end(&mut self, name: u64) {
+    pub(crate) fn zero_end(&mut self, name: u64) {
         let req = self.req(name);
         req.issued = true;
         self.hold_for_log(name);

@@ -1,0 +1,280 @@
+//! Ends: blocks of a range that leave the index for something that a request or a command did or
+//! is about to do, in slices, however many they are. Each slice says itself what it ended, so that
+//! the log never says less, or more, than the index.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::{CommandId, CommandReply, VolumeId};
+use crate::index::{Key, Located};
+use crate::limits::ENDS_LOOK_BLOCKS;
+use forebay_format::record::EntryKind;
+
+/// What ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Clean blocks of a range that is to be zeroed, by key, from this one on.
+    CleanByKey(Key),
+    /// The same, by bucket of the index: there are fewer of these.
+    CleanByBucket(usize),
+    /// They are gone; the log hears of each stretch between dirty blocks, from this key on.
+    Stretches(Key),
+    /// Dirty blocks of a range that is zeroed, from this key on.
+    Zeroed(Key),
+    /// All dirty blocks of a volume that is not served.
+    GivenUp(VolumeId, CommandId),
+    /// Those that cannot be read.
+    Unreadable(VolumeId, CommandId),
+    /// All, of which is noted elsewhere that they are given up.
+    OnDead(VolumeId, CommandId),
+}
+
+/// What is to end: the first of it is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    due: Vec<(What, u64)>,
+    slices: u64,
+}
+
+impl Ends {
+    /// See `Engine::progress`.
+    pub(crate) fn progress(&self) -> u64 {
+        self.slices
+    }
+
+    /// Whether the index is looked through by bucket.
+    pub(crate) fn scanning(&self) -> bool {
+        matches!(self.due.first(), Some((What::CleanByBucket(_), _)))
+    }
+
+    /// Whether all that is dirty of a volume is being given up: it is not served before the end.
+    pub(crate) fn gives_up(&self, id: VolumeId) -> bool {
+        self.due.iter().any(|(what, _)| matches!(what, What::GivenUp(of, _) if *of == id))
+    }
+}
+
+impl Engine {
+    /// The clean blocks of a request's range end before the origin is zeroed.
+    pub(crate) fn end_clean(&mut self, name: u64) {
+        let req = self.reqs.get(name).expect("under way");
+        let few = req.last - req.first < self.index.len() as u64;
+        let what = if few { What::CleanByKey(req.first) } else { What::CleanByBucket(0) };
+        self.end(what, name);
+    }
+
+    /// The dirty blocks of a request's range end: the origin durably holds the zeros that replace
+    /// them.
+    pub(crate) fn end_zeroed(&mut self, name: u64) {
+        let first = self.reqs.get(name).expect("under way").first;
+        self.end(What::Zeroed(first), name);
+    }
+
+    /// Dirty blocks of a volume are given up: all if it is not served, else those that cannot be
+    /// read.
+    pub(crate) fn end_given_up(&mut self, id: VolumeId, command: CommandId) {
+        let what = match self.vol(id).offline.is_some() {
+            true => {
+                let (base, end) = self.vol(id).keys();
+                self.mark_range(id, base, end - 1);
+                What::GivenUp(id, command)
+            }
+            false => What::Unreadable(id, command),
+        };
+        self.end(what, 0);
+    }
+
+    /// Dirty blocks of a volume are given up, and that is noted elsewhere than in the log.
+    pub(crate) fn end_on_dead(&mut self, id: VolumeId, command: CommandId) {
+        self.end(What::OnDead(id, command), 0);
+    }
+
+    /// What is short ends at once, unless others are before it.
+    fn end(&mut self, what: What, name: u64) {
+        self.ends.due.push((what, name));
+        if self.ends.due.len() == 1 {
+            self.track_moves();
+            self.ends_more();
+        }
+    }
+
+    /// Ends a slice of the first that is due, and all the others that are short.
+    pub(crate) fn ends_more(&mut self) {
+        while self.ends_slice() && !self.work_is_enough() {}
+    }
+
+    /// Whether it was the last slice of one, and others are due.
+    fn ends_slice(&mut self) -> bool {
+        let Some(&(what, name)) = self.ends.due.first() else { return false };
+        let next = match what {
+            What::CleanByKey(from) => self.ends_by_key(name, from),
+            What::CleanByBucket(from) => self.ends_by_bucket(name, from),
+            What::Stretches(from) => self.ends_stretches(name, from),
+            What::Zeroed(from) => self.ends_zeroed(name, from),
+            What::GivenUp(id, _) | What::OnDead(id, _) => self.ends_given_up(id, what),
+            What::Unreadable(id, _) => self.ends_unreadable(id).then_some(what),
+        };
+        self.ends.slices += 1;
+        if let Some(next) = next {
+            self.ends.due[0].0 = next;
+            self.track_moves();
+            return false;
+        }
+        self.ends.due.remove(0);
+        self.track_moves();
+        match what {
+            What::CleanByKey(_) | What::CleanByBucket(_) | What::Stretches(_) => {
+                self.zero_ready(name);
+            }
+            What::Zeroed(_) => self.zero_end(name),
+            What::GivenUp(_, command) | What::Unreadable(_, command) | What::OnDead(_, command) => {
+                self.answer(command, CommandReply::Changed);
+            }
+        }
+        true
+    }
+
+    /// What follows when the clean blocks of a range are gone.
+    fn stretches_of(&self, name: u64) -> Option<What> {
+        let said = self.dead || self.is(Mutant::ZeroCleanUnlogged);
+        (!said).then(|| What::Stretches(self.reqs.get(name).expect("under way").first))
+    }
+
+    fn ends_by_key(&mut self, name: u64, from: Key) -> Option<What> {
+        let last = self.reqs.get(name).expect("under way").last;
+        let to = last.min(from + ENDS_LOOK_BLOCKS - 1);
+        self.work.did((to - from) as usize);
+        let mut next = to + 1;
+        let mut ended = 0;
+        for key in from..=to {
+            if ended == self.ends_max() {
+                next = key;
+                break;
+            }
+            ended += usize::from(self.forget_if_clean(key));
+        }
+        if next <= last { Some(What::CleanByKey(next)) } else { self.stretches_of(name) }
+    }
+
+    fn ends_by_bucket(&mut self, name: u64, from: usize) -> Option<What> {
+        let req = self.reqs.get(name).expect("under way");
+        let range = req.first..=req.last;
+        let most = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
+        let (to, keys) = self.index.gather(from, most, self.ends_max(), |key, located| {
+            range.contains(&key) && !self.dirty.get(located.slot as usize)
+        });
+        self.work.did(to - from);
+        for key in keys {
+            self.forget(key);
+        }
+        // What moved in the index before this slice may be where the scan was already.
+        self.moves_seen();
+        let more = to < self.index.bucket_count();
+        if more { Some(What::CleanByBucket(to)) } else { self.stretches_of(name) }
+    }
+
+    /// Entries that moved in the index while the buckets are looked through.
+    pub(crate) fn ends_saw(&mut self, moved: &[(Key, Located)]) {
+        let Some(&(What::CleanByBucket(_), name)) = self.ends.due.first() else { return };
+        let Some(req) = self.reqs.get(name) else { return };
+        let range = req.first..=req.last;
+        for (key, _) in moved.iter().filter(|(key, _)| range.contains(key)) {
+            self.forget_if_clean(*key);
+        }
+    }
+
+    /// Whether a block was there and clean.
+    fn forget_if_clean(&mut self, key: Key) -> bool {
+        let located = self.index.get(key);
+        let clean = located.is_some_and(|it| !self.dirty.get(it.slot as usize));
+        clean && self.forget(key).is_some()
+    }
+
+    /// One entry for each stretch without dirty blocks.
+    fn ends_stretches(&mut self, name: u64, from: Key) -> Option<What> {
+        let req = self.reqs.get(name).expect("under way");
+        let (id, last) = (req.volume, req.last);
+        let base = self.vol(id).base;
+        let (mut from, last) = (from - base, last - base);
+        let dirty = self.dirty_of(id, from, last);
+        let all = dirty.len() <= self.ends_max();
+        self.work.did(dirty.len());
+        for end in dirty.into_iter().take(self.ends_max()).chain(all.then_some(last + 1)) {
+            if end > from {
+                self.note(EntryKind::Tombstone, id, from, end - from);
+            }
+            from = end + 1;
+        }
+        (!all && from <= last).then_some(What::Stretches(base + from))
+    }
+
+    /// The first dirty blocks of a range of a volume: of one more than end in a slice.
+    fn dirty_of(&self, id: VolumeId, from: u64, to: u64) -> Vec<u64> {
+        let blocks = self.vol(id).dirty.iter_from(from);
+        blocks.take_while(|&block| block <= to).take(self.ends_max() + 1).collect()
+    }
+
+    /// Forgets the first dirty blocks of a range, with one entry for all of them; nobody asks for
+    /// room. Where the others begin.
+    fn end_dirty(&mut self, id: VolumeId, from: u64, to: u64, said: bool) -> Option<u64> {
+        let mut dirty = self.dirty_of(id, from, to);
+        let next = (dirty.len() > self.ends_max()).then(|| dirty.pop().expect("there is one more"));
+        let base = self.vol(id).base;
+        for &block in &dirty {
+            self.ram.remove(base + block);
+            self.forget(base + block);
+        }
+        if let Some(&from) = dirty.first().filter(|_| !said) {
+            let end = next.unwrap_or(to + 1);
+            let dseq = self.note(EntryKind::Tombstone, id, from, end - from);
+            self.log.cleaned.extend(dirty.iter().map(|block| (dseq, base + block)));
+            self.vol_mut(id).cleaned_dseq = dseq;
+        }
+        next
+    }
+
+    fn ends_zeroed(&mut self, name: u64, from: Key) -> Option<What> {
+        let req = self.reqs.get(name).expect("under way");
+        if req.error.is_some() || self.dead {
+            return None;
+        }
+        let (id, last) = (req.volume, req.last);
+        let base = self.vol(id).base;
+        let unlogged = self.is(Mutant::ZeroDirtyUnlogged);
+        let next = self.end_dirty(id, from - base, last - base, unlogged)?;
+        Some(What::Zeroed(base + next))
+    }
+
+    fn ends_given_up(&mut self, id: VolumeId, what: What) -> Option<What> {
+        let volume = self.volume(id)?;
+        let last = volume.blocks() - 1;
+        match what {
+            // It may end clean blocks too.
+            What::GivenUp(..) if volume.offline.is_some() && !self.dead => {
+                self.end_dirty(id, 0, last, false)?;
+            }
+            What::OnDead(..) => {
+                self.end_dirty(id, 0, last, true)?;
+            }
+            _ => return None,
+        }
+        Some(what)
+    }
+
+    /// Whether there are more.
+    fn ends_unreadable(&mut self, id: VolumeId) -> bool {
+        let Some(volume) = self.volume(id).filter(|_| !self.dead) else { return false };
+        let lost = volume.quarantine.unreadable().iter().copied();
+        let blocks: Vec<u64> = lost.take(self.ends_max()).collect();
+        let base = volume.base;
+        for &block in &blocks {
+            self.ram.remove(base + block);
+            self.forget(base + block);
+            self.vol_mut(id).quarantine.forget(block);
+        }
+        for run in blocks.chunk_by(|a, b| a + 1 == *b) {
+            self.note(EntryKind::Tombstone, id, run[0], run.len() as u64);
+            // It may have been sent home, and not be durable there.
+            self.mark_range(id, base + run[0], base + run[run.len() - 1]);
+        }
+        blocks.len() == self.ends_max()
+    }
+}
