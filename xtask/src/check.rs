@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::time::Instant;
 
 /// Seeds of each run that are bent towards one thing: what fits beside the swarm.
-const BENT_SEEDS: [(&str, &str); 11] = [
+const BENT_SEEDS: [(&str, &str); 13] = [
     ("brief", "0..200"),
     ("away", "0..200"),
     ("repair", "0..200"),
@@ -17,6 +17,8 @@ const BENT_SEEDS: [(&str, &str); 11] = [
     ("turnover", "0..50"),
     ("spare", "0..70"),
     ("vain", "0..200"),
+    ("overtake", "0..200"),
+    ("evict", "0..100"),
     ("large", "0..30"),
 ];
 /// Swarm seeds of each run: the floor. A run by hand may ask for more.

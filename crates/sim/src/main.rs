@@ -30,7 +30,7 @@ usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|-
                  (and devices or origins that come and go), repair (and reads that fail while a
                  start copies what one of two devices lost), harm (and a cache that errs or rots),
                  starve (a full pool whose checkpoints take long), admin (volumes that come, go,
-                 grow and change their mode all the time)
+                 grow and change their mode all the time), and others that docs/testing.md tells of
   --known FILE   seeds (first word of a line) whose failure is known and open: counted, not fatal
   --mutant NAME  with this planted bug, in a build with the feature `mutants`";
 

@@ -18,24 +18,12 @@ const SEEDS_MAX: u64 = 16_000;
 /// Or so many large worlds.
 const LARGE_SEEDS_MAX: u64 = 300;
 
-/// Bugs that nobody has found a seed for, though nothing shows that they do no harm. Each does
-/// something in some worlds, or takes a rare thing: a unit that is emptied, freed and used again
-/// within one scan of the index; a start that can only use the checkpoint before the newest; a
-/// device that fails and is back before any superblock tells.
-const OPEN: &[Mutant] = &[
-    Mutant::FreshSegmentsCount,
-    Mutant::FreedGenerationAgain,
-    Mutant::AwayUntold,
-    Mutant::LastResortTrusted,
-    Mutant::FreedOffByOne,
-    Mutant::FlushOneDevice,
-    Mutant::CheckpointBeforeRecords,
-    Mutant::CheckpointBeforeFills,
-    Mutant::CheckpointUnsynced,
-    Mutant::SyncCoversLate,
-    Mutant::EndsUnawaited,
-    Mutant::DirtyLimitOff,
-];
+/// Bugs that nobody has found a seed for, though nothing shows that they do no harm.
+///
+/// `FreedGenerationAgain` needs a power cut that takes all of a segment of clean data but not the
+/// word that it is empty; then dirty data in that segment; then a start that can only use the
+/// checkpoint of the life before.
+const OPEN: &[Mutant] = &[Mutant::FreedGenerationAgain, Mutant::AwayUntold, Mutant::DirtyLimitOff];
 
 /// The seed that caught `mutant` last.
 fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {

@@ -28,12 +28,16 @@ pub enum Bend {
     Vain,
     /// See [`Params::need_the_spare`].
     Spare,
+    /// See [`Params::overtake`].
+    Overtake,
+    /// See [`Params::evict`].
+    Evict,
     /// Another kind of world: see [`crate::large`].
     Large,
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 11] = [
+pub const BENDS: [(&str, Bend); 13] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -44,6 +48,8 @@ pub const BENDS: [(&str, Bend); 11] = [
     ("turnover", Bend::Turnover),
     ("spare", Bend::Spare),
     ("vain", Bend::Vain),
+    ("overtake", Bend::Overtake),
+    ("evict", Bend::Evict),
     ("large", Bend::Large),
 ];
 
@@ -81,6 +87,8 @@ impl Params {
             Bend::Turnover => self.turn_over(rng),
             Bend::Vain => self.zero_in_vain(rng),
             Bend::Spare => self.need_the_spare(rng),
+            Bend::Overtake => self.overtake(rng),
+            Bend::Evict => self.evict(rng),
             Bend::Large => {}
         }
     }
@@ -306,6 +314,122 @@ impl Params {
             (self.places.hot, self.places.sectors_max) = (0.0, 256);
             self.mix = Mix { read: 60, write: 10, flush: rng.below(4), ..NO_MIX };
         }
+        match rng.below(6) {
+            0 => self.outlive_the_spare(),
+            1 | 2 => self.change_devices(),
+            _ => {}
+        }
+    }
+
+    /// What the checkpoint before the newest holds was dropped by the start after it, and written
+    /// past the cache in its life.
+    fn outlive_the_spare(&mut self) {
+        (self.devices, self.cache_volatile) = (1, false);
+        self.faults = Faults { metadata: 1.0, newest_checkpoint: true, ..Faults::default() };
+        self.modes.fill(Mode::WriteAround);
+        self.mix = Mix { read: 50, write: 50, ..NO_MIX };
+        (self.places.hot, self.places.hot_sectors, self.places.sectors_max) = (1.0, 1024, 16);
+        (self.tuning.region_blocks, self.tuning.sync_interval_ns) = (4, 3 * MILLISECOND);
+        self.cache_latency = even_latency(MILLISECOND / 50);
+        self.origin_latency = even_latency(MILLISECOND / 20);
+        (self.clients, self.think_ns, self.requests) = (4, MILLISECOND, 100);
+        (self.ends.cut, self.ends.kill, self.ends.looks) = (0, 1, 0.0);
+        (self.lives, self.ends.events_max) = (20, 30_000);
+    }
+
+    /// One device vanishes, and soon after the crash the other, while the first is back.
+    fn change_devices(&mut self) {
+        (self.devices, self.cache_volatile) = (2, true);
+        self.faults = Faults { vanish: 1.0, ..Faults::default() };
+        self.modes.fill(Mode::WriteBack);
+        self.mix = Mix { read: 10, write: 60, flush: 20, ..NO_MIX };
+        self.cache_latency = even_latency(MILLISECOND / 50);
+        self.origin_latency = even_latency(MILLISECOND / 10);
+        self.checkpoint_slowness = 1000;
+        (self.clients, self.think_ns, self.requests) = (4, MILLISECOND, 200);
+        (self.ends.cut, self.ends.kill, self.ends.looks) = (8, 4, 0.0);
+        (self.lives, self.ends.events_max) = (15, 3000);
+    }
+
+    /// Some I/O takes a thousand times as long as other, and what is quick overtakes it: checkpoints
+    /// and clients' FLUSHes pass records and FLUSHes of the other devices, reads pass FLUSHes of an
+    /// origin that was zeroed, answers pass the word that a block is not dirty any more.
+    fn overtake(&mut self, rng: &mut Rng) {
+        self.live_briefly(rng);
+        (self.lives, self.requests) = (rng.range(8, 16), 300);
+        self.ends.events_max = rng.log_range(1000, 4000);
+        (self.ends.kill, self.ends.shutdown, self.ends.early) = (2, 0, 0.0);
+        (self.ends.cut, self.ends.looks) = (8, 0.0);
+        (self.faults, self.admin.pause_ns) = (Faults::default(), 0);
+        (self.cache_volatile, self.origin_volatile) = (true, true);
+        self.modes.fill(Mode::WriteBack);
+        (self.clients, self.think_ns, self.ram_bytes) = (8, MILLISECOND / 10, 0);
+        self.places.aligned = 1.0;
+        (self.tuning.admit_second_miss, self.tuning.sequential_bytes) = (false, u64::MAX);
+        let spike_one_in = rng.pick(&[5, 20]);
+        self.cache_latency = Latency { spike_one_in, ..even_latency(MILLISECOND / 20) };
+        self.origin_latency = even_latency(MILLISECOND / 20);
+        match rng.below(4) {
+            0 => {
+                self.mix = Mix { read: rng.pick(&[0, 60]), write: 40, ..NO_MIX };
+                self.places.hot = 0.0;
+                self.tuning.checkpoint_share = 0.02;
+                self.tuning.sync_interval_ns = MILLISECOND;
+                self.tuning.records_in_flight_max = 4;
+                self.ends.cut_modes =
+                    vec![CutMode::DropAll, CutMode::Independent, CutMode::PerWrite];
+            }
+            1 => {
+                self.devices = rng.range(3, 4) as usize;
+                self.mix = Mix { read: rng.below(60), write: 60, flush: 30, ..NO_MIX };
+                self.ends.cut_modes =
+                    vec![CutMode::DropAll, CutMode::Independent, CutMode::PerWrite];
+            }
+            2 => {
+                self.mix = Mix { read: 40, write: 40, discard: 40, ..NO_MIX };
+                (self.places.hot, self.places.hot_sectors) = (1.0, rng.log_range(64, 256));
+                self.places.sectors_max = 16;
+                (self.tuning.dirty_target, self.tuning.dirty_high) = (1.0, 1.0);
+                (self.ends.cut, self.ends.kill) = (0, 1);
+            }
+            _ => {
+                self.mix = Mix { read: 60, discard: 40, ..NO_MIX };
+                (self.places.hot, self.places.hot_sectors) = (1.0, rng.log_range(64, 512));
+                self.places.sectors_max = 16;
+                self.cache_latency = even_latency(MILLISECOND / 100);
+                let spike_one_in = rng.pick(&[0, 4]);
+                self.origin_latency = Latency { spike_one_in, ..even_latency(2 * MILLISECOND) };
+                self.ends.kill = 0;
+                self.ends.cut_modes = vec![CutMode::NewestFirst, CutMode::DropAll];
+                let (sync_ns, share) = rng.pick(&[(1, 4.0), (100, 0.02)]);
+                self.tuning.sync_interval_ns = sync_ns * MILLISECOND;
+                self.tuning.checkpoint_share = share;
+            }
+        }
+    }
+
+    /// Blocks that are read, evicted and then written past the cache, with many sync points and few
+    /// checkpoints: the log still has what the cache forgot, and nothing marks it any more.
+    fn evict(&mut self, rng: &mut Rng) {
+        self.live_briefly(rng);
+        let blocks = rng.range(300, 500);
+        (self.volumes, self.shown) = (vec![8 * blocks], vec![8 * blocks]);
+        self.modes = vec![Mode::WriteAround];
+        self.mix = Mix { read: 70, write: 30, flush: 2, ..NO_MIX };
+        (self.places.aligned, self.places.hot, self.places.sectors_max) = (1.0, 0.0, 128);
+        (self.faults, self.admin.pause_ns, self.ram_bytes) = (Faults::default(), 0, 0);
+        (self.clients, self.think_ns, self.requests) = (4, MILLISECOND / 5, 400);
+        (self.devices, self.segments) = (1, 8);
+        self.tuning.admit_second_miss = false;
+        self.tuning.sequential_bytes = u64::MAX;
+        self.tuning.region_blocks = rng.pick(&[1, 16]);
+        self.tuning.sync_interval_ns = 2 * MILLISECOND;
+        self.tuning.checkpoint_share = 4.0;
+        self.cache_latency = even_latency(MILLISECOND / 100);
+        self.origin_latency = even_latency(MILLISECOND / 10);
+        (self.lives, self.ends.looks, self.ends.early) = (12, 0.0, 0.0);
+        (self.ends.cut, self.ends.kill, self.ends.shutdown) = (4, 4, 0);
+        self.ends.events_max = 3000;
     }
 
     /// Bends a world towards one thing.
@@ -341,6 +465,11 @@ impl Params {
             }
         }
     }
+}
+
+/// I/O that never takes more than twice as long as other.
+fn even_latency(base_ns: u64) -> Latency {
+    Latency { base_ns, spread_ns: base_ns, spike_one_in: 0 }
 }
 
 /// What a swarm world may be about.
