@@ -166,8 +166,6 @@ mutants! {
     MergeOtherEnd,
     /// Nobody sees that an origin takes nothing.
     LagUnseen,
-    /// The limit of dirty blocks is not looked at.
-    DirtyLimitOff,
     /// Zeroing leaves the copy in RAM in place.
     ZeroKeepsRam,
     /// A dirty block of which a part is zeroed is forgotten.

@@ -23,7 +23,7 @@ const LARGE_SEEDS_MAX: u64 = 300;
 /// `FreedGenerationAgain` needs a power cut that takes all of a segment of clean data but not the
 /// word that it is empty; then dirty data in that segment; then a start that can only use the
 /// checkpoint of the life before.
-const OPEN: &[Mutant] = &[Mutant::FreedGenerationAgain, Mutant::AwayUntold, Mutant::DirtyLimitOff];
+const OPEN: &[Mutant] = &[Mutant::FreedGenerationAgain];
 
 /// The seed that caught `mutant` last.
 fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {

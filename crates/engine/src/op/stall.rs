@@ -84,9 +84,7 @@ impl Engine {
             volume.stalled_served = volume.stalled_served.max(clock);
             return self.stalled_gives_way(name);
         }
-        let unlimited = self.is(Mutant::DirtyLimitOff);
-        let waits = self.now < self.throttle_until
-            || (self.dirty_share() >= self.tuning.dirty_max && !unlimited);
+        let waits = self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
         let blocks = req.last - req.first + 1;
         if waits || !self.append_blocks(name) {
             return self.stalled_gives_way(name);

@@ -1,0 +1,36 @@
+//! No more blocks are dirty than the tuning allows, whatever clients write and however long their
+//! origin takes. (Clients of the simulator cannot see that: more dirty blocks harm nobody before
+//! there is no room for them.)
+
+#[allow(dead_code, reason = "the benches use the rest")]
+#[path = "../benches/instant.rs"]
+mod instant;
+
+use forebay_engine::{Buf, Event, Request, RequestId, RequestKind};
+use instant::{VOLUME, World, WorldSpec};
+
+const BLOCK: u64 = 4096;
+const POOL_BYTES: u64 = 64 << 20;
+/// Blocks of one write.
+const PIECE: u64 = 16;
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn writers_wait_at_the_limit_of_dirty_blocks() {
+    let mut spec = WorldSpec::new(POOL_BYTES, 256 << 20);
+    (spec.tuning.dirty_high, spec.tuning.dirty_max) = (0.08, 0.10);
+    let most = POOL_BYTES / BLOCK / 10;
+    let mut world = World::new(&spec);
+    world.origin_hangs = true;
+    for n in 0..2 * most / PIECE {
+        let (offset, len) = (n * PIECE * BLOCK, PIECE * BLOCK);
+        let (kind, buf) = (RequestKind::Write, Buf::zeroed(len as usize));
+        let request = Request { volume: VOLUME, kind, offset, len, fua: false, buf };
+        world.engine.handle(world.now, Event::Submit(RequestId(n), request), &mut world.out);
+    }
+    while world.now < 5 * SECOND {
+        world.step();
+    }
+    let dirty = world.engine.volume_stats(VOLUME).expect("the volume").dirty_blocks;
+    assert!((most / 2..most + PIECE).contains(&dirty), "{dirty} blocks are dirty of {most}");
+}
