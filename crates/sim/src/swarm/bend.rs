@@ -351,9 +351,10 @@ impl Params {
         (self.lives, self.ends.events_max) = (15, 3000);
     }
 
-    /// Some I/O takes a thousand times as long as other, and what is quick overtakes it: checkpoints
-    /// and clients' FLUSHes pass records and FLUSHes of the other devices, reads pass FLUSHes of an
-    /// origin that was zeroed, answers pass the word that a block is not dirty any more.
+    /// Some I/O takes a thousand times as long as other, and what is quick overtakes it.
+    /// Checkpoints and clients' FLUSHes pass records and FLUSHes of the other devices, reads pass
+    /// FLUSHes of an origin that was zeroed, answers pass the word that a block is not dirty
+    /// any more.
     fn overtake(&mut self, rng: &mut Rng) {
         self.live_briefly(rng);
         (self.lives, self.requests) = (rng.range(8, 16), 300);
