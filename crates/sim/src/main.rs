@@ -27,10 +27,11 @@ usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|-
   --trace        print every event
   --keep-going   do not stop at the first failure
   --bend NAME    bend every world towards one thing: brief (many short lives of a small pool), away
-                 (and devices or origins that come and go), repair (and reads that fail while a
-                 start copies what one of two devices lost), harm (and a cache that errs or rots),
-                 starve (a full pool whose checkpoints take long), admin (volumes that come, go,
-                 grow and change their mode all the time), and others that docs/testing.md tells of
+                 (and devices or origins that come and go), dwindle (and a few devices that vanish
+                 one after the other), repair (and reads that fail while a start copies what one of
+                 two devices lost), harm (and a cache that errs or rots), starve (a full pool whose
+                 checkpoints take long), admin (volumes that come, go, grow and change their mode
+                 all the time), and others that docs/testing.md tells of
   --known FILE   seeds (first word of a line) whose failure is known and open: counted, not fatal
   --mutant NAME  with this planted bug, in a build with the feature `mutants`";
 

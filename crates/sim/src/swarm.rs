@@ -90,6 +90,8 @@ pub struct Faults {
     pub astray_one_in: u64,
     /// Share of lives in which a cache device vanishes.
     pub vanish: f64,
+    /// In half of them, within its first moments.
+    pub vanish_early: bool,
     /// The device that errs, rots or is absent; the others are sound, unless any may vanish.
     pub bad_device: usize,
     /// Only that one vanishes.

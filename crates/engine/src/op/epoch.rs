@@ -17,7 +17,11 @@ impl Engine {
         self.open_mut().step = Step::Settle;
         let devices: Vec<DeviceId> = self.segments.working().collect();
         for device in devices {
-            if self.segments.devices()[usize::from(device.0)].volatile_cache {
+            let opening = self.opening.as_ref().expect("recovery is under way");
+            let mut unread = opening.unreadable.iter().map(|&(it, _)| self.segments.device_of(it));
+            if unread.any(|it| it == device)
+                || self.segments.devices()[usize::from(device.0)].volatile_cache
+            {
                 self.open_mut().flushes += 1;
                 self.device_flush(device, FlushFor::Opening);
             }
@@ -28,6 +32,13 @@ impl Engine {
     fn recover_settled(&mut self) {
         if self.open_mut().flushes > 0 || self.dead {
             return;
+        }
+        if self.log_may_go_on() {
+            let why = "the log may have gone on on a device that failed beside one that was away \
+                       before: what was written last is not known. Bring the devices back as \
+                       they were, or `forebay pool destroy` the pool to go on with what the \
+                       origins hold";
+            return self.open_failed(why.to_owned());
         }
         let behind = std::mem::take(&mut self.open_mut().behind);
         let behind: Vec<usize> =

@@ -9,7 +9,8 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::index::Located;
-use crate::segment::UnitId;
+use crate::segment::{SegmentId, UnitId};
+use forebay_format::checkpoint::SEGMENT_OPEN;
 use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
 
@@ -60,6 +61,8 @@ pub(crate) struct Summary {
     pub(crate) dseq_end: u64,
     /// Records that count.
     pub(crate) records: u64,
+    /// The unit in which the log ends had room left: it went on nowhere else.
+    pub(crate) ends_here: bool,
 }
 
 impl Engine {
@@ -90,8 +93,10 @@ impl Engine {
         let mut all: Vec<&Found> = valid.iter().chain(clean.iter()).copied().collect();
         all.sort_by_key(|found| found.seq());
         let freed = self.freed_units(&valid);
+        let ends_here = self.ends_here(&records, valid.last().copied(), from.0);
         let opening = self.opening.as_mut().expect("recovery is under way");
         opening.summary.dseq_end = end;
+        opening.summary.ends_here = ends_here;
         opening.summary.records = all.len() as u64;
         opening.records = all.into_iter().cloned().collect();
         let gone = self.units_gone(&freed);
@@ -195,6 +200,49 @@ impl Engine {
         }
         let behind = counts.range(next..).map(|(_, &found)| found).collect();
         Ok((valid, next - 1, behind))
+    }
+
+    /// Whether the unit has room left in which this life of the log ends: with its last record, or
+    /// where there is none with what the checkpoint calls open.
+    fn ends_here(&self, records: &[Found], last: Option<&Found>, from: u64) -> bool {
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        let open = |found: &&Found| {
+            let item = opening.segments.get(&self.segments.unit_of(found.header.segment.get()));
+            found.is_dirty_class()
+                && found.seq() <= from
+                && item.is_some_and(|item| {
+                    let flags = item.flags.get();
+                    flags & SEGMENT_OPEN != 0 && item.generation == found.header.segment_generation
+                })
+        };
+        let newest = self.sb.block.header.checkpoint_epoch.get();
+        let last = last.filter(|found| found.epoch() == newest);
+        let last = last.or_else(|| records.iter().filter(open).max_by_key(|found| found.seq()));
+        last.is_some_and(|Found { header, .. }| {
+            let end = header.offset.get() + 1 + u32::from(header.payload_blocks.get());
+            end + 1 < self.segments.blocks()
+        })
+    }
+
+    /// Whether the log may have gone on where nothing can be read: in a unit of which one half was
+    /// away already, and the other could not be read before its device failed.
+    pub(crate) fn log_may_go_on(&self) -> bool {
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        let header = &self.sb.block.header;
+        let unread = |segment: SegmentId| {
+            let blocks = opening.unreadable.range((segment, 0)..=(segment, u32::MAX));
+            !self.segments.healthy(segment) && blocks.count() > 0
+        };
+        let used = |segment| {
+            header.devices[usize::from(self.segments.device_of(segment).0)].away.get() == 0
+        };
+        let units = 0..self.segments.units().len() as UnitId;
+        !opening.summary.ends_here
+            && header.clean == 0
+            && units.filter(|&unit| self.segments.may_hold_dirty(unit)).any(|unit| {
+                let mut halves = self.segments.segments_of(unit);
+                self.segments.segments_of(unit).all(unread) && halves.any(used)
+            })
     }
 
     /// Brings what the index knows of a record's blocks near.

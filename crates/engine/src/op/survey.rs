@@ -31,10 +31,11 @@ pub(crate) struct Chain {
 
 impl Engine {
     pub(crate) fn recover_heads(&mut self) {
-        let healthy: Vec<SegmentId> =
-            (0..self.segments.count()).filter(|&segment| self.segments.healthy(segment)).collect();
+        let (healthy, away): (Vec<SegmentId>, Vec<SegmentId>) =
+            (0..self.segments.count()).partition(|&segment| self.segments.healthy(segment));
         let opening = self.open_mut();
         opening.step = Step::Heads;
+        opening.unreadable.extend(away.into_iter().map(|segment| (segment, 0)));
         opening.reads = healthy.into_iter().map(RecoverRead::Head).collect();
         self.recover_reads();
     }
@@ -196,6 +197,10 @@ impl Engine {
 
     pub(crate) fn payload_seen(&mut self, number: u32, result: Result<(), IoError>, buf: Buf) {
         let torn_accepted = self.is(Mutant::TornAccepted);
+        if result.is_err() {
+            let segment = self.segments.segment_of(self.payload_of(number).0);
+            self.open_mut().unreadable.insert((segment, 0));
+        }
         let found = &mut self.open_mut().records[number as usize];
         found.verified = true;
         let there = if result.is_ok() { buf.bytes() } else { &[] };

@@ -14,6 +14,8 @@ pub enum Bend {
     Brief,
     /// See [`Params::come_and_go`].
     Away,
+    /// See [`Params::dwindle`].
+    Dwindle,
     /// See [`Params::harm_often`].
     Harm,
     /// See [`Params::manage`].
@@ -37,10 +39,11 @@ pub enum Bend {
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 13] = [
+pub const BENDS: [(&str, Bend); 14] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
+    ("dwindle", Bend::Dwindle),
     ("harm", Bend::Harm),
     ("admin", Bend::Admin),
     ("repair", Bend::Repair),
@@ -80,6 +83,7 @@ impl Params {
             Bend::Starve => self.starve(rng),
             Bend::Brief => self.live_briefly(rng),
             Bend::Away => self.come_and_go(rng),
+            Bend::Dwindle => self.dwindle(rng),
             Bend::Harm => self.harm_often(rng),
             Bend::Admin => self.manage(rng),
             Bend::Repair => self.repair_in_vain(rng),
@@ -164,6 +168,14 @@ impl Params {
         self.devices = 2;
         let origin_missing = rng.pick(&[0.0, 0.3]);
         self.faults = Faults { vanish: 0.5, origin_missing, ..Faults::default() };
+    }
+
+    /// Short lives of a few devices that vanish one after the other, many while a start reads them.
+    fn dwindle(&mut self, rng: &mut Rng) {
+        self.come_and_go(rng);
+        self.devices = rng.range(3, 4) as usize;
+        (self.faults.vanish, self.faults.vanish_early) = (0.7, true);
+        self.faults.origin_missing = 0.0;
     }
 
     /// Short lives of two devices of which one has what the other lost in a power cut, but cannot

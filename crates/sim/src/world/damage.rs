@@ -78,7 +78,11 @@ impl World {
             self.schedule(after, Due::Rot);
         }
         if self.rng.chance(faults.vanish) {
-            let after = self.rng.below(span);
+            let early = faults.vanish_early && self.wide_rng.coin();
+            let after = match early {
+                true => self.wide_rng.log_range(1_000, 100_000_000),
+                false => self.rng.below(span),
+            };
             let any = self.rng.below(self.caches.len() as u64) as usize;
             let device = if faults.one_vanishes { faults.bad_device } else { any };
             self.schedule(after, Due::Vanish(device));
