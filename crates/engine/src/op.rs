@@ -360,7 +360,14 @@ impl Engine {
         let req = self.req(name);
         req.holds = true;
         req.stage = Stage::Working;
-        match req.kind {
+        let (kind, first, last) = (req.kind, req.first, req.last);
+        match kind {
+            RequestKind::Read | RequestKind::Prefetch
+                if self.distrust.may_come_back(first..=last, self.now) =>
+            {
+                self.req(name).fail(IoError::Io);
+                self.reply(name);
+            }
             RequestKind::Read | RequestKind::Prefetch => self.read_begin(name),
             RequestKind::Write => self.write_begin(name),
             RequestKind::Discard | RequestKind::WriteZeroes { .. } => self.zero_begin(name),

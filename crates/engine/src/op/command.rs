@@ -14,8 +14,8 @@ use forebay_format::superblock::VOLUMES_MAX;
 use zerocopy::little_endian::U16;
 
 /// Why a removal is refused, once.
-pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there before may be lost. \
-                                Ask again to remove the volume all the same";
+pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there \
+     before may be lost. Ask again to remove the volume all the same";
 
 impl Engine {
     pub(crate) fn command(&mut self, id: CommandId, command: Command) {

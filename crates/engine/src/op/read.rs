@@ -80,13 +80,9 @@ pub struct OriginRun {
 
 impl Engine {
     pub(crate) fn read_begin(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+        let req = self.req(name);
         let (first, last) = (req.first, req.last);
-        if self.distrust.may_come_back(first..=last, self.now) {
-            self.req(name).fail(IoError::Io);
-            return self.reply(name);
-        }
-        self.req(name).pending = 1; // Held until all parts are started.
+        req.pending = 1; // Held until all parts are started.
         let mut cached: Option<CacheRun> = None;
         let mut origin: Option<(Key, u64)> = None;
         for key in first..=last {
