@@ -335,7 +335,7 @@ impl Engine {
         }
     }
 
-    /// Whether the record gathered for dirty data is to be sent now. In the last segment of the log
+    /// Whether the record gathered for dirty data is to be sent now. Where clients have no room left
     /// entries without data gather until a record is full or somebody waits for them: what makes
     /// room needs room. For the same reason blocks that reclaim moves gather: each in a record of
     /// its own would take as much room as it gave. With many writes outstanding a small record
@@ -362,7 +362,7 @@ impl Engine {
                 || wanted
                 || self.state != State::Serving;
         }
-        self.room.free() > 0
+        self.room.may_write(Purpose::Client)
             || gather.entries.len() >= RECORD_ENTRIES
             || awaited()
             || self.state != State::Serving
