@@ -47,6 +47,13 @@ pub const SETTLE_ROUNDS_MAX: usize = 64;
 pub const ENDS_MAX: usize = 256;
 /// Blocks of a range that such a slice looks up at most.
 pub const ENDS_LOOK_BLOCKS: u64 = 1024;
+/// Units that are looked at for one step.
+pub const UNITS_PER_STEP: usize = 4;
+/// Steps that a bucket of the index counts which is written to a checkpoint, and one whose entries
+/// are all looked at.
+pub const WRITTEN_BUCKET_STEPS: usize = 5;
+/// As above.
+pub const SEEN_BUCKET_STEPS: usize = 3;
 /// Steps that a block counts which leaves its slot.
 pub const BURY_STEPS: usize = 4;
 /// Steps that a block counts which becomes clean.

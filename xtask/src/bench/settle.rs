@@ -88,8 +88,7 @@ fn count(
     let numbers: Vec<String> = calls.keys().map(ToString::to_string).collect();
     let mut child = Command::new("valgrind")
         .args(["--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"])
-        .args(["--toggle-collect=*profiled_call*", "--dump-after=*profiled_call*"])
-        .args(["--compress-strings=no", "--compress-pos=no", "--dump-line=no"])
+        .args(["--toggle-collect=*profiled_call*", "--compress-strings=no", "--compress-pos=no"])
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(bench)
         .args(["--bench", state, "--profile", &numbers.join(",")])
@@ -103,9 +102,14 @@ fn count(
     for line in lines {
         let line = line?;
         let Some(number) = line.strip_prefix("profile ") else { continue };
-        let on = if seen.insert(number.to_string()) { "on" } else { "off" };
         let pid = format!("--pid={}", child.id());
-        output(Command::new("vgdb").args([&pid, "instrumentation", on]))?;
+        let tell = |words: &[&str]| output(Command::new("vgdb").arg(&pid).args(words));
+        if seen.insert(number.to_string()) {
+            tell(&["instrumentation", "on"])?;
+        } else {
+            tell(&["dump"])?;
+            tell(&["instrumentation", "off"])?;
+        }
         std::fs::write(&gate, "")?;
     }
     ensure!(child.wait()?.success(), "the bench failed under callgrind, in state {state}");

@@ -198,7 +198,7 @@ impl Engine {
             self.checkpoint.placed.extend(self.index.stashed());
         }
         let to = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
-        self.work.did(to - from);
+        self.work.did((to - from) * WRITTEN_BUCKET_STEPS);
         for bucket in from..to {
             self.checkpoint_bucket(bucket);
             let full = items_per_chunk::<BucketItem>(CHUNK_BLOCKS_MAX);
@@ -317,7 +317,7 @@ impl Engine {
             self.send(point);
         }
         let units = self.segments.units().len();
-        self.work.did(units);
+        self.work.did(units / UNITS_PER_STEP);
         let segments: Vec<SegmentItem> = (0..units as UnitId)
             .filter(|&unit| self.segments.unit(unit).generation > 0)
             .map(|unit| self.segment_item(unit))

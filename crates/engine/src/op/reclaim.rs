@@ -246,7 +246,7 @@ impl Engine {
     /// comes.
     fn lost_segments(&mut self) {
         let mut lost = vec![0; self.segments.devices().len()];
-        self.work.did(self.segments.units().len());
+        self.work.did(self.segments.units().len() / UNITS_PER_STEP);
         for unit in 0..self.segments.units().len() as u32 {
             let Unit { usage, dirty, .. } = *self.segments.unit(unit);
             if usage != Use::Lost {
@@ -288,7 +288,7 @@ impl Engine {
     /// Most are never read before they are written again.
     fn written_first(&mut self) -> bool {
         let mut live = [0; 2];
-        self.work.did(self.segments.units().len());
+        self.work.did(self.segments.units().len() / UNITS_PER_STEP);
         for unit in self.segments.units() {
             live[usize::from(unit.dirty_class)] += u64::from(unit.live);
         }
@@ -301,7 +301,7 @@ impl Engine {
 
     /// The units that may be emptied: those that then may hold dirty data, or the others.
     fn candidates(&self, dirty_room: bool) -> impl Iterator<Item = (u32, Candidate)> + '_ {
-        self.work.did(self.segments.units().len());
+        self.work.did(self.segments.units().len() / UNITS_PER_STEP);
         (0..).zip(self.segments.units()).filter_map(move |(id, unit)| {
             let helps = self.segments.may_hold_dirty(id) == dirty_room;
             let ready = helps && unit.usage == Use::Sealed && unit.inflight == 0;
@@ -324,7 +324,7 @@ impl Engine {
         let mut found = Vec::new();
         let segments = &self.segments;
         let of_victim = |slot: Slot| segments.unit_at(slot).usage == Use::Victim;
-        self.work.did(to.min(self.index.bucket_count()) - from);
+        self.work.did((to.min(self.index.bucket_count()) - from) * SEEN_BUCKET_STEPS);
         self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         for (key, located) in found {
             self.found_by_scan(key, located);
@@ -371,7 +371,7 @@ impl Engine {
         if victim.said.is_some() {
             return self.victim_drop(at);
         }
-        self.work.did(victim.drops.len());
+        self.work.did(2 * victim.drops.len());
         let drops = |&&(key, located): &&(Key, Located)| self.index.get(key) == Some(located);
         let goes = victim.drops.iter().filter(drops).count() as u32;
         if victim.lost {
