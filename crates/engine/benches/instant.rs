@@ -5,16 +5,13 @@ use forebay_engine::{
     Engine, Event, IoError, Mode, Notice, OriginSettings, Request, RequestId, RequestKind,
     Settings, State, Target, Tuning, VolumeId,
 };
-use forebay_format::layout::SUPERBLOCK_OFFSETS;
-use forebay_format::superblock::{
-    PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
-};
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
-use std::path::Path;
 use std::time::Instant;
-use zerocopy::FromZeros;
+
+#[path = "memory.rs"]
+mod memory;
+
+pub use memory::Devices;
 
 pub const VOLUME: VolumeId = VolumeId(1);
 const SECOND: u64 = 1_000_000_000;
@@ -71,177 +68,6 @@ impl WorldSpec {
         let mut spec = WorldSpec::new(pool_bytes, volume_bytes);
         (spec.tuning.idle_ns, spec.tuning.admit_second_miss) = (1000 * SECOND, false);
         spec
-    }
-}
-
-const PAGE: usize = 4096;
-
-/// The memory of a device. Pages of zeros take none where it is sparse.
-enum Memory {
-    Flat(Vec<u8>),
-    Sparse(Vec<Option<Box<[u8; PAGE]>>>),
-}
-
-impl Memory {
-    fn new(bytes: u64, sparse: bool) -> Memory {
-        match sparse {
-            false => Memory::Flat(vec![0; bytes as usize]),
-            true => Memory::Sparse(vec![None; bytes.div_ceil(PAGE as u64) as usize]),
-        }
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        let at = offset as usize;
-        match self {
-            Memory::Flat(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
-            Memory::Sparse(pages) => {
-                for (page, part) in pages[at / PAGE..].iter().zip(into.chunks_mut(PAGE)) {
-                    match page {
-                        Some(page) => part.copy_from_slice(&page[..part.len()]),
-                        None => part.fill(0),
-                    }
-                }
-            }
-        }
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let at = offset as usize;
-        match self {
-            Memory::Flat(room) => room[at..at + bytes.len()].copy_from_slice(bytes),
-            Memory::Sparse(pages) => {
-                for (page, new) in pages[at / PAGE..].iter_mut().zip(bytes.chunks(PAGE)) {
-                    match page {
-                        None if new.iter().all(|&byte| byte == 0) => {}
-                        None => page.insert(Box::new([0; PAGE]))[..new.len()].copy_from_slice(new),
-                        Some(page) => page[..new.len()].copy_from_slice(new),
-                    }
-                }
-            }
-        }
-    }
-
-    fn zero(&mut self, offset: u64, len: u64) {
-        let range = offset as usize..(offset + len) as usize;
-        match self {
-            Memory::Flat(bytes) => bytes[range].fill(0),
-            Memory::Sparse(pages) => pages[range.start / PAGE..range.end / PAGE].fill(None),
-        }
-    }
-}
-
-/// The memory of all devices.
-pub struct Devices {
-    cache: Vec<Memory>,
-    origin: Memory,
-    sparse: bool,
-    cache_bytes_written: u64,
-    cache_bytes_read: u64,
-}
-
-impl Devices {
-    /// Zeros, and a new pool on one cache device. With `sparse`, clients write zeros, and pages of
-    /// zeros take no memory: for large pools.
-    pub fn new(pool_bytes: u64, volume_bytes: u64, sparse: bool) -> Devices {
-        Devices::of(&WorldSpec::new(pool_bytes, volume_bytes), sparse)
-    }
-
-    /// The same, as a world wants them.
-    pub fn of(spec: &WorldSpec, sparse: bool) -> Devices {
-        let each = spec.pool_bytes / spec.devices;
-        let mut devices = Devices {
-            cache: (0..spec.devices).map(|_| Memory::new(each, sparse)).collect(),
-            origin: Memory::new(spec.volume_bytes, sparse),
-            sparse,
-            cache_bytes_written: 0,
-            cache_bytes_read: 0,
-        };
-        let pool = PoolSpec {
-            name: "bench".into(),
-            uuid: [1; 16],
-            devices: (0..spec.devices).map(|n| (each, [2 + n as u8; 16])).collect(),
-            segment_blocks: None,
-        };
-        let mut volume = VolumeEntry::new_zeroed();
-        volume.id = VOLUME.0.into();
-        volume.used = 1;
-        volume.bytes = spec.volume_bytes.into();
-        volume.name = text_field("bench");
-        let superblocks = new_pool(&pool).expect("a pool of this size");
-        for (device, mut superblock) in devices.cache.iter_mut().zip(superblocks) {
-            superblock.volumes.push(volume);
-            superblock.header.volume_id_next = 2.into();
-            let mut bytes = vec![0; SUPERBLOCK_SIZE];
-            superblock.encode(&mut bytes);
-            SUPERBLOCK_OFFSETS.iter().for_each(|&offset| device.write(offset, &bytes));
-        }
-        devices
-    }
-
-    /// Writes what is on sparse devices to a file.
-    pub fn save(&self, path: &Path) -> std::io::Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
-        for memory in self.cache.iter().chain([&self.origin]) {
-            let Memory::Sparse(pages) = memory else { panic!("flat memory is not kept") };
-            for (at, page) in (0_u64..).zip(pages) {
-                if let Some(page) = page {
-                    file.write_all(&at.to_le_bytes())?;
-                    file.write_all(&page[..])?;
-                }
-            }
-            file.write_all(&u64::MAX.to_le_bytes())?;
-        }
-        file.flush()
-    }
-
-    /// The devices of a world, as `save` left them.
-    pub fn load(spec: &WorldSpec, path: &Path) -> std::io::Result<Devices> {
-        let mut devices = Devices::of(spec, true);
-        let mut file = BufReader::new(File::open(path)?);
-        for memory in devices.cache.iter_mut().chain([&mut devices.origin]) {
-            loop {
-                let (mut at, mut page) = ([0; 8], [0; PAGE]);
-                file.read_exact(&mut at)?;
-                if at == [0xff; 8] {
-                    break;
-                }
-                file.read_exact(&mut page)?;
-                memory.write(u64::from_le_bytes(at) * PAGE as u64, &page);
-            }
-        }
-        Ok(devices)
-    }
-
-    fn superblock(&self, mode: Mode) -> Superblock {
-        let copies = SUPERBLOCK_OFFSETS.map(|offset| {
-            let mut bytes = vec![0; SUPERBLOCK_SIZE];
-            self.cache[0].read(offset, &mut bytes);
-            Superblock::decode(&bytes)
-        });
-        let (mut superblock, _) = Superblock::choose(copies).expect("a superblock was written");
-        superblock.volumes[0].mode = mode as u8;
-        superblock
-    }
-
-    fn memory(&mut self, target: Target) -> &mut Memory {
-        match target {
-            Target::Cache(device) => &mut self.cache[usize::from(device.0)],
-            Target::Origin(_) => &mut self.origin,
-        }
-    }
-
-    fn read(&mut self, target: Target, offset: u64, buf: &mut Buf) {
-        if matches!(target, Target::Cache(_)) {
-            self.cache_bytes_read += buf.len() as u64;
-        }
-        self.memory(target).read(offset, buf.bytes_mut());
-    }
-
-    fn write(&mut self, target: Target, offset: u64, buf: &Buf) {
-        if matches!(target, Target::Cache(_)) {
-            self.cache_bytes_written += buf.len() as u64;
-        }
-        self.memory(target).write(offset, buf.bytes());
     }
 }
 
@@ -517,6 +343,7 @@ impl World {
             true => meter.profile,
             false => None,
         };
+        #[allow(clippy::disallowed_methods, reason = "a meter measures time")]
         let since = Instant::now();
         match profile {
             None => plain_call(&mut self.engine, self.now, event, &mut self.out),
@@ -568,8 +395,9 @@ impl World {
         }
     }
 
-    fn execute(&mut self, effect: Effect) {
-        let mut result = match &effect {
+    /// Whether a device that fails refuses it.
+    fn fate(&self, effect: &Effect) -> Result<(), IoError> {
+        match effect {
             Effect::Read { target: Target::Cache(_), .. }
             | Effect::Write { target: Target::Cache(_), .. }
             | Effect::Flush { target: Target::Cache(_), .. }
@@ -592,7 +420,11 @@ impl World {
             }
             Effect::Distrust { .. } if self.notes_fail => Err(IoError::Io),
             _ => Ok(()),
-        };
+        }
+    }
+
+    fn execute(&mut self, effect: Effect) {
+        let mut result = self.fate(&effect);
         self.origin_refused |= self.origin_refuses;
         let hangs =
             self.origin_hangs && matches!(effect, Effect::Write { target: Target::Origin(_), .. });
@@ -619,6 +451,7 @@ impl World {
                 let origin = matches!(target, Target::Origin(_));
                 if origin && std::mem::take(&mut self.flush_fails) {
                     result = Err(IoError::Io);
+                    self.origin_refused = true;
                 }
                 (op, Buf::empty())
             }

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p forebay-engine --bench settle -- [STATE…]` prints for each state the calls that
 //! took longest and those that took most steps, one JSON line each. `cargo xtask bench settle` does
-//! the same under callgrind, too, which counts the instructions of these calls alone: see `profile`.
+//! it under callgrind, too, which counts the instructions of these calls alone: see `profile`.
 //! `--again` takes the devices that the last run has made. A state begins with a start on them:
 //! callgrind could not bear to fill 20 GiB.
 // The bench measures real time: the ban is for the engine.

@@ -389,27 +389,6 @@ impl Index {
         }
     }
 
-    /// The keys of wanted entries in buckets `from..to`: of so many buckets that there are
-    /// `enough`, or a few more. Where the next slice begins.
-    pub fn gather(
-        &self,
-        from: usize,
-        to: usize,
-        enough: usize,
-        wanted: impl Fn(Key, Located) -> bool,
-    ) -> (usize, Vec<Key>) {
-        let (mut at, mut keys) = (from, Vec::new());
-        while at < to && keys.len() < enough {
-            self.scan(at, at + 1, |key, located| {
-                if wanted(key, located) {
-                    keys.push(key);
-                }
-            });
-            at += 1;
-        }
-        (at, keys)
-    }
-
     /// One bucket for a checkpoint, its dirty bits still clear, and the slots of its entries.
     pub fn bucket(&self, bucket: usize) -> (BucketItem, [Option<Slot>; WAYS]) {
         let Bucket { crc, low, high } = &self.buckets[bucket];

@@ -1,6 +1,6 @@
 //! Intents: where an origin may hold what a power cut takes back, because clients wrote there past
 //! the cache since it was last flushed. After a crash the clean blocks there do not count. However
-//! many there are, they fit into a checkpoint: beyond a number of ranges the whole volume is marked.
+//! many there are, they fit into a checkpoint: beyond a number of ranges all of the volume is one.
 
 use std::collections::BTreeMap;
 

@@ -78,6 +78,26 @@ impl Engine {
         self.tuning.scan_buckets.min(ENDS_MAX)
     }
 
+    /// The keys of wanted entries in buckets `from..to` of the index: of so many buckets that there
+    /// are enough for a slice, or a few more. Where the next slice begins.
+    pub(crate) fn gather_keys(
+        &self,
+        from: usize,
+        to: usize,
+        wanted: impl Fn(Key, Located) -> bool,
+    ) -> (usize, Vec<Key>) {
+        let (mut at, mut keys) = (from, Vec::new());
+        while at < to && keys.len() < self.ends_max() {
+            self.index.scan(at, at + 1, |key, located| {
+                if wanted(key, located) {
+                    keys.push(key);
+                }
+            });
+            at += 1;
+        }
+        (at, keys)
+    }
+
     /// Whether the index remembers what moves in it: while somebody looks through it in slices.
     pub(crate) fn track_moves(&mut self) {
         let scans = self.checkpoint.scanning() || self.reclaim_scanning() || self.ends.scanning();

@@ -82,7 +82,7 @@ fn the_oldest_go_first_but_for_those_that_were_read_again() {
     read(&mut world, POOL..POOL * 3 / 2);
     let late = POOL + POOL / 4..POOL * 3 / 2;
     let shares = [hot, old, late].map(|blocks| cached(&world, blocks));
-    assert!(shares[0] >= 45, "{shares:?} percent: read again, kept where there was room");
+    assert!(shares[0] >= 35, "{shares:?} percent: read again, kept where there was room");
     assert!(shares[1] <= 5, "{shares:?} percent: of the same age, and not read again");
     assert!(shares[2] >= 95, "{shares:?} percent: new");
 }

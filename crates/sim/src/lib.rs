@@ -106,3 +106,11 @@ fn failure_of(run: impl FnOnce() -> Result<(), Violation>) -> Option<Violation> 
         }
     }
 }
+
+/// What the lists of seeds hold: `7`, or `7/brief` for seed 7 of the run with this bend.
+pub fn listed(word: &str) -> Option<(u64, Option<swarm::bend::Bend>)> {
+    match word.split_once('/') {
+        None => Some((word.parse().ok()?, None)),
+        Some((seed, name)) => Some((seed.parse().ok()?, Some(swarm::bend::Bend::named(name)?))),
+    }
+}

@@ -9,7 +9,7 @@
 #![cfg(feature = "mutants")]
 
 use forebay_engine::Mutant;
-use forebay_sim::swarm::bend::{self, BENDS, Bend};
+use forebay_sim::swarm::bend::{BENDS, Bend};
 use forebay_sim::{Options, run_seed};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {
         .lines()
         .filter_map(|line| line.split_once(' '))
         .find(|(listed, _)| *listed == name)
-        .map(|(_, word)| bend::listed(word.trim()).expect("a seed"))
+        .map(|(_, word)| forebay_sim::listed(word.trim()).expect("a seed"))
 }
 
 /// The rule that `mutant` breaks in the world of this seed, which is sound without it.

@@ -2,7 +2,7 @@
 //! ones.
 
 use forebay_sim::coverage::Coverage;
-use forebay_sim::swarm::bend::{self, Bend};
+use forebay_sim::swarm::bend::Bend;
 use forebay_sim::{Options, Outcome, run_seed};
 
 /// Seeds of one block: what fits a test run beside everything else.
@@ -35,7 +35,7 @@ fn regressions() -> Vec<(u64, Option<Bend>)> {
         .lines()
         .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
         .map(|line| line.split_whitespace().next().expect("a word"))
-        .map(|word| bend::listed(word).expect("a seed"))
+        .map(|word| forebay_sim::listed(word).expect("a seed"))
         .collect()
 }
 

@@ -17,12 +17,14 @@ use crate::op::superblock::{NewCheckpoint, Then};
 use crate::segment::{UnitId, Use};
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
+use std::collections::BTreeSet;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Scan,
+    Placed,
     Settle,
     Flush,
     Superblock,
@@ -42,6 +44,7 @@ struct Run {
     order: u64,
     buckets: Vec<BucketItem>,
     masks: Vec<MaskItem>,
+    blocks: Vec<BlockItem>,
     writes: usize,
     failed: bool,
     phase: Phase,
@@ -54,7 +57,7 @@ struct Run {
 pub(crate) struct Checkpoint {
     run: Option<Run>,
     /// Keys that were placed in the index or moved in it since the scan began.
-    pub(crate) placed: Vec<Key>,
+    pub(crate) placed: BTreeSet<Key>,
     /// Slots written when the last one began.
     slots_at: u64,
     /// Somebody wants one now: reclaim, or the shutdown.
@@ -107,6 +110,7 @@ impl Engine {
         match self.checkpoint.run.as_ref().map(|run| run.phase) {
             None => self.checkpoint_begin(),
             Some(Phase::Scan) => self.checkpoint_scan(),
+            Some(Phase::Placed) => self.checkpoint_placed(),
             Some(Phase::Settle) => self.checkpoint_settle(),
             Some(Phase::Flush | Phase::Superblock) => {}
         }
@@ -163,6 +167,7 @@ impl Engine {
             order: self.segments.order_next(),
             buckets: Vec::new(),
             masks: Vec::new(),
+            blocks: Vec::new(),
             writes: 0,
             failed: false,
             phase: Phase::Scan,
@@ -178,7 +183,8 @@ impl Engine {
 
     /// A volume is gone, and another may get its keys: what was scanned so far is of no use.
     pub(crate) fn checkpoint_spoilt(&mut self) {
-        if let Some(run) = self.checkpoint.run.as_mut().filter(|run| run.phase == Phase::Scan) {
+        let reads = |run: &&mut Run| matches!(run.phase, Phase::Scan | Phase::Placed);
+        if let Some(run) = self.checkpoint.run.as_mut().filter(reads) {
             run.failed = true;
         }
     }
@@ -212,8 +218,14 @@ impl Engine {
         self.run().cursor = to;
         if to == self.index.bucket_count() {
             self.run().index_blocks = self.run().position;
+            self.run().phase = Phase::Placed;
+            self.track_moves();
+            if self.is(Mutant::CheckpointMissesMoves) {
+                self.checkpoint.placed.clear();
+            }
+            let masks = std::mem::take(&mut self.run().masks);
+            self.checkpoint_items(ChunkKind::Masks, &masks);
             self.checkpoint_placed();
-            self.checkpoint_tail();
         }
     }
 
@@ -235,35 +247,45 @@ impl Engine {
         }
     }
 
-    /// What became of the keys that were placed meanwhile: the buckets may hold none of their
-    /// entries, an old one, or two.
+    /// What became of the keys that were placed while the buckets were read, a slice of them: the
+    /// buckets may hold none of their entries, an old one, or two.
     fn checkpoint_placed(&mut self) {
-        let mut keys = std::mem::take(&mut self.checkpoint.placed);
-        if self.is(Mutant::CheckpointMissesMoves) {
-            keys.clear();
+        if self.run().writes >= CHECKPOINT_WRITES_MAX {
+            return;
         }
-        self.work.did(keys.len());
-        keys.sort_unstable();
-        keys.dedup();
-        let mut items = Vec::new();
-        for key in keys {
-            let Some(volume) = self.volume_of(key) else { continue };
-            let mut item = BlockItem::new_zeroed();
-            item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
-            item.slot = U32::new(SLOT_NONE);
-            item.mask = MASK_FULL;
-            if let Some(located) = self.index.get(key) {
-                item.slot = U32::new(located.slot);
-                item.crc = U32::new(located.crc);
-                item.flags = if self.dirty.get(located.slot as usize) { FLAG_DIRTY } else { 0 };
-                item.mask = self.mask(located.slot);
-                debug_assert!(item.mask == MASK_FULL || item.flags != 0);
-            }
-            items.push(item);
+        let slice = self.tuning.scan_buckets;
+        self.work.did(slice.min(self.checkpoint.placed.len()));
+        for _ in 0..slice {
+            let Some(key) = self.checkpoint.placed.pop_first() else { break };
+            self.run().cursor += 1;
+            let Some(item) = self.block_item(key) else { continue };
+            self.run().blocks.push(item);
         }
-        let masks = std::mem::take(&mut self.run().masks);
-        self.checkpoint_items(ChunkKind::Masks, &masks);
-        self.checkpoint_items(ChunkKind::Blocks, &items);
+        let last = self.checkpoint.placed.is_empty();
+        let full = items_per_chunk::<BlockItem>(CHUNK_BLOCKS_MAX).saturating_sub(slice);
+        if last || self.run().blocks.len() >= full {
+            let items = std::mem::take(&mut self.run().blocks);
+            self.checkpoint_items(ChunkKind::Blocks, &items);
+        }
+        if last {
+            self.checkpoint_tail();
+        }
+    }
+
+    fn block_item(&self, key: Key) -> Option<BlockItem> {
+        let volume = self.volume_of(key)?;
+        let mut item = BlockItem::new_zeroed();
+        item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
+        item.slot = U32::new(SLOT_NONE);
+        item.mask = MASK_FULL;
+        if let Some(located) = self.index.get(key) {
+            item.slot = U32::new(located.slot);
+            item.crc = U32::new(located.crc);
+            item.flags = if self.dirty.get(located.slot as usize) { FLAG_DIRTY } else { 0 };
+            item.mask = self.mask(located.slot);
+            debug_assert!(item.mask == MASK_FULL || item.flags != 0);
+        }
+        Some(item)
     }
 
     fn checkpoint_items<T: IntoBytes + Immutable>(&mut self, kind: ChunkKind, items: &[T]) {

@@ -41,6 +41,11 @@ impl Ends {
         self.slices
     }
 
+    /// Whether more is to end.
+    pub(crate) fn are_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     /// Whether the index is looked through by bucket.
     pub(crate) fn scanning(&self) -> bool {
         matches!(self.due.first(), Some((What::CleanByBucket(_), _)))
@@ -158,7 +163,7 @@ impl Engine {
         let req = self.reqs.get(name).expect("under way");
         let range = req.first..=req.last;
         let most = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
-        let (to, keys) = self.index.gather(from, most, self.ends_max(), |key, located| {
+        let (to, keys) = self.gather_keys(from, most, |key, located| {
             range.contains(&key) && !self.dirty.get(located.slot as usize)
         });
         self.work.did(to - from);

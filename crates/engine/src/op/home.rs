@@ -212,4 +212,21 @@ impl Engine {
         volume.quarantine.forget(block);
         volume.stats.writeback_blocks += 1;
     }
+
+    /// Without a cache device the slice under way ends as soon as its I/O has.
+    pub(crate) fn writeback_end_dead(&mut self) {
+        let most = self.ends_max();
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+            let id = volume.id;
+            if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
+                slice.runs.truncate(slice.runs.len().saturating_sub(most));
+                slice.next = slice.runs.len();
+                if slice.runs.is_empty() {
+                    volume.home.slice = None;
+                }
+            }
+            self.release_reads(id);
+        }
+    }
 }

@@ -335,11 +335,12 @@ impl Engine {
         }
     }
 
-    /// Whether the record gathered for dirty data is to be sent now. Where clients have no room left
-    /// entries without data gather until a record is full or somebody waits for them: what makes
-    /// room needs room. For the same reason blocks that reclaim moves gather: each in a record of
-    /// its own would take as much room as it gave. With many writes outstanding a small record
-    /// waits for more of them, a very short time: some devices count I/Os.
+    /// Whether the record gathered for dirty data is to be sent now. Where clients have no room
+    /// left, or many blocks end in slices, entries without data gather until a record is full or
+    /// somebody waits for them: what makes room needs room. For the same reason blocks that reclaim
+    /// moves gather: each in a record of its own would take as much room as it gave. With many
+    /// writes outstanding a small record waits for more of them, a very short time: some devices
+    /// count I/Os.
     fn worth_a_block(&self) -> bool {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
         let most = self.cache_flush.wanted.last().copied().max(self.checkpoint.wants_dseq());
@@ -362,7 +363,7 @@ impl Engine {
                 || wanted
                 || self.state != State::Serving;
         }
-        self.room.may_write(Purpose::Client)
+        (self.room.may_write(Purpose::Client) && !self.ends.are_due())
             || gather.entries.len() >= RECORD_ENTRIES
             || awaited()
             || self.state != State::Serving

@@ -2,8 +2,7 @@
 //!
 //! Dirty-class records count up to the first gap in their numbers, life by life. A gap with a
 //! record behind it that calls the missing one durable is damage, not the end of the log. Clean
-//! records count wherever they are found whole: what a power cut may make of the origin under them is
-//! marked.
+//! records count wherever they are found whole: what a power cut may take from the origin is marked.
 
 use crate::Mutant;
 use crate::engine::Engine;
@@ -193,9 +192,9 @@ impl Engine {
         }
         if vouched >= next && counts.range(next..).next().is_some() {
             return Err(format!(
-                "record {next} of the log was durable and cannot be read any more, and no second copy \
-                 is there; what it held is not known. Bring the devices back as they were, or `forebay pool \
-                 destroy` the pool to go on with what the origins hold"
+                "record {next} of the log was durable and cannot be read any more, and no second \
+                 copy is there; what it held is not known. Bring the devices back as they were, or \
+                 `forebay pool destroy` the pool to go on with what the origins hold"
             ));
         }
         let behind = counts.range(next..).map(|(_, &found)| found).collect();

@@ -65,7 +65,7 @@ impl Engine {
             let there = sweep == Sweep::Unreachable && self.segments.reachable(slot);
             range.contains(&key) && !there && !self.dirty.get(slot as usize)
         };
-        let (to, keys) = self.index.gather(from, most, self.ends_max(), wanted);
+        let (to, keys) = self.gather_keys(from, most, wanted);
         self.work.did(to - from);
         for key in keys {
             self.ram.remove(key);

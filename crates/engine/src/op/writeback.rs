@@ -461,23 +461,6 @@ impl Engine {
         self.resume_behind_writeback();
     }
 
-    /// Without a cache device the slice under way ends as soon as its I/O has.
-    pub(crate) fn writeback_end_dead(&mut self) {
-        let most = self.ends_max();
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
-            let id = volume.id;
-            if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
-                slice.runs.truncate(slice.runs.len().saturating_sub(most));
-                slice.next = slice.runs.len();
-                if slice.runs.is_empty() {
-                    volume.home.slice = None;
-                }
-            }
-            self.release_reads(id);
-        }
-    }
-
     /// Requests that wait for writeback go on when there is none, too.
     pub(crate) fn resume_behind_writeback(&mut self) {
         for name in std::mem::take(&mut self.behind_writeback) {

@@ -1,8 +1,9 @@
 //! Discard and write-zeroes that are not written as data: the origin does them.
 //!
 //! The cached clean blocks of the range end first, durably: then nothing old can come back. One
-//! intent marks all of it: the zeros may be filled, and a power cut take them back. Dirty blocks end last: their version is forgotten
-//! only when the zeros that replace it are durable at the origin (I4).
+//! intent marks all of it: the zeros may be filled, and a power cut take them back. Dirty blocks
+//! end last: their version is forgotten only when the zeros that replace it are durable at the
+//! origin (I4).
 
 use crate::Mutant;
 use crate::engine::Engine;

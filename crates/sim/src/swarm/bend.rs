@@ -68,14 +68,6 @@ impl Bend {
     }
 }
 
-/// What the lists of seeds hold: `7`, or `7/brief` for seed 7 of the run with this bend.
-pub fn listed(word: &str) -> Option<(u64, Option<Bend>)> {
-    match word.split_once('/') {
-        None => Some((word.parse().ok()?, None)),
-        Some((seed, name)) => Some((seed.parse().ok()?, Some(Bend::named(name)?))),
-    }
-}
-
 impl Params {
     /// Bends a world as a run of seeds asks for.
     pub fn bend(&mut self, bend: Bend, rng: &mut Rng) {
