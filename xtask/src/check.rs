@@ -5,23 +5,24 @@ use crate::{command, root, tidy};
 use anyhow::Result;
 use std::time::Instant;
 
-/// Seeds of each run that are bent towards one thing: what fits beside the swarm.
-const BENT_SEEDS: [(&str, &str); 13] = [
-    ("brief", "0..200"),
-    ("away", "0..200"),
-    ("repair", "0..200"),
-    ("harm", "0..200"),
-    ("starve", "0..200"),
-    ("admin", "0..200"),
-    ("linger", "0..200"),
-    ("turnover", "0..50"),
-    ("spare", "0..70"),
-    ("vain", "0..200"),
-    ("overtake", "0..200"),
-    ("evict", "0..100"),
-    ("large", "0..30"),
+/// Seeds of each run that are bent towards one thing: what fits beside the swarm in ten minutes.
+const BENT_SEEDS: [(&str, &str); 14] = [
+    ("brief", "0..2000"),
+    ("away", "0..500"),
+    ("dwindle", "0..300"),
+    ("repair", "0..500"),
+    ("harm", "0..3000"),
+    ("starve", "0..1500"),
+    ("admin", "0..1500"),
+    ("linger", "0..3000"),
+    ("turnover", "0..200"),
+    ("spare", "0..500"),
+    ("vain", "0..3000"),
+    ("overtake", "0..1500"),
+    ("evict", "0..800"),
+    ("large", "0..60"),
 ];
-/// Swarm seeds of each run: the floor. A run by hand may ask for more.
+/// Swarm seeds of each run. A run by hand may ask for more.
 pub const SEEDS: u64 = 20_000;
 
 /// All that a change must pass.

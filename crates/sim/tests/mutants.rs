@@ -22,8 +22,16 @@ const LARGE_SEEDS_MAX: u64 = 300;
 ///
 /// `FreedGenerationAgain` needs a power cut that takes all of a segment of clean data but not the
 /// word that it is empty; then dirty data in that segment; then a start that can only use the
-/// checkpoint of the life before.
-const OPEN: &[Mutant] = &[Mutant::FreedGenerationAgain];
+/// checkpoint of the life before. `LastResortTrusted` needs such a start, too. `AwayUntold` needs a
+/// device that fails and is back while others vanish, before any superblock tells. `SyncInDoubt`
+/// needs an origin that forgets what a FLUSH failed to keep, a FLUSH that succeeds, and a crash
+/// before clients ask.
+const OPEN: &[Mutant] = &[
+    Mutant::FreedGenerationAgain,
+    Mutant::LastResortTrusted,
+    Mutant::AwayUntold,
+    Mutant::SyncInDoubt,
+];
 
 /// The seed that caught `mutant` last.
 fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {
