@@ -118,8 +118,8 @@ impl World {
     pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
         let Some(text) = self.life.open_failed.clone() else { return Ok(()) };
         self.coverage.mark("opens failed");
-        // Of two devices that cannot be read now, one may have had the second copy of what the other
-        // had. (Two that failed together and are both back are no reason.)
+        // Of two devices that cannot be read now, one may have had the second copy of what the
+        // other had. (Two that failed together and are both back are no reason.)
         let gone = self.caches.iter().filter(|disk| disk.dead_from <= self.now).count();
         if self.met_errors() || gone > 1 {
             return Ok(());
