@@ -8,31 +8,31 @@ use forebay_engine::Mode;
 /// What a whole run of seeds may be bent towards: `forebay-sim --bend NAME`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bend {
-    /// See [`Params::starve`].
+    /// See `Params::starve`.
     Starve,
-    /// See [`Params::live_briefly`].
+    /// See `Params::live_briefly`.
     Brief,
-    /// See [`Params::come_and_go`].
+    /// See `Params::come_and_go`.
     Away,
-    /// See [`Params::dwindle`].
+    /// See `Params::dwindle`.
     Dwindle,
-    /// See [`Params::harm_often`].
+    /// See `Params::harm_often`.
     Harm,
-    /// See [`Params::manage`].
+    /// See `Params::manage`.
     Admin,
-    /// See [`Params::repair_in_vain`].
+    /// See `Params::repair_in_vain`.
     Repair,
-    /// See [`Params::linger`].
+    /// See `Params::linger`.
     Linger,
-    /// See [`Params::turn_over`].
+    /// See `Params::turn_over`.
     Turnover,
-    /// See [`Params::zero_in_vain`].
+    /// See `Params::zero_in_vain`.
     Vain,
-    /// See [`Params::need_the_spare`].
+    /// See `Params::need_the_spare`.
     Spare,
-    /// See [`Params::overtake`].
+    /// See `Params::overtake`.
     Overtake,
-    /// See [`Params::evict`].
+    /// See `Params::evict`.
     Evict,
     /// Another kind of world: see [`crate::large`].
     Large,
