@@ -61,8 +61,8 @@ impl Distrusting {
         self.untold.extend(untold);
     }
 
-    /// Whether a write to these blocks has failed and yet may come back with the device, as the
-    /// note could not be written in time: what was there before must not be seen meanwhile.
+    /// Whether a write to these blocks has failed, or ended, and yet may come back with the device,
+    /// as the note could not be written in time: what is there without it must not be seen.
     pub(crate) fn may_come_back(&self, blocks: RangeInclusive<Key>, now: Time) -> bool {
         let late = self.gives_up_at().is_some_and(|at| at <= now);
         late && self.untold.range(blocks).next().is_some()

@@ -69,13 +69,16 @@ impl Engine {
             if !sole || !volume.dirty.iter_from(0).all(untold) {
                 continue;
             }
-            let dirty: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
-            for &key in &dirty {
+            let mut back: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
+            for &key in &back {
                 self.ram.remove(key);
                 self.forget(key);
             }
+            // Nor may the word be there that others have ended.
+            let ended = self.log.cleaned.iter().map(|&(_, key)| key);
+            back.extend(ended.filter(|key| (base..end).contains(key)));
             self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
-            self.distrust.give_up(id, dirty);
+            self.distrust.give_up(id, back);
             // Records under way may still succeed; what they say does not count.
             let begun = self
                 .reqs
