@@ -29,9 +29,10 @@ pub const OFFLINE_RETRY_NS: u64 = 1_000_000_000;
 pub const FLUSH_RETRY_NS: u64 = 20_000_000;
 /// Times that a FLUSH of an origin is tried when a pool is opened.
 pub const FLUSH_TRIES: u8 = 3;
-/// Intervals that a sync point waits at most for its origin to rest,
+/// Intervals that a sync point waits for its origin to rest, at most: or longer, `SYNC_REST` times
+/// what a FLUSH takes.
 pub const SYNC_INTERVALS_MAX: u64 = 12;
-/// or so many times what a FLUSH takes.
+/// Times that a FLUSH of an origin took, for which a sync point waits under load that does not end.
 pub const SYNC_REST: u64 = 64;
 /// One unit in so many is left to moves of dirty blocks, beside one.
 pub const MOVES_SHARE: usize = 128;
@@ -49,10 +50,9 @@ pub const ENDS_MAX: usize = 256;
 pub const ENDS_LOOK_BLOCKS: u64 = 1024;
 /// Units that are looked at for one step.
 pub const UNITS_PER_STEP: usize = 4;
-/// Steps that a bucket of the index counts which is written to a checkpoint, and one whose entries
-/// are all looked at.
+/// Steps that a bucket of the index counts which is written to a checkpoint.
 pub const WRITTEN_BUCKET_STEPS: usize = 5;
-/// As above.
+/// Steps that a bucket counts of which all entries are looked at.
 pub const SEEN_BUCKET_STEPS: usize = 3;
 /// Steps that a block counts which leaves its slot.
 pub const BURY_STEPS: usize = 4;
