@@ -159,6 +159,8 @@ pub struct World {
     checker: Checker,
     /// Copies that were harmed, but for those that another device had, and the crashes until then.
     harmed: BTreeMap<damage::Copied, u64>,
+    /// When client data was last written to a cache device, in pools of three devices and more.
+    written: BTreeMap<(usize, damage::Copied), Time>,
     /// Client data that was sent to an origin after it was acknowledged.
     sent_home: BTreeSet<damage::Copied>,
     /// Generations of checkpoints that were spoilt on a device alone.
@@ -222,6 +224,7 @@ impl World {
             origins,
             checker: Checker::new(&sectors),
             harmed: BTreeMap::new(),
+            written: BTreeMap::new(),
             sent_home: BTreeSet::new(),
             spoilt_checkpoints: BTreeSet::new(),
             troubled: BTreeSet::new(),

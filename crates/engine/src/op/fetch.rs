@@ -40,9 +40,10 @@ impl Engine {
         }
     }
 
-    fn recover_read(&mut self, read: RecoverRead) {
+    /// Device, first byte and blocks of a read.
+    fn recover_place(&mut self, read: RecoverRead) -> (DeviceId, u64, u64) {
         let step = RECOVERY_READ_BLOCKS as u64;
-        let (device, offset, blocks) = match read {
+        match read {
             RecoverRead::Checkpoint(from) => {
                 let source = self.open_mut().source.expect("a checkpoint is being read");
                 let area = self.sb.block.layout().checkpoint_offset(source.area);
@@ -66,7 +67,14 @@ impl Engine {
                 let (device, offset) = self.segments.locate(self.segments.slot(segment, from));
                 (device, offset, step.min(u64::from(self.segments.blocks() - from)))
             }
-        };
+        }
+    }
+
+    fn recover_read(&mut self, read: RecoverRead) {
+        let (device, offset, blocks) = self.recover_place(read);
+        if self.is_deaf(device) {
+            return self.recover_seen(read, Err(IoError::Io), Buf::empty());
+        }
         let opening = self.open_mut();
         opening.under_way += 1;
         opening.blocks_under_way += blocks;
@@ -91,6 +99,22 @@ impl Engine {
             self.pool.give(buf);
             return self.recover_reads();
         }
+        let device = usize::from(self.recover_place(read).0.0);
+        let failed = &mut self.open_mut().failed[device];
+        *failed = if result.is_ok() { 0 } else { *failed + 1 };
+        self.recover_seen(read, result, buf);
+        self.recover_reads();
+    }
+
+    /// Whether so many reads of a device failed that it does not answer: what else is on it counts
+    /// as unreadable, unread.
+    pub(crate) fn is_deaf(&self, device: DeviceId) -> bool {
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        opening.failed[usize::from(device.0)] >= START_READS_FAILED_MAX
+    }
+
+    /// A read has ended for good.
+    fn recover_seen(&mut self, read: RecoverRead, result: Result<(), IoError>, buf: Buf) {
         match read {
             RecoverRead::Checkpoint(from) => {
                 let buf = if result.is_ok() { buf } else { Buf::empty() };
@@ -103,7 +127,7 @@ impl Engine {
             RecoverRead::Header(segment, at) => self.header_seen(segment, at, result, buf),
             RecoverRead::Payload(number) => self.payload_seen(number, result, buf),
             RecoverRead::Segment(segment, from) => {
-                if result.is_ok() {
+                if result.is_ok() || buf.is_empty() {
                     self.segment_piece(segment, from, buf);
                 } else {
                     self.segment_split(segment, from, buf);
@@ -111,7 +135,6 @@ impl Engine {
             }
             RecoverRead::Block(segment, at) => self.segment_block(segment, at, result, buf),
         }
-        self.recover_reads();
     }
 
     /// A read that failed is tried again a few times.

@@ -64,6 +64,8 @@ pub(crate) struct Opening {
     pub(crate) reads: VecDeque<RecoverRead>,
     pub(crate) under_way: usize,
     pub(crate) blocks_under_way: u64,
+    /// Places that could not be read, since the last that could, by device.
+    pub(crate) failed: Vec<u32>,
     pub(crate) load: Load,
     /// By unit.
     pub(crate) segments: BTreeMap<UnitId, checkpoint::SegmentItem>,
@@ -118,6 +120,7 @@ impl Engine {
             reads: VecDeque::new(),
             under_way: 0,
             blocks_under_way: 0,
+            failed: vec![0; settings.devices.len()],
             load: Load::default(),
             segments: BTreeMap::new(),
             marks: BTreeMap::new(),

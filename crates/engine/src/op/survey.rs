@@ -42,7 +42,10 @@ impl Engine {
 
     pub(crate) fn head_seen(&mut self, segment: SegmentId, result: Result<(), IoError>, buf: Buf) {
         if result.is_err() {
-            self.open_mut().suspects.insert(segment);
+            match self.is_deaf(self.segments.device_of(segment)) {
+                true => self.open_mut().unreadable.insert((segment, 0)),
+                false => self.open_mut().suspects.insert(segment),
+            };
             return self.pool.give(buf);
         }
         match record::decode(buf.bytes()) {
@@ -213,9 +216,14 @@ impl Engine {
         self.pool.give(buf);
     }
 
+    /// Blocks of a segment are here, or (empty) will never be.
     pub(crate) fn segment_piece(&mut self, segment: SegmentId, from: u32, buf: Buf) {
         let count = self.segments.blocks().div_ceil(RECOVERY_READ_BLOCKS as u32) as usize;
-        let pieces = self.open_mut().pieces.entry(segment).or_default();
+        let opening = self.open_mut();
+        if buf.is_empty() {
+            opening.unreadable.insert((segment, from));
+        }
+        let pieces = opening.pieces.entry(segment).or_default();
         pieces.insert(from, buf);
         if pieces.len() < count {
             return;

@@ -177,17 +177,32 @@ impl World {
             .any(|(_, disk)| copies(disk, first..disk.sectors()).contains(&copy))
     }
 
+    /// Notes when client data goes to a cache device.
+    pub(super) fn note_written(&mut self, device: usize, bytes: &[u8]) {
+        if self.caches.len() > 2 {
+            let brought = bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data);
+            self.written.extend(brought.map(|copy| ((device, copy), self.now)));
+        }
+    }
+
     /// All dirty data on devices that are gone is out of reach, unless another device holds it too:
-    /// with one of two devices missing for a while, some of it has one copy only.
+    /// with one of two devices missing for a while, some of it has one copy only. What went to this
+    /// device later than to another was moved to a place whose partner was missing, maybe: the copy
+    /// on the other is then one that the log has left.
     fn lose_dirty(&mut self, gone: usize) {
         if self.mirror_is_whole() {
             return;
         }
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
+        let moved = |device: usize, copy: &Copied| {
+            let at = |device| self.written.get(&(device, *copy));
+            at(gone) > at(device)
+        };
         for (index, disk) in self.caches.iter().enumerate() {
             if index != gone && disk.dead_from > self.now {
-                elsewhere.extend(copies(disk, first..disk.sectors()));
+                let there = copies(disk, first..disk.sectors()).into_iter();
+                elsewhere.extend(there.filter(|copy| !moved(index, copy)));
             }
         }
         for disk in 0..self.origins.len() {

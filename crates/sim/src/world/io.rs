@@ -62,8 +62,10 @@ impl World {
         let astray = !calm && matches!((&io, target), (Io::Write(_), Target::Cache(_)));
         let plan = if astray { self.plan_astray(place, offset, &io) } else { None };
         let writes = matches!(io, Io::Write(_));
-        if let (Place::Origin(index), Io::Write(buf)) = (place, &io) {
-            self.note_home(index, buf.bytes());
+        match (place, &io) {
+            (Place::Origin(index), Io::Write(buf)) => self.note_home(index, buf.bytes()),
+            (Place::Cache(index), Io::Write(buf)) => self.note_written(index, buf.bytes()),
+            _ => {}
         }
         let disk = self.disk(place);
         disk.submit(op, offset / SECTOR_SIZE as u64, io);
