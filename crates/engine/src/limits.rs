@@ -19,7 +19,7 @@ pub const GATHER_SHARE: u32 = 4;
 pub const GATHER_NS_MAX: u64 = 500_000;
 /// Times that a write to a cache device is tried before the device counts as failed.
 pub const CACHE_WRITE_TRIES: u8 = 4;
-/// Places in a row that a start could not read, tries and all, until it reads no more of that device.
+/// Places in a row that a start could not read until it reads no more of that device.
 pub const START_READS_FAILED_MAX: u32 = 64;
 /// Times that a read from a cache device is tried before the block counts as unreadable.
 pub const CACHE_READ_TRIES: u8 = 3;
