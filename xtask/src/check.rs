@@ -20,7 +20,7 @@ const BENT_SEEDS: [(&str, &str); 14] = [
     ("vain", "0..3000"),
     ("overtake", "0..1500"),
     ("evict", "0..800"),
-    ("large", "0..60"),
+    ("large", "0..300"),
 ];
 /// Swarm seeds of each run. A run by hand may ask for more.
 pub const SEEDS: u64 = 20_000;

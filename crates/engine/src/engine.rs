@@ -214,6 +214,7 @@ impl Engine {
         self.work.begin();
         self.now = self.now.max(now);
         if self.state == State::Opening {
+            self.deadline = None;
             self.recover_more();
         }
         match self.state {

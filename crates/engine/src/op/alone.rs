@@ -31,6 +31,19 @@ impl Engine {
         }
     }
 
+    /// A read of the origin has ended.
+    pub(crate) fn origin_read_ended(&mut self, id: VolumeId) {
+        let now = self.now;
+        let volume = self.vol_mut(id);
+        volume.origin_used = now;
+        volume.origin_reads -= 1;
+        if volume.origin_reads as usize == volume.home.held.len()
+            && let Some(slice) = &mut volume.home.slice
+        {
+            slice.quiet_at.get_or_insert(now);
+        }
+    }
+
     pub(crate) fn release_reads(&mut self, id: VolumeId) {
         let (now, dead) = (self.now, self.dead);
         let home = &mut self.vol_mut(id).home;

@@ -122,9 +122,9 @@ impl Engine {
             / BLOCK_SIZE as u64
     }
 
-    /// Emptied segments wait for the checkpoints to forget them, and room is short.
+    /// Emptied segments wait for the checkpoints to forget them, and soon clients wait for room.
     fn checkpoint_starved(&self) -> bool {
-        self.room.is_short() && self.emptied_in_log()
+        (self.room.is_short() || self.pauses_are_near()) && self.emptied_in_log()
     }
 
     /// Whether emptied segments wait for the checkpoints to forget them.

@@ -82,7 +82,12 @@ impl Engine {
         loop {
             let before = self.checkpoint.progress();
             self.checkpoint_more();
-            if self.checkpoint.progress() == before || self.work_is_enough() {
+            if self.checkpoint.progress() == before {
+                return false;
+            }
+            if self.work_is_enough() {
+                // No I/O need be under way whose end would call for the rest.
+                self.deadline = Some(self.now);
                 return false;
             }
         }

@@ -395,7 +395,6 @@ impl Engine {
         result: Result<(), IoError>,
         mut buf: Buf,
     ) {
-        let now = self.now;
         let name = run.req;
         // The last block of a volume may be cut short; in the cache it is whole.
         let len = buf.len();
@@ -408,10 +407,10 @@ impl Engine {
                 buf.bytes_mut()[range.clone()].copy_from_slice(&newer.bytes()[range]);
             }
         }
+        let id = self.req(name).volume;
+        self.origin_read_ended(id);
         let req = self.reqs.get_mut(name).expect("under way");
         let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
-        volume.origin_reads -= 1;
-        volume.origin_used = now;
         match result {
             Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
             Ok(()) => {

@@ -130,10 +130,21 @@ impl Engine {
         self.wave = Wave { left, blocks: 0, before: self.wave.blocks, since: self.now };
     }
 
+    /// Room that reclaim keeps free for clients, in blocks.
+    fn comfort_blocks(&self) -> u64 {
+        let units = self.free_wanted() - self.room.leaves_to_clients();
+        units as u64 * u64::from(self.segments.blocks())
+    }
+
+    /// Whether clients have little more than the half of it with which pauses begin: what is empty
+    /// already had better be free before.
+    pub(crate) fn pauses_are_near(&self) -> bool {
+        self.room.for_clients() < self.comfort_blocks() / 8 * 5
+    }
+
     /// The pause after a wave of writes that took so many blocks, as things are now.
     fn pause_ns(&self, blocks: u64) -> Time {
-        let comfort = (self.free_wanted() - self.room.leaves_to_clients()) as u64
-            * u64::from(self.segments.blocks());
+        let comfort = self.comfort_blocks();
         // Each record has a header.
         let short = self.pressure.pause_ns(blocks + 1, self.room.for_clients(), comfort);
         let dirty = blocks * write_gap_ns(self.dirty_share(), &self.tuning);

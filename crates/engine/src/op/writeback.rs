@@ -63,6 +63,8 @@ pub(crate) struct Slice {
     grows: bool,
     /// When it began.
     pub(super) since: Time,
+    /// When it had the origin for itself: the reads that were under way had ended.
+    pub(super) quiet_at: Option<Time>,
     /// When the origin last took something of it.
     pub(super) moved_at: Time,
     /// It is short, because clients use the origin, and their reads wait for its end.
@@ -252,6 +254,7 @@ impl Engine {
             flight: 0,
             grows: true,
             since: now,
+            quiet_at: None,
             moved_at: now,
             alone,
             abandoned: false,
@@ -432,7 +435,8 @@ impl Engine {
         let volume = self.vol_mut(id);
         let slice = volume.home.slice.as_mut().expect("there is one");
         slice.flushed = Some(flushed);
-        let (took, blocks) = (now - slice.since, slice.blocks);
+        // Reads that it found under way had their time from it.
+        let (took, blocks) = (now - slice.quiet_at.unwrap_or(slice.since), slice.blocks);
         let wrote = slice.runs.iter().any(|run| run.state == RunState::Written);
         let (alone, abandoned) = (slice.alone, slice.abandoned || dead);
         volume.home.took(blocks, took);
