@@ -6,6 +6,7 @@
 use crate::event::Time;
 use crate::limits::{
     QUARANTINE_BLOCKS_MAX, REFUSED_IN_ROW_MAX, WRITEBACK_RETRY_DOUBLINGS, WRITEBACK_RETRY_NS,
+    WRITEBACK_WAITED_NS,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,6 +77,13 @@ impl Quarantine {
     /// The origin made durable what it took.
     pub(crate) fn flushed(&mut self) {
         self.origin = Pause::default();
+    }
+
+    /// Somebody waits for what goes home: the origin does not rest long, whatever it refused before.
+    pub(crate) fn is_waited_for(&mut self) {
+        let Pause { until, last_ns } = self.origin;
+        self.origin.until = until.min((until - last_ns) + last_ns.min(WRITEBACK_WAITED_NS));
+        self.origin.last_ns = last_ns.min(WRITEBACK_WAITED_NS);
     }
 
     /// The block is home, or replaced: nothing is known of it any more.
@@ -180,6 +188,22 @@ mod tests {
         quarantine.took();
         quarantine.flushed();
         assert!(!quarantine.rests(now));
+    }
+
+    #[test]
+    fn an_origin_that_somebody_waits_for_does_not_rest_long() {
+        let mut quarantine = Quarantine::default();
+        quarantine.is_waited_for();
+        assert!(!quarantine.rests(0) && !quarantine.is_failing());
+        let mut now = 0;
+        for _ in 0..10 {
+            quarantine.flush_failed(now);
+            now = quarantine.origin.until;
+        }
+        quarantine.flush_failed(now);
+        assert!(quarantine.rests(now + WRITEBACK_WAITED_NS));
+        quarantine.is_waited_for();
+        assert!(quarantine.rests(now) && !quarantine.rests(now + WRITEBACK_WAITED_NS));
     }
 
     #[test]

@@ -185,6 +185,9 @@ impl Engine {
         }
         for at in 0..self.volumes.len() {
             let Some(id) = self.volumes[at].as_deref().map(|volume| volume.id) else { continue };
+            if self.is_waited_for(id) {
+                self.vol_mut(id).quarantine.is_waited_for();
+            }
             if self.vol(id).home.slice.is_none() {
                 self.slice_begin(id);
             }
@@ -312,6 +315,14 @@ impl Engine {
         slice.grows = added > 0;
         slice.blocks += added;
         slice.runs.extend(runs);
+    }
+
+    /// Whether clients, or a command, wait for what a volume sends home.
+    fn is_waited_for(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        !volume.stalled.is_empty()
+            || volume.draining()
+            || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
     }
 
     fn waits_behind(&self, name: u64, id: VolumeId) -> bool {
