@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const INSTRUCTIONS_MAX: f64 = 600_000.0;
-/// What the payload costs: checksums and copies.
-const PAYLOAD: [&str; 3] = ["crc32c", "memcpy", "memmove"];
+/// What the payload costs: checksums, copies, and the zeroing of new buffers for it.
+const PAYLOAD: [&str; 4] = ["crc32c", "memcpy", "memmove", "memset"];
 
 /// What is known of a call.
 struct Call {
@@ -28,7 +28,7 @@ struct Call {
 /// The calls of each state that took most.
 type Calls = BTreeMap<String, BTreeMap<u64, Call>>;
 
-/// Runs the bench, twice by itself and then under callgrind; only the states that the variable
+/// Runs the bench by itself and then under callgrind; only the states that the variable
 /// `FOREBAY_SETTLE_STATES` names, if it names any.
 ///
 /// # Errors
@@ -37,14 +37,12 @@ pub fn run(results: &mut Results) -> Result<()> {
     let bench = build()?;
     let mut calls = Calls::new();
     let states = std::env::var("FOREBAY_SETTLE_STATES").unwrap_or_default();
-    for (round, words) in [("1", &["--bench"][..]), ("2", &["--bench", "--again"])] {
-        let words = words.iter().copied().chain(states.split_whitespace());
-        let raw = output(Command::new(&bench).args(words.clone()))?;
-        let words: Vec<String> = ["settle"].into_iter().chain(words).map(String::from).collect();
-        results.raw(&format!("settle-{round}.jsonl"), &words, &raw)?;
-        for line in raw.lines().filter(|line| line.starts_with('{')) {
-            take(&mut calls, &serde_json::from_str(line)?)?;
-        }
+    let words = ["--bench"].into_iter().chain(states.split_whitespace());
+    let raw = output(Command::new(&bench).args(words.clone()))?;
+    let words: Vec<String> = ["settle"].into_iter().chain(words).map(String::from).collect();
+    results.raw("settle.jsonl", &words, &raw)?;
+    for line in raw.lines().filter(|line| line.starts_with('{')) {
+        take(&mut calls, &serde_json::from_str(line)?)?;
     }
     for (state, calls) in &calls {
         let counted = count(results, &bench, state, calls)?;
@@ -62,15 +60,13 @@ fn build() -> Result<PathBuf> {
     executables.next_back().context("cargo names no executable of the bench")
 }
 
-/// Remembers a call; of its times the shortest, because the machine does other things too.
+/// Remembers a call.
 fn take(calls: &mut Calls, line: &Value) -> Result<()> {
     let (state, number) = (line["state"].as_str(), line["call"].as_u64());
     let (state, number) = state.zip(number).with_context(|| format!("read `{line}`"))?;
     let (steps, us) = (line["steps"].as_f64().unwrap_or(0.0), line["us"].as_f64().unwrap_or(0.0));
     let what = line["what"].as_str().unwrap_or_default().to_string();
-    let of_state = calls.entry(state.to_string()).or_default();
-    let call = of_state.entry(number).or_insert(Call { what, steps, us });
-    call.us = call.us.min(us);
+    calls.entry(state.to_string()).or_default().insert(number, Call { what, steps, us });
     Ok(())
 }
 
