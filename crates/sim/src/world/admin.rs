@@ -112,9 +112,14 @@ impl World {
             self.checker.touched(disk).iter().map(|sector| sector / per_block).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        // All of them where the origin is missing, else only what is lost; and what a device holds
-        // that does not work, whether the engine could read it in this life or not.
-        let (gone, all) = (self.no_device_works(), !self.origins[disk].present);
+        // All of them where the volume is not served, as its origin is missing or could not be
+        // flushed at the start, else only what is lost; and what a device holds that does not work,
+        // whether the engine could read it in this life or not.
+        let id = self.origins[disk].volume;
+        let engine = self.engine.as_ref();
+        let views = engine.map(|engine| engine.volumes()).unwrap_or_default();
+        let offline = views.iter().any(|view| Some(view.id) == id && view.offline.is_some());
+        let (gone, all) = (self.no_device_works(), !self.origins[disk].present || offline);
         let end = self.origins[disk].disk.sectors();
         blocks.retain(|&block| {
             let sectors = block * per_block..((block + 1) * per_block).min(end);
