@@ -239,7 +239,7 @@ impl Engine {
                     }
                 }
             }
-            State::Opening => {}
+            State::Opening => self.deadline = self.work_is_enough().then_some(self.now),
             State::Failed(_) => self.deadline = None,
         }
         out.append(&mut self.out);

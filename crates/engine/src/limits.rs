@@ -47,21 +47,27 @@ pub const ENTRIES_PER_UNIT_SHARE: usize = 150;
 /// Rounds of background work in one `settle`.
 pub const SETTLE_ROUNDS_MAX: usize = 64;
 /// Blocks that leave the index, or become clean, in one slice of what ends many.
-pub const ENDS_MAX: usize = 256;
+pub const ENDS_MAX: usize = 128;
 /// Blocks of a range that such a slice looks up at most.
-pub const ENDS_LOOK_BLOCKS: u64 = 1024;
+pub const ENDS_LOOK_BLOCKS: u64 = 256;
 /// Units that are looked at for one step.
 pub const UNITS_PER_STEP: usize = 4;
 /// Steps that a bucket of the index counts which is written to a checkpoint.
 pub const WRITTEN_BUCKET_STEPS: usize = 5;
 /// Steps that a bucket counts of which all entries are looked at.
-pub const SEEN_BUCKET_STEPS: usize = 3;
+pub const SEEN_BUCKET_STEPS: usize = 4;
+/// Steps that a block counts which a checkpoint looks up because it was placed meanwhile.
+pub const PLACED_STEPS: usize = 5;
+/// Steps that a block counts which is looked up in the index and in RAM.
+pub const LOOKED_UP_STEPS: usize = 4;
+/// Places of the RAM tier that are looked at for one step.
+pub const PLACES_PER_STEP: usize = 4;
 /// Steps that a block counts which leaves its slot.
 pub const BURY_STEPS: usize = 4;
 /// Steps that a block counts which becomes clean.
 pub const CLEAN_STEPS: usize = 8;
 /// Steps of work after which a `settle` leaves the rest to the next.
-pub const SETTLE_STEPS: u64 = 4096;
+pub const SETTLE_STEPS: u64 = 2048;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be
 /// read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;

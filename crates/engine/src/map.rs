@@ -4,7 +4,7 @@
 
 use crate::engine::Engine;
 use crate::index::{Key, Located, Slot};
-use crate::limits::{BURY_STEPS, ENDS_MAX};
+use crate::limits::{BURY_STEPS, CLEAN_STEPS, ENDS_MAX, PLACES_PER_STEP};
 use forebay_format::MASK_FULL;
 use std::ops::Range;
 
@@ -57,6 +57,7 @@ impl Engine {
         if !self.dirty.get(slot as usize) {
             return;
         }
+        self.work.did(CLEAN_STEPS);
         self.dirty.set(slot as usize, false);
         self.segments.cleaned(slot);
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
@@ -96,6 +97,13 @@ impl Engine {
             at += 1;
         }
         (at, keys)
+    }
+
+    /// Blocks of a range leave RAM: those in as great a part of it as these buckets are of the
+    /// index.
+    pub(crate) fn ram_ends(&mut self, keys: &Range<Key>, buckets: Range<usize>) {
+        let looked = self.ram.remove_some(keys, buckets, self.index.bucket_count());
+        self.work.did(looked / PLACES_PER_STEP);
     }
 
     /// Whether the index remembers what moves in it: while somebody looks through it in slices.

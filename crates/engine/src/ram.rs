@@ -5,6 +5,7 @@ use crate::buf::Buf;
 use crate::index::{Bits, Index, Key, Located};
 use crate::policy::admission::Admission;
 use forebay_format::BLOCK_SIZE;
+use std::ops::Range;
 
 /// The tier.
 pub struct Ram {
@@ -109,17 +110,18 @@ impl Ram {
         }
     }
 
-    /// Takes blocks out.
-    pub fn remove_range(&mut self, first: Key, last: Key) {
-        if last - first < self.index.len() as u64 {
-            return (first..=last).for_each(|key| self.remove(key));
-        }
-        for at in 0..self.keys.len() {
+    /// Takes blocks out of some places: of part `of.start..of.end` of `parts` of the tier. How many
+    /// places that are.
+    pub fn remove_some(&mut self, keys: &Range<Key>, of: Range<usize>, parts: usize) -> usize {
+        let place = |part: usize| (part * self.blocks_max / parts).min(self.keys.len());
+        let places = place(of.start)..place(of.end);
+        for at in places.clone() {
             let key = self.keys[at];
-            if (first..=last).contains(&key) {
+            if keys.contains(&key) {
                 self.remove(key);
             }
         }
+        places.len()
     }
 
     /// Takes a block out: it was changed elsewhere.

@@ -112,7 +112,7 @@ impl Default for Tuning {
             sequential_bytes: 16 << 20,
             checkpoint_share: 0.05,
             idle_ns: 1_000_000_000,
-            scan_buckets: 512,
+            scan_buckets: 256,
             index_share: 1.0,
             admit_second_miss: true,
         }

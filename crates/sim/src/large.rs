@@ -36,7 +36,7 @@ pub const EXTRA_NS: Time = 250 * MILLISECOND;
 /// Rule T: so many times as long, where something does. Raising it needs a decision.
 pub const FACTOR: Time = 4;
 /// Rule C: steps of one `handle` or `settle`.
-pub const STEPS_MAX: u64 = 20_000;
+pub const STEPS_MAX: u64 = 10_000;
 /// Blocks of a hard disk's cache.
 const SPINDLE_CACHE: usize = 512;
 /// A start takes no longer than reading and writing what it must, and this.

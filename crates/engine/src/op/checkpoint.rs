@@ -225,7 +225,6 @@ impl Engine {
             }
             let masks = std::mem::take(&mut self.run().masks);
             self.checkpoint_items(ChunkKind::Masks, &masks);
-            self.checkpoint_placed();
         }
     }
 
@@ -254,7 +253,7 @@ impl Engine {
             return;
         }
         let slice = self.tuning.scan_buckets;
-        self.work.did(slice.min(self.checkpoint.placed.len()));
+        self.work.did(slice.min(self.checkpoint.placed.len()) * PLACED_STEPS);
         for _ in 0..slice {
             let Some(key) = self.checkpoint.placed.pop_first() else { break };
             self.run().cursor += 1;

@@ -6,7 +6,7 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, VolumeId};
 use crate::index::{Key, Located};
-use crate::limits::ENDS_LOOK_BLOCKS;
+use crate::limits::{ENDS_LOOK_BLOCKS, LOOKED_UP_STEPS, SEEN_BUCKET_STEPS};
 use forebay_format::record::EntryKind;
 
 /// What ends.
@@ -146,13 +146,17 @@ impl Engine {
     fn ends_by_key(&mut self, name: u64, from: Key) -> Option<What> {
         let last = self.reqs.get(name).expect("under way").last;
         let to = last.min(from + ENDS_LOOK_BLOCKS - 1);
-        self.work.did((to - from) as usize);
+        self.work.did((to - from) as usize * LOOKED_UP_STEPS);
+        let keeps_ram = self.is(Mutant::ZeroKeepsRam);
         let mut next = to + 1;
         let mut ended = 0;
         for key in from..=to {
             if ended == self.ends_max() {
                 next = key;
                 break;
+            }
+            if !keeps_ram {
+                self.ram.remove(key);
             }
             ended += usize::from(self.forget_if_clean(key));
         }
@@ -166,7 +170,10 @@ impl Engine {
         let (to, keys) = self.gather_keys(from, most, |key, located| {
             range.contains(&key) && !self.dirty.get(located.slot as usize)
         });
-        self.work.did(to - from);
+        self.work.did((to - from) * SEEN_BUCKET_STEPS);
+        if !self.is(Mutant::ZeroKeepsRam) {
+            self.ram_ends(&(*range.start()..range.end() + 1), from..to);
+        }
         for key in keys {
             self.forget(key);
         }
@@ -213,8 +220,12 @@ impl Engine {
 
     /// The first dirty blocks of a range of a volume: of one more than end in a slice.
     fn dirty_of(&self, id: VolumeId, from: u64, to: u64) -> Vec<u64> {
-        let blocks = self.vol(id).dirty.iter_from(from);
-        blocks.take_while(|&block| block <= to).take(self.ends_max() + 1).collect()
+        let most = self.ends_max() + 1;
+        let blocks = self.vol(id).dirty.iter_from(from).take_while(|&block| block <= to);
+        // To collect them would ask a set of all dirty blocks how many there are.
+        let mut first = Vec::with_capacity(most);
+        first.extend(blocks.take(most));
+        first
     }
 
     /// Forgets the first dirty blocks of a range, with one entry for all of them; nobody asks for

@@ -196,7 +196,6 @@ impl Engine {
         if !same || !self.dirty.get(now.slot as usize) {
             return;
         }
-        self.work.did(CLEAN_STEPS);
         let block = item.key - self.vol(id).base;
         let dseq = if item.mask == MASK_FULL {
             self.make_clean(item.key, now.slot);

@@ -317,6 +317,12 @@ impl Engine {
         self.reclaim.victims.iter_mut().find(|victim| victim.unit == unit)
     }
 
+    /// A victim holds blocks that no record names: a header is damaged.
+    fn victims_scan_begin(&mut self) {
+        self.reclaim.scan = Some(0);
+        self.track_moves();
+    }
+
     /// Looks in a slice of the index for blocks of victims that no header named.
     fn victims_scan(&mut self) {
         let Some(from) = self.reclaim.scan else { return };
@@ -371,16 +377,11 @@ impl Engine {
         if victim.said.is_some() {
             return self.victim_drop(at);
         }
-        self.work.did(2 * victim.drops.len());
-        let drops = |&&(key, located): &&(Key, Located)| self.index.get(key) == Some(located);
-        let goes = victim.drops.iter().filter(drops).count() as u32;
         if victim.lost {
             // It holds a dirty block that cannot be read: to be answered with an error for ever.
             self.segments.becomes(unit, Use::Lost);
-        } else if self.segments.unit(unit).live > goes {
-            // Blocks that no record names: a header is damaged.
-            self.reclaim.scan = Some(0);
-            return self.track_moves();
+        } else if self.segments.unit(unit).dirty > 0 && !self.is(Mutant::ReclaimDropsDirty) {
+            return self.victims_scan_begin();
         }
         if self.is(Mutant::PromiseKept) {
             self.room.keep_promise(&mut self.reclaim.victims[at].room);
@@ -427,7 +428,9 @@ impl Engine {
             }
         }
         let Victim { unit, said, ref drops, .. } = self.reclaim.victims[at];
-        if drops.is_empty() {
+        if drops.is_empty() && self.segments.unit(unit).live > 0 {
+            self.victims_scan_begin();
+        } else if drops.is_empty() {
             self.reclaim.victims.swap_remove(at);
             self.room.empty(&mut self.segments, unit, said.expect("it was said"));
         }

@@ -4,6 +4,7 @@
 use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, VolumeId};
 use crate::index::{Key, Located};
+use crate::limits::SEEN_BUCKET_STEPS;
 
 /// Which clean blocks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +67,10 @@ impl Engine {
             range.contains(&key) && !there && !self.dirty.get(slot as usize)
         };
         let (to, keys) = self.gather_keys(from, most, wanted);
-        self.work.did(to - from);
+        self.work.did((to - from) * SEEN_BUCKET_STEPS);
+        if let Sweep::Removed(..) = sweep {
+            self.ram_ends(&range, from..to);
+        }
         for key in keys {
             self.ram.remove(key);
             self.forget(key);
@@ -93,8 +97,6 @@ impl Engine {
         }
         self.sweeps.due.remove(0);
         if let Sweep::Removed(id, command) = sweep {
-            let (base, blocks) = (self.vol(id).base, self.vol(id).blocks());
-            self.ram.remove_range(base, base + blocks - 1);
             self.checkpoint_spoilt();
             self.volumes[usize::from(id.0)] = None;
             self.answer(command, CommandReply::Changed);

@@ -46,9 +46,6 @@ impl Engine {
         }
         self.overtake(name);
         self.zeroing.push((first, last, name));
-        if !self.is(Mutant::ZeroKeepsRam) {
-            self.ram.remove_range(first, last);
-        }
         self.req(name).stage = Stage::Working;
         match self.is(Mutant::ZeroKeepsCached) {
             true => self.zero_ready(name),

@@ -94,7 +94,7 @@ impl Plan {
             volatile: (0..count).map(|_| !rng.one_in(4)).collect(),
             cache_rate: rng.log_range(20_000, 120_000),
             tuning: Tuning {
-                scan_buckets: rng.log_range(64, 2048) as usize,
+                scan_buckets: rng.log_range(64, 256) as usize,
                 sequential_bytes: u64::MAX,
                 sync_interval_ns: rng.log_range(100, 5_000) * MILLISECOND,
                 checkpoint_share: rng.range(2, 10) as f64 / 100.0,
