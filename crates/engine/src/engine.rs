@@ -205,6 +205,7 @@ impl Engine {
             Event::Command(id, command) => self.command(id, command),
             Event::Tick => {}
         }
+        self.moves_seen(); // Else they gather as long as a checkpoint's writes take.
         out.append(&mut self.out);
     }
 

@@ -417,6 +417,7 @@ impl Engine {
         let most = self.ends_max();
         let drops = &mut self.reclaim.victims[at].drops;
         let slice = drops.split_off(drops.len().saturating_sub(most));
+        self.work.did(2 * slice.len());
         for (key, located) in slice {
             if self.index.get(key) == Some(located) {
                 let dirty = self.dirty.get(located.slot as usize);
