@@ -240,7 +240,7 @@ impl Engine {
                     }
                 }
             }
-            State::Opening => self.deadline = self.work_is_enough().then_some(self.now),
+            State::Opening => {}
             State::Failed(_) => self.deadline = None,
         }
         out.append(&mut self.out);
