@@ -131,6 +131,8 @@ pub const WRITEBACK_RETRY_NS: u64 = 500_000_000;
 pub const WRITEBACK_RETRY_DOUBLINGS: u32 = 6;
 /// At the latest after this time where somebody waits for it.
 pub const WRITEBACK_WAITED_NS: u64 = 1_000_000_000;
+/// Blocks that an origin is tried with that refused all.
+pub const WRITEBACK_PROBE_BLOCKS: usize = 4;
 /// Writes home that an origin refuses, one after the other, before it rests as a whole.
 pub const REFUSED_IN_ROW_MAX: u32 = 16;
 /// Blocks of a volume that wait each for itself because its origin refused them.

@@ -79,7 +79,7 @@ impl Quarantine {
         self.origin = Pause::default();
     }
 
-    /// Somebody waits for what goes home: the origin does not rest long, whatever it refused before.
+    /// Somebody waits for what goes home: the origin does not rest long, whatever it refused.
     pub(crate) fn is_waited_for(&mut self) {
         let Pause { until, last_ns } = self.origin;
         self.origin.until = until.min((until - last_ns) + last_ns.min(WRITEBACK_WAITED_NS));

@@ -16,6 +16,18 @@ impl Engine {
             || self.volumes.iter().flatten().any(|volume| waits(volume))
     }
 
+    /// Whether clients, or a command, wait for what a volume sends home.
+    pub(super) fn is_waited_for(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        !volume.stalled.is_empty()
+            || volume.draining()
+            || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
+    }
+
+    pub(super) fn waits_behind(&self, name: u64, id: VolumeId) -> bool {
+        self.reqs.get(name).is_some_and(|req| req.volume == id)
+    }
+
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
     pub(crate) fn send_or_hold(&mut self, volume: VolumeId, read: Effect) {
         let now = self.now;

@@ -269,6 +269,9 @@ impl Engine {
 
     /// Most blocks of a slice.
     fn slice_most(&self, id: VolumeId, alone: bool) -> usize {
+        if self.vol(id).quarantine.refuses_all() {
+            return WRITEBACK_PROBE_BLOCKS;
+        }
         let most = match alone || self.room_is_wanted() {
             true => self.vol(id).home.slice_blocks(),
             false => usize::MAX,
@@ -315,18 +318,6 @@ impl Engine {
         slice.grows = added > 0;
         slice.blocks += added;
         slice.runs.extend(runs);
-    }
-
-    /// Whether clients, or a command, wait for what a volume sends home.
-    fn is_waited_for(&self, id: VolumeId) -> bool {
-        let volume = self.vol(id);
-        !volume.stalled.is_empty()
-            || volume.draining()
-            || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
-    }
-
-    fn waits_behind(&self, name: u64, id: VolumeId) -> bool {
-        self.reqs.get(name).is_some_and(|req| req.volume == id)
     }
 
     fn runs_start(&mut self, id: VolumeId) {
