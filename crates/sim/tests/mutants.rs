@@ -25,12 +25,15 @@ const LARGE_SEEDS_MAX: u64 = 300;
 /// checkpoint of the life before. `LastResortTrusted` needs such a start, too. `AwayUntold` needs a
 /// device that fails and is back while others vanish, before any superblock tells. `SyncInDoubt`
 /// needs an origin that forgets what a FLUSH failed to keep, a FLUSH that succeeds, and a crash
-/// before clients ask.
+/// before clients ask. `WakeLost` and `WavesOfOne` need writers that are slowed because room is
+/// short, which large worlds seldom do since checkpoints free emptied units before that.
 const OPEN: &[Mutant] = &[
     Mutant::FreedGenerationAgain,
     Mutant::LastResortTrusted,
     Mutant::AwayUntold,
     Mutant::SyncInDoubt,
+    Mutant::WakeLost,
+    Mutant::WavesOfOne,
 ];
 
 /// The seed that caught `mutant` last.
