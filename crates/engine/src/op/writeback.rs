@@ -185,7 +185,8 @@ impl Engine {
         }
         for at in 0..self.volumes.len() {
             let Some(id) = self.volumes[at].as_deref().map(|volume| volume.id) else { continue };
-            if self.is_waited_for(id) {
+            // Who waits is looked for only where that makes a difference.
+            if self.vol(id).quarantine.refuses_all() && self.is_waited_for(id) {
                 self.vol_mut(id).quarantine.is_waited_for();
             }
             if self.vol(id).home.slice.is_none() {
