@@ -1,6 +1,7 @@
 //! No more blocks are dirty than the tuning allows, whatever clients write and however long their
-//! origin takes; and one that refused them is tried again soon where somebody waits. (Clients of the simulator cannot see that: more dirty blocks harm nobody before
-//! there is no room for them.)
+//! origin takes; and one that refused them is tried again soon where somebody waits. (Clients of
+//! the simulator cannot see the limit: more dirty blocks harm nobody before there is no room for
+//! them.)
 
 #[allow(dead_code, reason = "the benches use the rest")]
 #[path = "../benches/instant.rs"]
