@@ -160,6 +160,11 @@ pub struct World {
     /// No write of the origin ends, as long as this holds.
     pub origin_hangs: bool,
     hung: Vec<Event>,
+    /// What each read and write of the origin takes, one after the other, in nanoseconds: 0, they
+    /// end at once.
+    pub origin_io_ns: u64,
+    /// Those that have not ended, with their times.
+    slow: VecDeque<(u64, Event)>,
     /// It has refused something.
     origin_refused: bool,
     /// No note of distrust becomes durable.
@@ -222,6 +227,8 @@ impl World {
             origin_refuses: false,
             origin_hangs: false,
             hung: Vec::new(),
+            origin_io_ns: 0,
+            slow: VecDeque::new(),
             origin_refused: false,
             notes_fail: false,
             errors: 0,
@@ -390,11 +397,15 @@ impl World {
         }
         self.out = out;
         if idle {
-            let due = self.engine.deadline().unwrap_or(self.now);
-            self.now = due.max(self.now + 1000);
+            let slow = self.slow.front().map(|&(at, _)| at);
+            let due = [self.engine.deadline(), slow].into_iter().flatten().min();
+            self.now = due.unwrap_or(self.now).max(self.now + 1000);
             self.call(Some(Event::Tick));
         }
         self.now += 1000;
+        while self.slow.front().is_some_and(|&(at, _)| at <= self.now) {
+            self.done.extend(self.slow.pop_front().map(|(_, event)| event));
+        }
         for _ in 0..self.done.len() {
             let event = self.done.pop_front();
             self.call(event);
@@ -434,6 +445,12 @@ impl World {
         self.origin_refused |= self.origin_refuses;
         let hangs =
             self.origin_hangs && matches!(effect, Effect::Write { target: Target::Origin(_), .. });
+        let slow = self.origin_io_ns > 0
+            && matches!(
+                effect,
+                Effect::Read { target: Target::Origin(_), .. }
+                    | Effect::Write { target: Target::Origin(_), .. }
+            );
         let (op, buf) = match effect {
             Effect::Read { op, target, offset, mut buf } => {
                 self.devices.read(target, offset, &mut buf);
@@ -477,9 +494,13 @@ impl World {
             Effect::Notice(_) => return,
         };
         let event = Event::Done(op, Completion { result, buf });
-        match hangs {
-            true => self.hung.push(event),
-            false => self.done.push_back(event),
+        if hangs {
+            self.hung.push(event);
+        } else if slow {
+            let free = self.slow.back().map_or(self.now, |&(at, _)| at);
+            self.slow.push_back((free.max(self.now) + self.origin_io_ns, event));
+        } else {
+            self.done.push_back(event);
         }
     }
 }

@@ -59,6 +59,8 @@ impl Engine {
         }
         let holds = self.volumes.iter().flatten().filter_map(|v| v.home.hold_until());
         holds.for_each(&mut at);
+        let drops = self.volumes.iter().flatten().filter_map(|v| v.home.drops_until());
+        drops.for_each(&mut at);
         if self.dead {
             self.distrust.due().into_iter().for_each(&mut at);
             self.distrust.gives_up_at().into_iter().for_each(&mut at);

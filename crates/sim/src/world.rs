@@ -119,6 +119,8 @@ struct Life {
     unnoted: bool,
     /// Devices that the engine said have failed.
     devices_failed: u64,
+    /// The engine uses none of them any more: a record was lost that no start would get past.
+    log_broken: bool,
     /// Blocks that it called lost.
     blocks_lost: u64,
     /// Errors of the first cache device's reads, to begin when the engine serves.
@@ -471,7 +473,10 @@ impl World {
                 self.coverage.add("lives opened with dirty blocks", u64::from(dirty > 0));
             }
             Notice::OpenFailed(text) => self.life.open_failed = Some(text),
-            Notice::LogBroken => self.coverage.mark("logs broken beside a device that works"),
+            Notice::LogBroken => {
+                self.life.log_broken = true;
+                self.coverage.mark("logs broken beside a device that works");
+            }
             Notice::DeviceFailed(device, text) => {
                 self.life.devices_failed += 1;
                 self.coverage.mark("devices failed");

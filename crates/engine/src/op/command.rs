@@ -50,7 +50,7 @@ impl Engine {
         self.out.push(Effect::CommandDone { id, reply });
     }
 
-    fn refuse(&mut self, id: CommandId, why: &str) {
+    pub(crate) fn refuse(&mut self, id: CommandId, why: &str) {
         self.answer(id, CommandReply::Failed(why.to_owned()));
     }
 
@@ -222,23 +222,6 @@ impl Engine {
 
     /// What the origin holds counts: dirty blocks on a lost device are given up, and all of a
     /// volume that is not served, because its origin was changed.
-    fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
-        let Some(v) = self.volume(volume) else {
-            return self.refuse(id, "there is no such volume");
-        };
-        if self.dead && !v.dirty.is_empty() {
-            return self.distrust_dirty(volume, id);
-        }
-        let none = match v.offline.is_some() {
-            true => v.dirty.is_empty(),
-            false => v.quarantine.unreadable().is_empty(),
-        };
-        match none {
-            true => self.answer(id, CommandReply::Unchanged),
-            false => self.end_given_up(volume, id),
-        }
-    }
-
     pub(crate) fn tasks_fail(&mut self, why: &str) {
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
@@ -257,6 +240,7 @@ impl Engine {
     /// Before the next checkpoint begins: a volume leaves between two.
     pub(crate) fn tasks_more(&mut self) {
         self.resume_behind_writeback();
+        self.drops_more();
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref() else { continue };
             let Some(task) = volume.task else { continue };

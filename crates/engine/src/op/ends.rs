@@ -73,6 +73,50 @@ impl Engine {
         self.end(What::Zeroed(first), name);
     }
 
+    /// Dirty blocks of a volume are given up, once none of them is on its way home.
+    pub(crate) fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
+        let Some(v) = self.volume(volume) else {
+            return self.refuse(id, "there is no such volume");
+        };
+        if v.home.busy() {
+            return self.vol_mut(volume).home.drops.push(id);
+        }
+        if self.dead && !v.dirty.is_empty() {
+            return self.distrust_dirty(volume, id);
+        }
+        let none = match v.offline.is_some() {
+            true => v.dirty.is_empty(),
+            false => v.quarantine.unreadable().is_empty(),
+        };
+        match none {
+            true => self.answer(id, CommandReply::Unchanged),
+            false => self.end_given_up(volume, id),
+        }
+    }
+
+    /// Commands that wait for a slice's end to give up dirty blocks go on, or fail where the origin
+    /// hangs.
+    pub(crate) fn drops_more(&mut self) {
+        for at in 0..self.volumes.len() {
+            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+            let id = volume.id;
+            let hangs = volume.home.drops_until().is_some_and(|at| at <= self.now);
+            if volume.home.drops.is_empty() || (volume.home.busy() && !hangs) {
+                continue;
+            }
+            for command in std::mem::take(&mut volume.home.drops) {
+                match hangs {
+                    true => self.refuse(
+                        command,
+                        "its origin does not end what was sent there, and may still change: \
+                         nothing is given up. Try again when it answers",
+                    ),
+                    false => self.force_drop(command, id),
+                }
+            }
+        }
+    }
+
     /// Dirty blocks of a volume are given up: all if it is not served, else those that cannot be
     /// read.
     pub(crate) fn end_given_up(&mut self, id: VolumeId, command: CommandId) {

@@ -171,7 +171,10 @@ impl Engine {
             false => blocks / 8 + blocks * 5 / 8 * short / (wanted - least) as u32,
         };
         let written_first = self.written_first();
-        for _ in 0..VICTIMS_MAX {
+        for n in 0..VICTIMS_MAX {
+            if n > 0 && self.work_is_enough() {
+                break; // Each choice looks at all units.
+            }
             // Moving costs room before it gives any.
             let room = self.room_for_moves();
             let bounds = Bounds {

@@ -95,11 +95,20 @@ pub(crate) struct Home {
     pub(super) rests_until: Time,
     /// What a block of a slice took lately, FLUSH and all.
     block_ns: Time,
+    /// Commands that give up dirty blocks: while these are written to the origin, nobody may read
+    /// there what they were before.
+    pub(super) drops: Vec<CommandId>,
 }
 
 impl Default for Home {
     fn default() -> Home {
-        Home { slice: None, held: Vec::new(), rests_until: 0, block_ns: WRITEBACK_BLOCK_NS }
+        Home {
+            slice: None,
+            held: Vec::new(),
+            rests_until: 0,
+            block_ns: WRITEBACK_BLOCK_NS,
+            drops: Vec::new(),
+        }
     }
 }
 
@@ -149,6 +158,11 @@ impl Home {
 
     pub(crate) fn busy(&self) -> bool {
         self.slice.is_some()
+    }
+
+    /// When commands wait no longer for an origin that ends nothing.
+    pub(crate) fn drops_until(&self) -> Option<Time> {
+        self.hangs_from().filter(|_| !self.drops.is_empty())
     }
 
     /// From when on the origin counts as one that hangs, if no write of the slice ends before.

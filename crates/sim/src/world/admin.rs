@@ -102,7 +102,7 @@ impl World {
 
     fn no_device_works(&self) -> bool {
         let failed = self.life.devices_failed >= self.life.devices.len() as u64;
-        failed || self.caches.iter().all(|disk| disk.dead_from <= self.now)
+        failed || self.life.log_broken || self.caches.iter().all(|disk| disk.dead_from <= self.now)
     }
 
     /// The blocks of which the origin's content counts when that is done.
