@@ -414,43 +414,33 @@ impl World {
 
     /// Whether a device that fails refuses it.
     fn fate(&self, effect: &Effect) -> Result<(), IoError> {
-        match effect {
-            Effect::Read { target: Target::Cache(_), .. }
-            | Effect::Write { target: Target::Cache(_), .. }
-            | Effect::Flush { target: Target::Cache(_), .. }
-                if self.cache_dead =>
-            {
-                Err(IoError::Io)
+        let target = match effect {
+            Effect::Read { target, .. }
+            | Effect::Write { target, .. }
+            | Effect::Flush { target, .. } => Some(target),
+            _ => None,
+        };
+        let fails = match target {
+            Some(Target::Cache(DeviceId(1))) if self.second_dead => true,
+            Some(Target::Cache(_)) => self.cache_dead,
+            Some(Target::Origin(_)) => {
+                self.origin_refuses && !matches!(effect, Effect::Read { .. })
             }
-            Effect::Read { target: Target::Cache(DeviceId(1)), .. }
-            | Effect::Write { target: Target::Cache(DeviceId(1)), .. }
-            | Effect::Flush { target: Target::Cache(DeviceId(1)), .. }
-                if self.second_dead =>
-            {
-                Err(IoError::Io)
-            }
-            Effect::Write { target: Target::Origin(_), .. }
-            | Effect::Flush { target: Target::Origin(_), .. }
-                if self.origin_refuses =>
-            {
-                Err(IoError::Io)
-            }
-            Effect::Distrust { .. } if self.notes_fail => Err(IoError::Io),
-            _ => Ok(()),
-        }
+            None => self.notes_fail && matches!(effect, Effect::Distrust { .. }),
+        };
+        if fails { Err(IoError::Io) } else { Ok(()) }
     }
 
     fn execute(&mut self, effect: Effect) {
         let mut result = self.fate(&effect);
         self.origin_refused |= self.origin_refuses;
-        let hangs =
-            self.origin_hangs && matches!(effect, Effect::Write { target: Target::Origin(_), .. });
-        let slow = self.origin_io_ns > 0
-            && matches!(
-                effect,
-                Effect::Read { target: Target::Origin(_), .. }
-                    | Effect::Write { target: Target::Origin(_), .. }
-            );
+        let of_origin = matches!(
+            effect,
+            Effect::Read { target: Target::Origin(_), .. }
+                | Effect::Write { target: Target::Origin(_), .. }
+        );
+        let hangs = self.origin_hangs && of_origin && matches!(effect, Effect::Write { .. });
+        let slow = self.origin_io_ns > 0 && of_origin;
         let (op, buf) = match effect {
             Effect::Read { op, target, offset, mut buf } => {
                 self.devices.read(target, offset, &mut buf);

@@ -23,6 +23,7 @@ pub mod record;
 pub mod repair;
 pub mod replay;
 pub mod select;
+pub mod slice;
 pub mod stall;
 pub mod superblock;
 pub mod survey;

@@ -4,7 +4,6 @@
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::HOLD_NS_MAX;
 use crate::volume::Volume;
 
 impl Engine {
@@ -49,11 +48,7 @@ impl Engine {
         let volume = self.vol_mut(id);
         volume.origin_used = now;
         volume.origin_reads -= 1;
-        if volume.origin_reads as usize == volume.home.held.len()
-            && let Some(slice) = &mut volume.home.slice
-        {
-            slice.quiet_at.get_or_insert(now);
-        }
+        volume.home.read_ended(volume.origin_reads, now);
     }
 
     pub(crate) fn release_reads(&mut self, id: VolumeId) {
@@ -65,19 +60,5 @@ impl Engine {
             self.stats.holds_cut += u64::from(cut);
             self.out.append(&mut held);
         }
-    }
-}
-
-impl super::writeback::Home {
-    /// Whether a slice has the origin for itself, and has had it for less than reads may wait.
-    fn holds_reads(&self, now: Time) -> bool {
-        let alone = self.slice.as_ref().filter(|slice| slice.alone);
-        alone.is_some_and(|slice| now < slice.since + HOLD_NS_MAX)
-    }
-
-    /// When reads wait no longer, whatever became of the slice.
-    pub(crate) fn hold_until(&self) -> Option<Time> {
-        let slice = self.slice.as_ref().filter(|_| !self.held.is_empty())?;
-        Some(slice.since + HOLD_NS_MAX)
     }
 }

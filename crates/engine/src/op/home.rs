@@ -7,7 +7,8 @@ use crate::event::*;
 use crate::index::{Key, Slot};
 use crate::limits::*;
 use crate::op::Op;
-use crate::op::writeback::{Item, Place, Run, RunState, sector_runs};
+use crate::op::slice::{Item, Place, Run, RunState};
+use crate::op::writeback::sector_runs;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 

@@ -5,7 +5,8 @@ use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::index::Slot;
 use crate::limits::*;
-use crate::op::writeback::{Item, Run, SWEPT};
+use crate::op::slice::{Item, Run};
+use crate::op::writeback::SWEPT;
 use forebay_format::MASK_FULL;
 
 impl Engine {
