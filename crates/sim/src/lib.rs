@@ -8,6 +8,7 @@ pub mod checker;
 pub mod content;
 pub mod coverage;
 pub mod disk;
+pub mod hashes;
 pub mod large;
 pub mod model;
 pub mod rng;

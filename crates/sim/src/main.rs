@@ -5,9 +5,10 @@
 
 use forebay_sim::coverage::Coverage;
 use forebay_sim::swarm::bend::Bend;
-use forebay_sim::{Options, Outcome, Totals, run_seed};
+use forebay_sim::{Options, Outcome, Totals, hashes, run_seed};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -32,6 +33,8 @@ usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|-
                  two devices lost), harm (and a cache that errs or rots), starve (a full pool whose
                  checkpoints take long), admin (volumes that come, go, grow and change their mode
                  all the time), and others that docs/testing.md tells of
+  --hashes FILE  compare what worlds do with what the file says; with --write: write it; with
+                 --first: some of them only
   --known FILE   seeds (first word of a line) whose failure is known and open: counted, not fatal
   --mutant NAME  with this planted bug, in a build with the feature `mutants`";
 
@@ -44,6 +47,9 @@ struct Arguments {
     time: Option<Duration>,
     keep_going: bool,
     known: BTreeSet<u64>,
+    hashes: Option<PathBuf>,
+    write: bool,
+    first: bool,
     options: Options,
 }
 
@@ -54,6 +60,9 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
         time: None,
         keep_going: false,
         known: BTreeSet::new(),
+        hashes: None,
+        write: false,
+        first: false,
         options: Options::default(),
     };
     let mut arguments = std::env::args().skip(1);
@@ -93,6 +102,9 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
                 let found = all.iter().find(|mutant| format!("{mutant:?}") == name);
                 parsed.options.mutant = Some(*found.ok_or(format!("{name} is no planted bug"))?);
             }
+            "--hashes" => parsed.hashes = Some(value()?.into()),
+            "--write" => parsed.write = true,
+            "--first" => parsed.first = true,
             "--known" => parsed.known = known_seeds(&value()?)?,
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("unknown argument {other}; --help lists them")),
@@ -204,6 +216,22 @@ fn report(sum: &Share, elapsed: Duration, arguments: &Arguments) {
     println!("failures      {:>12}", new.len());
 }
 
+/// Compares the list of hashes with what the engine does today, or writes it anew.
+fn compare_hashes(path: &Path, arguments: &Arguments) -> Result<bool, String> {
+    let found = hashes::list(arguments.jobs, arguments.first);
+    let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+    if arguments.write && !arguments.first {
+        return std::fs::write(path, found).map(|()| true).map_err(failed);
+    }
+    let listed = std::fs::read_to_string(path).map_err(failed)?;
+    let differ = hashes::differ(&listed, &found);
+    for line in &differ {
+        println!("not in {}: {line}", path.display());
+    }
+    println!("hashes that differ {:>5}", differ.len());
+    Ok(differ.is_empty())
+}
+
 fn main() -> ExitCode {
     let arguments = match parse_arguments() {
         Ok(Some(arguments)) => arguments,
@@ -220,6 +248,16 @@ fn main() -> ExitCode {
         // A failed assertion is reported with its seed; where it stands, the replay of the seed
         // prints.
         std::panic::set_hook(Box::new(|_| {}));
+    }
+    if let Some(path) = &arguments.hashes {
+        return match compare_hashes(path, &arguments) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(text) => {
+                eprintln!("forebay-sim: {text}");
+                ExitCode::from(2)
+            }
+        };
     }
     let sum = run(&arguments);
     let new = sum.failures.iter().any(|outcome| !arguments.known.contains(&outcome.seed));

@@ -29,7 +29,7 @@ pub enum Choice {
 pub struct Bounds {
     /// Segments with more dirty blocks are passed over: writeback must clean them first.
     pub dirty_max: u32,
-    /// But at most half live ones of written blocks may have as many, to be moved closer together:
+    /// But at most half dirty ones of written blocks may have as many, to be moved closer together:
     /// records of single blocks take twice their room.
     pub moves_max: u32,
     /// Blocks that clients wrote and that are home by now go before those that they read.
@@ -52,20 +52,21 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
     let mut oldest: Option<(u32, Candidate)> = None;
     let first = |candidate: &Candidate| bounds.written_first && candidate.written;
     for (id, candidate) in candidates {
-        let half = candidate.live * 2 <= candidate.blocks;
-        let packs = half && first(&candidate) && candidate.dirty <= bounds.moves_max;
-        if candidate.dirty > bounds.dirty_max && !packs {
+        let Candidate { live, dirty, blocks, order, .. } = candidate;
+        let half = live * 2 <= blocks;
+        let packs = dirty * 2 <= blocks && first(&candidate) && dirty <= bounds.moves_max;
+        if dirty > bounds.dirty_max && !packs {
             continue;
         }
         if half
-            && (!first(&candidate) || candidate.live == 0)
-            && emptiest
-                .is_none_or(|(_, best)| (candidate.live, candidate.order) < (best.live, best.order))
+            && (!first(&candidate) || live == 0)
+            && emptiest.is_none_or(|(_, best)| (live, order) < (best.live, best.order))
         {
             emptiest = Some((id, candidate));
         }
-        let rank = |candidate: &Candidate| {
-            (!first(candidate), candidate.dirty > bounds.dirty_max, candidate.order)
+        let rank = |it: &Candidate| {
+            let moves = if it.dirty > bounds.dirty_max { it.dirty } else { 0 };
+            (!first(it), moves, it.order)
         };
         if oldest.is_none_or(|(_, best)| rank(&candidate) < rank(&best)) {
             oldest = Some((id, candidate));
@@ -147,7 +148,13 @@ mod tests {
         assert_eq!(
             choose(dirty.into_iter(), WRITTEN),
             Some((3, Choice::Evict)),
-            "half live ones are packed even while they are dirty"
+            "those that are at most half dirty are packed"
+        );
+        let fewer = [all[0], all[1], all[4], (6, written(60, 44, 9)), (7, written(60, 51, 1))];
+        assert_eq!(
+            choose(fewer.into_iter(), WRITTEN),
+            Some((6, Choice::Evict)),
+            "the one with the fewest blocks to move, however much of it lives"
         );
         let room = Bounds { moves_max: 44, ..WRITTEN };
         assert_eq!(
