@@ -5,8 +5,9 @@ use crate::{command, root, tidy};
 use anyhow::Result;
 use std::time::Instant;
 
-/// Seeds of each run that are bent towards one thing: what fits, beside the swarm, in a quarter of an hour.
-const BENT_SEEDS: [(&str, &str); 14] = [
+/// Seeds of each run that are bent towards one thing: what fits, beside the swarm, in a quarter of
+/// an hour.
+const BENT_SEEDS: [(&str, &str); 15] = [
     ("brief", "0..5000"),
     ("away", "0..5000"),
     ("dwindle", "0..1500"),
@@ -21,6 +22,7 @@ const BENT_SEEDS: [(&str, &str); 14] = [
     ("overtake", "0..5000"),
     ("evict", "0..5000"),
     ("large", "0..300"),
+    ("cloud", "0..100"),
 ];
 /// Swarm seeds of each run. A run by hand may ask for more.
 pub const SEEDS: u64 = 20_000;
@@ -82,9 +84,11 @@ fn simulator(seeds: u64) -> Result<()> {
     let known = "crates/sim/seeds/known-failures.txt";
     let run = ["run", "--release", "-p", "forebay-sim", "--", "--swarm", "--seeds", &seeds];
     cargo(&[&run[..], &["--known", known]].concat())?;
+    let run = ["run", "--release", "-p", "forebay-sim", "--"];
     BENT_SEEDS.iter().try_for_each(|&(bend, seeds)| {
-        cargo(&["run", "--release", "-p", "forebay-sim", "--", "--bend", bend, "--seeds", seeds])
-    })
+        cargo(&[&run[..], &["--bend", bend, "--seeds", seeds]].concat())
+    })?;
+    cargo(&[&run[..], &["--first", "--hashes", "crates/sim/seeds/hashes.txt"]].concat())
 }
 
 /// Puts known bugs back, one at a time, and wants each of them caught.

@@ -111,10 +111,15 @@ pub const RECOVERY_BLOCKS_MAX: u64 = 32 * RECOVERY_READ_BLOCKS as u64;
 pub const REPAIRS_MAX: usize = 32;
 /// Dirty blocks need not go home soon while at least one segment in so many is free.
 pub const CROWDED_SHARE: usize = 2;
+/// Units whose blocks go home first where reclaim finds none to empty: one in so many.
+pub const FIRST_HOME_SHARE: usize = 8;
 /// Dirty blocks that join a writeback slice at once.
 pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
-/// Dirty blocks of a writeback slice that somebody waits for, at least.
+/// Dirty blocks of a writeback slice that somebody waits for, at least, where so many take no
+/// longer than two such slices should.
 pub const WRITEBACK_SLICE_MIN: usize = 64;
+/// And at least, however long they take.
+pub const WRITEBACK_SLICE_LEAST: usize = 8;
 /// How long such a slice should take, its FLUSH among it.
 pub const WRITEBACK_SLICE_NS: u64 = 100_000_000;
 /// Time after which an origin that ended nothing of a slice counts as one that hangs.

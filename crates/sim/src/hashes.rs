@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const HEAD: &str = "\
-# Hashes over all events of the worlds of these seeds, in this order. A change that only moves code
-# leaves them as they are; one that changes what the engine or a world does writes them anew, and its
-# commit says why: forebay-sim --hashes crates/sim/seeds/hashes.txt --write
+# Hashes over all events of the worlds of these seeds. A change that only moves code leaves them as
+# they are; one that changes what the engine or a world does writes them anew, and its commit says
+# why: forebay-sim --hashes crates/sim/seeds/hashes.txt --write
 ";
 
 /// Seeds of one line.
@@ -22,7 +22,7 @@ fn groups() -> impl Iterator<Item = (Option<Bend>, Range<u64>)> {
     std::iter::once(None).chain(bends).flat_map(|bend| {
         let (end, group) = match bend {
             None => (2_000, GROUP),
-            Some(Bend::Large) => (20, 5),
+            Some(bend) if bend.is_large() => (20, 5),
             Some(_) => (500, GROUP),
         };
         (0..end / group).map(move |n| (bend, n * group..(n + 1) * group))
@@ -39,8 +39,8 @@ fn line_of(bend: Option<Bend>, seeds: Range<u64>) -> String {
     format!("{name} {}..{} {hash:016x}", seeds.start, seeds.end)
 }
 
-/// The list as the engine makes it today, with so many threads; `first`: of each kind of worlds only
-/// the first line.
+/// The list as the engine makes it today, with so many threads; `first`: of each kind of worlds
+/// only the first line.
 pub fn list(jobs: u64, first: bool) -> String {
     let groups: Vec<_> = groups().filter(|(_, seeds)| !first || seeds.start == 0).collect();
     let next = AtomicUsize::new(0);

@@ -12,6 +12,7 @@ mod store;
 use crate::coverage::Coverage;
 use crate::model::Violation;
 use crate::rng::{Rng, mix};
+use crate::swarm::bend::Bend;
 use crate::{Options, Totals};
 use clock::{Clock, Flash, Spindle};
 use forebay_engine::{
@@ -191,9 +192,7 @@ impl Large {
     /// The large world of a seed.
     pub fn new(seed: u64, options: Options) -> Large {
         let mut rng = Rng::new(mix(seed ^ 0x1a26e));
-        let mut plan = Plan::draw(&mut rng);
-        plan.widen(&mut Rng::new(mix(seed ^ 0x5eed_0002)));
-        let plan = plan.crowded(&mut Rng::new(mix(!seed)));
+        let plan = Plan::of(seed, &mut rng, options.bend == Some(Bend::Cloud));
         let spec = pool_spec(&plan);
         let mut superblocks = new_pool(&spec).expect("the pool is large enough");
         for superblock in &mut superblocks {
@@ -214,9 +213,10 @@ impl Large {
         let caches =
             spec.devices.iter().map(|device| device.0).zip(&superblocks).map(cache).collect();
         let origin = |(n, volume): (usize, &VolumePlan)| {
-            let clock = match volume.spindle {
-                true => Clock::Spindle(Spindle::new(volume.blocks, SPINDLE_CACHE)),
-                false => Clock::Flash(Flash::new(plan.cache_rate / 8, 4 * MILLISECOND)),
+            let clock = match (volume.capped, volume.spindle) {
+                (Some(ios_per_s), _) => Clock::Flash(Flash::capped(ios_per_s)),
+                (None, true) => Clock::Spindle(Spindle::new(volume.blocks, SPINDLE_CACHE)),
+                (None, false) => Clock::Flash(Flash::new(plan.cache_rate / 8, 4 * MILLISECOND)),
             };
             let store = Store::new(volume.blocks, Some(n as u32));
             Disk { store, clock, dead: false, refuses: false, hangs: false, hung: Vec::new() }

@@ -80,7 +80,7 @@ pub struct Outcome {
 /// Runs the world of `seed` to its end, or to the first broken rule. An assertion that fails is one
 /// too.
 pub fn run_seed(seed: u64, options: Options) -> Outcome {
-    if options.bend == Some(Bend::Large) {
+    if options.bend.is_some_and(Bend::is_large) {
         let mut world = Large::new(seed, options);
         let failure = failure_of(|| world.run());
         let (hash, totals) = (world.hash(), world.totals());

@@ -107,8 +107,17 @@ impl Home {
     /// Blocks of a slice whose end somebody waits for, and of all writes under way at once: a
     /// client's read waits behind them in the origin.
     pub(super) fn slice_blocks(&self) -> usize {
-        let blocks = WRITEBACK_SLICE_NS / self.block_ns.max(1_000);
-        (blocks as usize).max(WRITEBACK_SLICE_MIN)
+        self.blocks_in(WRITEBACK_SLICE_NS).max(self.slice_least())
+    }
+
+    /// The least: a disk that seeks needs less for each of many, one whose provider allows few I/Os
+    /// does not.
+    pub(super) fn slice_least(&self) -> usize {
+        self.blocks_in(2 * WRITEBACK_SLICE_NS).clamp(WRITEBACK_SLICE_LEAST, WRITEBACK_SLICE_MIN)
+    }
+
+    fn blocks_in(&self, time: Time) -> usize {
+        (time / self.block_ns.max(1_000)) as usize
     }
 
     /// Whether any of these blocks is being sent home.

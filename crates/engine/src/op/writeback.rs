@@ -25,6 +25,8 @@ pub(super) const SWEPT: u64 = u64::MAX;
 pub(crate) struct Writeback {
     /// Dirty blocks that were looked at so far.
     pub(super) looked: u64,
+    /// Only blocks of units that hold no more dirty ones than so many go home now.
+    pub(super) first: Option<u32>,
     /// Since when more is dirty than the target.
     over_since: Option<Time>,
 }
@@ -104,6 +106,7 @@ impl Engine {
         if volume.sweep == SWEPT {
             self.vol_mut(id).sweep = 0;
         }
+        self.choose_first();
         let items = self.select(id, self.slice_most(id, alone));
         if items.is_empty() {
             return;
@@ -226,12 +229,19 @@ impl Engine {
         }
     }
 
-    /// The origin refuses what it is sent: the rest of the slice stays where it is for now.
+    /// The rest of a slice stays where it is for now: the origin refuses what it is sent, or the
+    /// slice has had its time and somebody waits for the room that clean blocks give.
     fn slice_cut(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        if volume.home.busy() && volume.quarantine.rests(self.now) {
+        let Some(slice) = &volume.home.slice else { return };
+        let late = slice.next >= volume.home.slice_least()
+            && slice.next < slice.runs.len()
+            && self.now >= slice.quiet_at.unwrap_or(slice.since) + WRITEBACK_SLICE_NS
+            && self.room_is_wanted();
+        if late || volume.quarantine.rests(self.now) {
             let slice = self.slice(id);
-            slice.runs.truncate(slice.next);
+            let left = slice.runs.split_off(slice.next);
+            slice.blocks -= left.iter().map(|run| run.items.len()).sum::<usize>();
             slice.grows = false;
         }
     }

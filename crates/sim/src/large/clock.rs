@@ -75,6 +75,17 @@ impl Flash {
         }
     }
 
+    /// A volume of a cloud: so many I/Os a second, of up to 16 blocks.
+    pub fn capped(ios_per_s: u64) -> Flash {
+        let io_ns = 1_000_000_000 / ios_per_s;
+        Flash {
+            read_ns: io_ns / 2,
+            write_ns: io_ns / 2,
+            io_ns,
+            ..Flash::new(16 * ios_per_s, 2_000 * MICROSECOND)
+        }
+    }
+
     fn ends(&mut self, now: Time, kind: Kind, blocks: u64) -> Time {
         let from = self.free_at.max(now);
         match kind {

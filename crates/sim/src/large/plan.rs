@@ -1,7 +1,7 @@
 //! What a large world is like: pools of thousands of segments that fill in a second or two, and
 //! what then goes wrong, if anything.
 
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use forebay_engine::{Mode, Time, Tuning};
 
 const SECOND: Time = 1_000_000_000;
@@ -43,6 +43,8 @@ pub struct VolumePlan {
     /// Longest pause between two requests of a client.
     pub think_ns: Time,
     pub spindle: bool,
+    /// I/Os a second that its provider allows, if that is what limits it.
+    pub capped: Option<u64>,
 }
 
 /// The world of one seed.
@@ -68,8 +70,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The world of a seed.
-    pub fn draw(rng: &mut Rng) -> Plan {
+    /// The world of a seed; what came later is drawn apart, so that older seeds keep theirs.
+    pub fn of(seed: u64, rng: &mut Rng, cloudy: bool) -> Plan {
+        let mut plan = Plan::draw(rng);
+        plan.widen(&mut Rng::new(mix(seed ^ 0x5eed_0002)));
+        let plan = plan.crowded(&mut Rng::new(mix(!seed)));
+        if cloudy { plan.cloudy(&mut Rng::new(mix(seed ^ 0xc10d))) } else { plan }
+    }
+
+    fn draw(rng: &mut Rng) -> Plan {
         let count = rng.pick(&[1, 1, 2, 2, 2, 3, 4]);
         let segment_blocks = rng.pick(&[8, 8, 16, 32]);
         let most = rng.pick(&[1, 3, 3, 40]);
@@ -114,7 +123,7 @@ impl Plan {
 
 impl Plan {
     /// Some worlds get a neighbour for the volume whose origin is sick, and some a sick origin.
-    pub fn widen(&mut self, rng: &mut Rng) {
+    fn widen(&mut self, rng: &mut Rng) {
         if self.trouble == Trouble::Nothing && rng.one_in(3) {
             self.trouble = Trouble::OriginHangs;
             self.lasts_ns = self.trouble_at + HANGS_NS + rng.range(1, 4) * SECOND;
@@ -141,8 +150,8 @@ impl Plan {
         self.requests_max *= 4;
     }
 
-    /// In some worlds a crowd; drawn apart, so that older seeds keep theirs.
-    pub fn crowded(mut self, rng: &mut Rng) -> Plan {
+    /// In some worlds a crowd.
+    fn crowded(mut self, rng: &mut Rng) -> Plan {
         if rng.one_in(4) {
             self.crowd(rng);
         }
@@ -168,6 +177,22 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// A crowd before a volume of a cloud: nothing gets faster there by being in order, so that all
+    /// wait for room in the end.
+    fn cloudy(mut self, rng: &mut Rng) -> Plan {
+        self.crowd(rng);
+        let slots = self.segments.iter().sum::<u64>() * u64::from(self.segment_blocks);
+        let volume = &mut self.volumes[0];
+        volume.capped = Some(rng.log_range(150, 3000));
+        volume.blocks = slots * rng.range(2, 8);
+        volume.hot_blocks = volume.blocks;
+        volume.blocks_max = rng.pick(&[1, 1, 4]);
+        self.lasts_ns = rng.range(10, 20) * SECOND;
+        self
+    }
+}
+
 impl VolumePlan {
     fn draw(rng: &mut Rng, slots: u64) -> VolumePlan {
         let blocks = slots * rng.pick(&[1, 2, 4, 4, 8]) + rng.below(64);
@@ -186,6 +211,7 @@ impl VolumePlan {
             flush_after: rng.pick(&[0, 0, 32, 256]),
             think_ns: rng.pick(&[0, 0, 100_000, 2_000_000]),
             spindle: !rng.one_in(4),
+            capped: None,
         }
     }
 }

@@ -1,72 +1,13 @@
 //! Worlds that are bent towards one thing, where chance alone goes too seldom.
 
+mod name;
+
+pub use name::{BENDS, Bend};
+
 use super::{Faults, Latency, MILLISECOND, Mix, Params};
 use crate::disk::{CutMode, FlushLoss};
 use crate::rng::Rng;
 use forebay_engine::Mode;
-
-/// What a whole run of seeds may be bent towards: `forebay-sim --bend NAME`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bend {
-    /// See `Params::starve`.
-    Starve,
-    /// See `Params::live_briefly`.
-    Brief,
-    /// See `Params::come_and_go`.
-    Away,
-    /// See `Params::dwindle`.
-    Dwindle,
-    /// See `Params::harm_often`.
-    Harm,
-    /// See `Params::manage`.
-    Admin,
-    /// See `Params::repair_in_vain`.
-    Repair,
-    /// See `Params::linger`.
-    Linger,
-    /// See `Params::turn_over`.
-    Turnover,
-    /// See `Params::zero_in_vain`.
-    Vain,
-    /// See `Params::need_the_spare`.
-    Spare,
-    /// See `Params::overtake`.
-    Overtake,
-    /// See `Params::evict`.
-    Evict,
-    /// Another kind of world: see [`crate::large`].
-    Large,
-}
-
-/// All of them, by name.
-pub const BENDS: [(&str, Bend); 14] = [
-    ("starve", Bend::Starve),
-    ("brief", Bend::Brief),
-    ("away", Bend::Away),
-    ("dwindle", Bend::Dwindle),
-    ("harm", Bend::Harm),
-    ("admin", Bend::Admin),
-    ("repair", Bend::Repair),
-    ("linger", Bend::Linger),
-    ("turnover", Bend::Turnover),
-    ("spare", Bend::Spare),
-    ("vain", Bend::Vain),
-    ("overtake", Bend::Overtake),
-    ("evict", Bend::Evict),
-    ("large", Bend::Large),
-];
-
-impl Bend {
-    /// The bend of this name.
-    pub fn named(name: &str) -> Option<Bend> {
-        BENDS.iter().find(|(known, _)| *known == name).map(|&(_, bend)| bend)
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        BENDS.iter().find(|(_, bend)| *bend == self).expect("all are listed").0
-    }
-}
 
 impl Params {
     /// Bends a world as a run of seeds asks for.
@@ -85,7 +26,7 @@ impl Params {
             Bend::Spare => self.need_the_spare(rng),
             Bend::Overtake => self.overtake(rng),
             Bend::Evict => self.evict(rng),
-            Bend::Large => {}
+            Bend::Large | Bend::Cloud => {}
         }
     }
 
