@@ -131,6 +131,9 @@ pub enum Command {
     /// Drops the dirty blocks of a volume that lie on a device that is lost, or all of them when
     /// the volume is not served because its origin was changed. What the origin holds counts.
     ForceDropDirty(VolumeId),
+    /// The origin of a volume that was missing when the pool was opened is there, and is the right
+    /// one. It is flushed, and then the volume is served.
+    OriginBack(VolumeId),
     /// Writes a checkpoint and marks the pool clean. Afterwards the engine refuses requests.
     Shutdown,
 }

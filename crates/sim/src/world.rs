@@ -80,6 +80,8 @@ struct Origin {
     disk: Disk,
     volume: Option<VolumeId>,
     present: bool,
+    /// It was missing when the pool was opened, and came in this life.
+    came_late: bool,
     /// Sectors that the volume has.
     sectors: u64,
     /// Sectors that it has at least after a crash.

@@ -36,6 +36,7 @@ impl Engine {
             Command::Drain(volume) => self.task(id, volume, Task::Drain(id)),
             Command::Cancel(volume) => self.cancel(id, volume),
             Command::ForceDropDirty(volume) => self.force_drop(id, volume),
+            Command::OriginBack(volume) => self.origin_back(id, volume),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
             Command::Shutdown => {
                 self.state = State::Stopping;
@@ -222,6 +223,27 @@ impl Engine {
 
     /// What the origin holds counts: dirty blocks on a lost device are given up, and all of a
     /// volume that is not served, because its origin was changed.
+    /// The volume goes on as one whose origin could not be flushed at the start, and now is to be
+    /// tried again.
+    fn origin_back(&mut self, id: CommandId, volume: VolumeId) {
+        let now = self.now;
+        match self.volume(volume) {
+            None => return self.refuse(id, "there is no such volume"),
+            Some(v) if v.offline.is_none() || v.retries() => {
+                return self.answer(id, CommandReply::Unchanged);
+            }
+            Some(_) => {}
+        }
+        let volume = self.vol_mut(volume);
+        if volume.volatile_cache {
+            // What a client of the life before may have written there is not durable: that was left
+            // open as long as nobody could flush it.
+            volume.flush.flushed = volume.flush.written.saturating_sub(1);
+        }
+        volume.online_at = Some(now);
+        self.answer(id, CommandReply::Changed);
+    }
+
     pub(crate) fn tasks_fail(&mut self, why: &str) {
         for at in 0..self.volumes.len() {
             let Some(volume) = self.volumes[at].as_deref_mut() else { continue };

@@ -41,6 +41,13 @@ impl Engine {
         self.die();
     }
 
+    /// Whether the pool can do without a device that works, as far as is known: another one does,
+    /// of which the executor says the same. (What is dirty is on two devices while there are two.)
+    pub fn can_spare(&self, device: DeviceId, moves: impl Fn(DeviceId) -> bool) -> bool {
+        let working = self.segments.working();
+        !self.dead && working.filter(|&other| other != device).any(moves)
+    }
+
     /// Whether a write point opens another segment although there is room in the one it has: that
     /// is on a device that failed, or its mirror is and there are whole pairs.
     pub(crate) fn leaves(&self, point: Point, open: SegmentId) -> bool {

@@ -55,6 +55,11 @@ impl World {
             self.origins[disk].resting = true;
             return self.ask(disk, Command::ForceDropDirty(volume));
         }
+        if !self.origins[disk].present && self.life.serving && self.wide_rng.one_in(2) {
+            let origin = &mut self.origins[disk];
+            (origin.present, origin.came_late) = (true, true);
+            return self.ask(disk, Command::OriginBack(volume));
+        }
         let admin = self.params.admin.clone();
         if busy {
             if admin.cancel > 0 && self.rng.one_in(3) {
@@ -238,7 +243,8 @@ impl World {
                 self.coverage.mark("volumes removed");
                 self.check_origin(asked.disk, "was removed")?;
                 // Nobody can flush an origin that is not there.
-                if self.origins[asked.disk].present {
+                let origin = &self.origins[asked.disk];
+                if origin.present && !origin.came_late {
                     self.checker.flushed(asked.disk, asked.invoke);
                 }
             }
@@ -274,11 +280,13 @@ impl World {
                     self.checker.give_up(asked.disk, block, |at, out| origin.peek(at, out));
                 }
             }
+            Command::OriginBack(_) => self.coverage.mark("origins that came late"),
             Command::Shutdown => {
                 self.life.stopped = true;
                 // As a flush of every volume that is there; beside lost data flushes fail.
                 for disk in 0..self.origins.len() {
-                    let there = self.origins[disk].present;
+                    // One that came late may not be flushed yet: then nobody writes there either.
+                    let there = self.origins[disk].present && !self.origins[disk].came_late;
                     if there && !self.checker.has_lost(disk) && !self.origin_has_failed(disk) {
                         self.checker.flushed(disk, asked.invoke);
                     }
@@ -308,6 +316,7 @@ impl World {
             || faulty
             || self.life.open_failed.is_some()
             || !origin.present
+            || origin.came_late
             || matches!(asked.command, Command::Cancel(_));
         if reason {
             return Ok(());

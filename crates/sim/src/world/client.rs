@@ -237,6 +237,7 @@ impl World {
             IoError::Shutdown => self.life.stopping || self.life.open_failed.is_some(),
             IoError::Gone => {
                 !origin.present
+                    || origin.came_late
                     || origin.volume.is_none()
                     || origin.resting
                     || self.life.open_failed.is_some()
@@ -285,7 +286,8 @@ impl World {
             return failed_device
                 || self.origin_has_failed(asked.disk)
                 || self.checker.has_lost(asked.disk)
-                || !origin.present;
+                || !origin.present
+                || origin.came_late;
         }
         let first = asked.range.start / PER_BLOCK * PER_BLOCK;
         let end = asked.range.end.next_multiple_of(PER_BLOCK);

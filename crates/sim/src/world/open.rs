@@ -48,6 +48,7 @@ pub fn make_origins(params: &Params) -> Vec<Origin> {
         disk: Disk::new(sectors, Blank::Origin(index), params.origin_volatile),
         volume: None,
         present: true,
+        came_late: false,
         sectors: params.shown[index],
         durable_sectors: params.shown[index],
         asked_sectors: Vec::new(),
@@ -140,7 +141,7 @@ impl World {
             let origin = &mut self.origins[index];
             let missing = self.rng.chance(self.params.faults.origin_missing) && !self.calm;
             origin.volume = Some(VolumeId(volume.id.get()));
-            origin.present = !missing;
+            (origin.present, origin.came_late) = (!missing, false);
             origins.push(OriginSettings {
                 volume: VolumeId(volume.id.get()),
                 present: origin.present,
