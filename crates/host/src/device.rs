@@ -76,6 +76,9 @@ pub struct DeviceInfo {
     pub direct: bool,
     /// The file lies in memory (tmpfs): its I/O never waits for a disk.
     pub in_memory: bool,
+    /// Another program or machine may stand behind the file, as with FUSE or NFS: whatever is done
+    /// with it, even to begin an I/O or to close it, may wait for that one, for ever.
+    pub may_wait: bool,
     /// World-wide name or serial number.
     pub serial: Option<String>,
     /// Model.
@@ -95,7 +98,8 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Device {
     path: PathBuf,
-    file: File,
+    /// There until it is dropped.
+    file: Option<File>,
     /// For I/O that is not aligned to the logical block size, and where direct I/O is refused.
     buffered: Option<File>,
     info: DeviceInfo,
@@ -173,7 +177,7 @@ impl Device {
         let notice = (!direct).then(|| {
             format!("{}: direct I/O is refused here; going through the page cache", path.display())
         });
-        Ok(Device { path: path.to_owned(), file, buffered, info, notice })
+        Ok(Device { path: path.to_owned(), file: Some(file), buffered, info, notice })
     }
 
     /// The path that it was opened by.
@@ -193,7 +197,7 @@ impl Device {
 
     /// The descriptor for flushes, zeroing, discards and for I/O aligned to the logical block size.
     pub fn file(&self) -> &File {
-        &self.file
+        self.file.as_ref().expect("it is open until it is dropped")
     }
 
     /// Whether acknowledged writes can be lost until a flush: in the device's cache, or in the page cache.
@@ -206,7 +210,7 @@ impl Device {
     /// # Errors
     /// The system does not tell.
     pub fn bytes_now(&self) -> io::Result<u64> {
-        (&self.file).seek(SeekFrom::End(0))
+        self.file().seek(SeekFrom::End(0))
     }
 
     /// The descriptor for an I/O of `len` bytes at `offset`.
@@ -216,7 +220,20 @@ impl Device {
             Some(buffered) if !offset.is_multiple_of(align) || !len.is_multiple_of(align) => {
                 buffered
             }
-            _ => &self.file,
+            _ => self.file(),
+        }
+    }
+}
+
+impl Drop for Device {
+    /// Closing asks whoever stands behind the file, too: whoever lets go of it does not wait for
+    /// the answer.
+    fn drop(&mut self) {
+        let files = (self.file.take(), self.buffered.take());
+        if self.info.may_wait {
+            // Without a thread they are closed here: better than never.
+            let close = std::thread::Builder::new().name("forebay-close".to_owned());
+            let _ = close.spawn(move || drop(files));
         }
     }
 }
@@ -265,6 +282,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
             discard: true,
             direct,
             in_memory: sys::is_in_memory(file),
+            may_wait: !sys::is_local(file),
             serial: None,
             model: None,
         });
@@ -279,6 +297,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
         discard: queue.discard,
         direct,
         in_memory: false,
+        may_wait: false,
         serial: queue.serial,
         model: queue.model,
     })

@@ -77,6 +77,14 @@ impl Driver {
         matches!(self, Driver::Ring(_))
     }
 
+    /// Has the kernel use up to so many threads of its own, so that I/O that cannot be started at
+    /// once waits for nothing but its own device.
+    pub fn allow_threads(&mut self, count: usize) {
+        if let Driver::Ring(ring) = self {
+            ring.allow_threads(count);
+        }
+    }
+
     /// Starts to read from `offset` of a device into a buffer, all but its first so many bytes.
     ///
     /// # Safety

@@ -2,6 +2,8 @@
 
 pub(crate) mod distrust;
 mod job;
+mod label;
+mod lane;
 mod workers;
 
 pub use distrust::{note as note_distrust, read as read_distrust};
@@ -14,16 +16,14 @@ use crate::slab::Slab;
 use crate::waker::Waker;
 use forebay_engine::{Buf, Completion, DeviceId, Effect, IoError, OpId, Target, Time, VolumeId};
 use job::{Job, Work, io_error};
+use label::Label;
+use lane::{Lane, RING_MAX, Way};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workers::Workers;
 
-/// Threads for what a ring cannot do.
-const HELPERS_MAX: usize = 4;
-/// Threads where there is no ring.
-const WORKERS_MAX: usize = 24;
 /// Times that an I/O is tried again when the kernel says EAGAIN or EINTR.
 const TRIES_MAX: u32 = 1000;
 /// I/O on a file in memory up to this size is done on the spot, in bytes: a copy costs less than handing it
@@ -33,17 +33,25 @@ const IN_PLACE_MAX: u64 = 64 << 10;
 const SLOW_NS: Time = 30_000_000_000;
 /// How often to look for slow ones, in nanoseconds.
 const SCAN_NS: Time = 1_000_000_000;
+/// After so many looks at a cache device that ended nothing of what is under way it counts as one
+/// that hangs: half a minute.
+const HANGS_LOOKS: u32 = 30;
 
 /// The I/O side of a shard.
 pub(crate) struct Executor {
-    devices: Vec<Option<Arc<Device>>>,
+    /// Files and block devices.
+    lanes: BTreeMap<Target, Lane>,
     origins: BTreeMap<VolumeId, Origin>,
     /// I/O that the ring carries out.
     jobs: Slab<Job>,
-    workers: Workers,
-    /// I/O that the workers carry out: they hold the jobs.
-    with_workers: BTreeMap<OpId, Label>,
+    /// For work without a device.
+    helper: Workers,
+    /// I/O that threads carry out, by number: they hold the jobs.
+    with_workers: BTreeMap<u64, Label>,
+    number_next: u64,
     distrust_file: PathBuf,
+    has_ring: bool,
+    waker: Waker,
     /// What ended and was not collected.
     done: Vec<(OpId, Completion)>,
     finished: Vec<(Job, io::Result<()>)>,
@@ -57,20 +65,43 @@ impl Executor {
         devices: Vec<Option<Device>>,
         origins: BTreeMap<VolumeId, Origin>,
         (state_dir, pool): (&Path, &[u8; 16]),
-        has_ring: bool,
+        driver: &mut Driver,
         waker: Waker,
     ) -> Executor {
-        Executor {
-            devices: devices.into_iter().map(|device| device.map(Arc::new)).collect(),
-            origins,
+        let mut executor = Executor {
+            lanes: BTreeMap::new(),
+            origins: BTreeMap::new(),
             jobs: Slab::default(),
-            workers: Workers::new(if has_ring { HELPERS_MAX } else { WORKERS_MAX }, waker),
+            helper: Workers::new(1, waker.clone()),
             with_workers: BTreeMap::new(),
+            number_next: 0,
             distrust_file: distrust::file(state_dir, pool),
+            has_ring: driver.has_ring(),
+            waker,
             done: Vec::new(),
             finished: Vec::new(),
             next_scan: 0,
+        };
+        for (index, device) in (0..).zip(devices) {
+            if let Some(device) = device {
+                executor.add_lane(Target::Cache(DeviceId(index)), Arc::new(device));
+            }
         }
+        for (volume, origin) in origins {
+            executor.add_origin(driver, volume, origin);
+        }
+        executor.allow_threads(driver);
+        executor
+    }
+
+    fn add_lane(&mut self, target: Target, device: Arc<Device>) {
+        let lane = Lane::new(device, self.has_ring, self.waker.clone());
+        self.lanes.insert(target, lane);
+    }
+
+    /// Each device may hang with all that it has in the ring; the others go on.
+    fn allow_threads(&self, driver: &mut Driver) {
+        driver.allow_threads((self.lanes.len() + 1) * RING_MAX);
     }
 
     /// Whether the origin of this volume is here.
@@ -89,7 +120,11 @@ impl Executor {
     }
 
     /// Registers the origin of a volume.
-    pub fn add_origin(&mut self, volume: VolumeId, origin: Origin) {
+    pub fn add_origin(&mut self, driver: &mut Driver, volume: VolumeId, origin: Origin) {
+        if let Origin::File(device) = &origin {
+            self.add_lane(Target::Origin(volume), Arc::clone(device));
+            self.allow_threads(driver);
+        }
         let before = self.origins.insert(volume, origin);
         assert!(before.is_none(), "volume numbers are not used twice");
     }
@@ -97,6 +132,17 @@ impl Executor {
     /// Closes the origin of a volume. I/O under way on it ends first.
     pub fn remove_origin(&mut self, volume: VolumeId) {
         self.origins.remove(&volume);
+        let target = Target::Origin(volume);
+        if let Some(lane) = self.lanes.get_mut(&target) {
+            lane.closed = true;
+        }
+        self.drop_closed(target);
+    }
+
+    fn drop_closed(&mut self, target: Target) {
+        if self.lanes.get(&target).is_some_and(|lane| lane.closed && lane.under_way() == 0) {
+            self.lanes.remove(&target);
+        }
     }
 
     /// Starts an I/O effect.
@@ -119,41 +165,68 @@ impl Executor {
         };
         let device = match (&work, target) {
             (Work::Distrust { .. }, _) => None,
-            (_, Target::Cache(device)) => {
-                match self.devices.get(usize::from(device.0)).and_then(Option::as_ref) {
-                    Some(device) => Some(Arc::clone(device)),
-                    None => return self.end(op, Err(IoError::Io), buf),
-                }
-            }
+            (_, Target::Cache(_)) => match self.lanes.get(&target).filter(|it| !it.given_up) {
+                Some(lane) => Some(Arc::clone(lane.device())),
+                None => return self.end(op, Err(IoError::Io), buf),
+            },
             (_, Target::Origin(volume)) => match self.origins.get_mut(&volume) {
                 Some(Origin::File(device)) => Some(Arc::clone(device)),
                 Some(origin) => return origin.submit(op, origin_io(work, offset, buf), now),
                 None => return self.end(op, Err(IoError::Gone), buf),
             },
         };
-        let (done, tries, told) = (0, 0, false);
-        let job = Job { op, device, work, offset, buf, done, tries, started: now, told };
+        self.number_next += 1;
+        let (number, done, tries, told, given_up) = (self.number_next, 0, 0, false, false);
+        let job = Job {
+            op,
+            number,
+            target,
+            device,
+            work,
+            offset,
+            buf,
+            done,
+            tries,
+            started: now,
+            told,
+            given_up,
+        };
         self.start_job(driver, job);
     }
 
     fn start_job(&mut self, driver: &mut Driver, mut job: Job) {
-        match (&job.work, &job.device) {
-            (Work::Read | Work::Write | Work::Flush, Some(device))
+        let Some(device) = job.device.as_ref() else {
+            self.with_workers.insert(job.number, Label::of(&job));
+            return self.helper.submit(job);
+        };
+        match &job.work {
+            Work::Read | Work::Write | Work::Flush
                 if device.info().in_memory && job.len() <= IN_PLACE_MAX =>
             {
-                let result = job.perform();
-                self.finished.push((job, result));
+                let data = match job.work {
+                    Work::Write => std::mem::take(&mut job.buf),
+                    _ => Buf::empty(),
+                };
+                let result = job.perform(data.bytes());
+                if matches!(job.work, Work::Write) {
+                    job.buf = data;
+                }
+                return self.finished.push((job, result));
             }
-            (Work::Flush, Some(device)) if !device.needs_flush() => {
-                self.end(job.op, Ok(()), job.buf);
+            Work::Flush if !device.needs_flush() => return self.end(job.op, Ok(()), job.buf),
+            _ => {}
+        }
+        let lane = self.lanes.get_mut(&job.target).expect("open devices have one");
+        match lane.way(&job.work) {
+            Way::Ring => {
+                if let Some(job) = lane.enter(job) {
+                    let slot = self.jobs.insert(job);
+                    self.start_slot(driver, slot);
+                }
             }
-            (Work::Read | Work::Write | Work::Flush, Some(_)) if driver.has_ring() => {
-                let slot = self.jobs.insert(job);
-                self.start_slot(driver, slot);
-            }
-            _ => {
-                self.with_workers.insert(job.op, Label::of(&job));
-                self.workers.submit(job);
+            Way::Thread => {
+                self.with_workers.insert(job.number, Label::of(&job));
+                lane.workers.submit(job);
             }
         }
     }
@@ -176,6 +249,11 @@ impl Executor {
     /// Takes the ring's word on a slot: ends the job, or goes on with it if it was cut short.
     pub fn arrived(&mut self, driver: &mut Driver, slot: u32, result: i32, notices: &mut Notices) {
         let job = self.jobs.get_mut(slot).expect("an arrival for a job of the ring");
+        if job.given_up {
+            // What it brought must not be believed any more.
+            drop(self.leave_ring(driver, slot));
+            return;
+        }
         let again = matches!(-result, libc::EAGAIN | libc::EINTR) && job.tries < TRIES_MAX;
         if again {
             job.tries += 1;
@@ -194,8 +272,21 @@ impl Executor {
             error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
             _ => Ok(()),
         };
-        let job = self.jobs.remove(slot).expect("seen above");
-        self.end_job(job, result, notices);
+        if let Some(job) = self.leave_ring(driver, slot) {
+            self.end_job(job, result, notices);
+        }
+    }
+
+    /// The kernel is done with a job. It comes back if it was waited for.
+    fn leave_ring(&mut self, driver: &mut Driver, slot: u32) -> Option<Job> {
+        let job = self.jobs.remove(slot).expect("a job of the ring");
+        let lane = self.lanes.get_mut(&job.target).expect("it stays while it has jobs");
+        if let Some(next) = lane.left() {
+            let slot = self.jobs.insert(next);
+            self.start_slot(driver, slot);
+        }
+        self.drop_closed(job.target);
+        (!job.given_up).then_some(job)
     }
 
     fn end_job(&mut self, job: Job, result: io::Result<()>, notices: &mut Notices) {
@@ -216,10 +307,23 @@ impl Executor {
     /// Appends what has ended.
     pub fn collect(&mut self, now: Time, out: &mut Vec<(OpId, Completion)>, notices: &mut Notices) {
         let mut finished = std::mem::take(&mut self.finished);
-        self.workers.collect(&mut finished);
         for (job, result) in finished.drain(..) {
-            self.with_workers.remove(&job.op);
             self.end_job(job, result, notices);
+        }
+        self.helper.collect(&mut finished);
+        for lane in self.lanes.values_mut() {
+            let before = finished.len();
+            lane.workers.collect(&mut finished);
+            if finished.len() > before {
+                lane.moves();
+            }
+        }
+        for (job, result) in finished.drain(..) {
+            self.drop_closed(job.target);
+            // Of one that was given up the engine knows already.
+            if self.with_workers.remove(&job.number).is_some() {
+                self.end_job(job, result, notices);
+            }
         }
         self.finished = finished;
         for origin in self.origins.values_mut() {
@@ -233,16 +337,16 @@ impl Executor {
         !self.done.is_empty() || !self.finished.is_empty()
     }
 
-    /// I/O that the ring or threads carry out.
+    /// I/O that waits for the ring or threads, or that they carry out.
     pub fn under_way(&self) -> usize {
-        self.jobs.len() + self.workers.under_way()
+        let lanes = self.lanes.values().map(Lane::under_way).sum::<usize>();
+        lanes + self.helper.under_way()
     }
 
     /// When to call [`Executor::collect`] and [`Executor::watch`] at the latest.
     pub fn next_due(&self) -> Option<Time> {
         let origins = self.origins.values().filter_map(Origin::next_due).min();
-        let under_way = self.jobs.len() + self.with_workers.len();
-        let scan = (under_way > 0).then_some(self.next_scan);
+        let scan = (self.under_way() > 0).then_some(self.next_scan);
         origins.into_iter().chain(scan).min()
     }
 
@@ -252,6 +356,7 @@ impl Executor {
             return;
         }
         self.next_scan = now + SCAN_NS;
+        self.lanes.values_mut().for_each(Lane::look);
         for (_, job) in self.jobs.iter_mut() {
             if !job.told && now.saturating_sub(job.started) > SLOW_NS {
                 job.told = true;
@@ -266,45 +371,47 @@ impl Executor {
         }
     }
 
+    /// The cache devices that have ended nothing for long of what is under way on them.
+    pub fn hanging(&self) -> impl Iterator<Item = DeviceId> {
+        let hang = |lane: &Lane| !lane.given_up && lane.still() >= HANGS_LOOKS;
+        self.lanes.iter().filter(move |(_, lane)| hang(lane)).filter_map(|(target, _)| match target
+        {
+            Target::Cache(device) => Some(*device),
+            Target::Origin(_) => None,
+        })
+    }
+
+    /// Whether a cache device ends what it is given, or has nothing to do.
+    pub fn moves(&self, device: DeviceId) -> bool {
+        let lane = self.lanes.get(&Target::Cache(device));
+        lane.is_some_and(|lane| !lane.given_up && lane.still() < HANGS_LOOKS / 2)
+    }
+
+    /// Waits no longer for a cache device: what is under way on it has failed, and whatever comes
+    /// will. Memory that the kernel may still write to stays where it is, until the I/O ends; the
+    /// engine gets other.
+    pub fn give_up(&mut self, device: DeviceId, notices: &mut Notices) {
+        let target = Target::Cache(device);
+        let Some(lane) = self.lanes.get_mut(&target) else { return };
+        lane.given_up = true;
+        let waiting = std::mem::take(lane.waiting()).into_iter().map(|job| (job.op, job.buf));
+        let mut ended: Vec<(OpId, Buf)> = waiting.collect();
+        for (number, op, buf) in lane.workers.give_up() {
+            self.with_workers.remove(&number);
+            ended.push((op, buf));
+        }
+        let path = lane.device().path().display().to_string();
+        for (_, job) in self.jobs.iter_mut().filter(|(_, job)| job.target == target) {
+            job.given_up = true;
+            ended.push((job.op, job.stand_in()));
+        }
+        notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios: ended.len() });
+        ended.into_iter().for_each(|(op, buf)| self.end(op, Err(IoError::Io), buf));
+    }
+
     /// Forgets I/O that never ended, with its memory, which a device may still write to.
     pub fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.jobs));
-    }
-}
-
-/// What messages tell of an I/O.
-struct Label {
-    verb: &'static str,
-    device: Option<Arc<Device>>,
-    offset: u64,
-    len: u64,
-    started: Time,
-    told: bool,
-}
-
-impl Label {
-    fn of(job: &Job) -> Label {
-        let device = job.device.clone();
-        let (verb, len) = (job.verb(), job.len());
-        Label { verb, device, offset: job.offset, len, started: job.started, told: job.told }
-    }
-
-    /// Which I/O on which device.
-    fn what(&self) -> String {
-        match &self.device {
-            Some(device) => format!("{} {}", self.verb, device.path().display()),
-            None => self.verb.to_owned(),
-        }
-    }
-
-    fn slow(&self, now: Time) -> HostNotice {
-        let (what, seconds) = (self.what(), (now - self.started) / 1_000_000_000);
-        HostNotice::IoSlow { what, offset: self.offset, len: self.len, seconds }
-    }
-
-    fn failed(&self, reason: String, error: IoError) -> HostNotice {
-        let (what, no_space) = (self.what(), error == IoError::NoSpace);
-        HostNotice::IoFailed { what, offset: self.offset, len: self.len, reason, no_space }
     }
 }
 

@@ -35,6 +35,15 @@ pub enum HostNotice {
         /// How long it has taken until now.
         seconds: u64,
     },
+    /// A cache device is not waited for any more.
+    DeviceHangs {
+        /// The device.
+        path: String,
+        /// Looks, one a second, that saw nothing end.
+        looks: u32,
+        /// I/O that was under way.
+        ios: usize,
+    },
     /// Something else, as a sentence.
     Text(String),
     /// Notices that came too fast to be passed on.
@@ -53,6 +62,11 @@ impl std::fmt::Display for HostNotice {
             HostNotice::IoSlow { what, offset, len, seconds } => {
                 write!(f, "{what} at {offset} ({len} bytes) has taken {seconds} s and goes on")
             }
+            HostNotice::DeviceHangs { path, looks, ios } => write!(
+                f,
+                "{path} has ended none of {ios} I/Os for {looks} s and is waited for no longer: \
+                 the other cache devices have all that matters"
+            ),
             HostNotice::Text(text) => f.write_str(text),
             HostNotice::Suppressed(count) => write!(f, "{count} more notices in that second"),
         }

@@ -164,9 +164,11 @@ impl Origin {
         }
     }
 
-    /// Whether it tells where it has no space: a file does.
+    /// Whether it tells where it has no space: a file does, but the shard does not ask where the
+    /// answer may not come.
     pub fn sparse(&self) -> bool {
-        matches!(self, Origin::File(device) if !device.info().is_block)
+        let tells = |device: &Device| !device.info().is_block && !device.info().may_wait;
+        matches!(self, Origin::File(device) if tells(device))
     }
 
     /// Whether it gives space back at little cost and reads as zeros there: a file, a disk that

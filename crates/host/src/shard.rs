@@ -217,6 +217,21 @@ impl ShardHandle {
         receive(&reply, timeout)
     }
 
+    /// Gives a volume its origin that the pool was opened without. When it is flushed, the volume
+    /// is served.
+    ///
+    /// # Errors
+    /// No answer in time.
+    pub fn origin_back(
+        &self,
+        volume: VolumeId,
+        origin: Origin,
+        timeout: Duration,
+    ) -> Result<CommandReply, ShardError> {
+        let origin = Box::new(origin);
+        receive(&self.ask(|reply| Message::OriginBack(volume, origin, reply))?, timeout)
+    }
+
     /// Gives the engine a request. The receiver gets one answer, or is closed if the shard stops.
     ///
     /// # Errors
@@ -349,7 +364,7 @@ fn receive<T>(answer: &Receiver<T>, timeout: Duration) -> Result<T, ShardError> 
 
 fn build(
     settings: ShardSettings,
-    driver: Driver,
+    mut driver: Driver,
     notice: Option<String>,
     distrust: Distrust,
     waker: Waker,
@@ -394,7 +409,7 @@ fn build(
         devices.into_iter().map(|(_, device)| device).collect(),
         origins,
         (&settings.state_dir, &uuid),
-        driver.has_ring(),
+        &mut driver,
         waker,
     );
     let links = run::Links { mailbox, server: settings.server, number: settings.number };

@@ -60,15 +60,38 @@ pub fn direct_io_align(file: &File) -> Option<u32> {
     (told && stat.stx_dio_offset_align > 0).then_some(stat.stx_dio_offset_align)
 }
 
-/// Whether a file lies in memory: on tmpfs or ramfs.
-pub fn is_in_memory(file: &File) -> bool {
-    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// What kind of file system a file lies on.
+fn file_system(file: &File) -> Option<i64> {
     // SAFETY: all zeros is a valid `statfs`: it consists of integers.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is valid for the call.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) };
-    let kind = stat.f_type;
-    result == 0 && (kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
+    (result == 0).then_some(stat.f_type)
+}
+
+/// Whether a file lies in memory: on tmpfs or ramfs.
+pub fn is_in_memory(file: &File) -> bool {
+    file_system(file).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
+/// Whether a file lies on a file system of which it is known that only the kernel and a disk stand
+/// behind it, and that it begins I/O without waiting where it is asked to. FUSE and NFS are none,
+/// nor what may lie on one.
+pub fn is_local(file: &File) -> bool {
+    const XFS_MAGIC: i64 = 0x5846_5342;
+    const BCACHEFS_MAGIC: i64 = 0xca45_1a4e;
+    let known = [
+        libc::EXT4_SUPER_MAGIC,
+        XFS_MAGIC,
+        libc::BTRFS_SUPER_MAGIC,
+        libc::F2FS_SUPER_MAGIC,
+        BCACHEFS_MAGIC,
+        libc::TMPFS_MAGIC,
+        RAMFS_MAGIC,
+    ];
+    file_system(file).is_some_and(|kind| known.contains(&kind))
 }
 
 /// A file of `bytes` zeros that lies in memory and is gone when it is closed.

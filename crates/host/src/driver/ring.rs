@@ -116,6 +116,15 @@ impl Ring {
         .or_else(|_| build(|_| {}))
     }
 
+    /// Has the kernel use up to so many threads of its own for I/O on files and block devices that
+    /// it cannot start at once.
+    pub fn allow_threads(&mut self, count: usize) {
+        // None for the rest: unchanged. A kernel that is too old (before 5.15) keeps its own
+        // number.
+        let mut counts = [u32::try_from(count).unwrap_or(u32::MAX), 0];
+        let _ = self.ring.submitter().register_iowq_max_workers(&mut counts);
+    }
+
     /// Queues an entry.
     ///
     /// # Safety

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::sys;
 use forebay_engine::Distrust;
-use forebay_engine::{Buf, IoError, OpId, Time};
+use forebay_engine::{Buf, IoError, OpId, Target, Time};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -39,6 +39,9 @@ pub(super) enum Work {
 #[derive(Debug)]
 pub(super) struct Job {
     pub op: OpId,
+    /// The engine uses the numbers of operations again; this one is not.
+    pub number: u64,
+    pub target: Target,
     /// `None` for work without a device.
     pub device: Option<Arc<Device>>,
     pub work: Work,
@@ -51,6 +54,9 @@ pub(super) struct Job {
     pub started: Time,
     /// Whether its slowness was told.
     pub told: bool,
+    /// The engine was told that it failed, and has another buffer in the place of this one. The
+    /// kernel may still use this one: it lives until the I/O has ended.
+    pub given_up: bool,
 }
 
 impl Job {
@@ -60,6 +66,15 @@ impl Job {
             Work::Read | Work::Write => self.buf.len() as u64,
             Work::Zero { len, .. } | Work::Discard { len } => len,
             Work::Flush | Work::Distrust { .. } => 0,
+        }
+    }
+
+    /// A buffer for the engine in the place of this job's own, which stays with it.
+    pub fn stand_in(&self) -> Buf {
+        match self.work {
+            // The kernel only reads it.
+            Work::Write => Buf::copy_of(self.buf.bytes()),
+            _ => Buf::zeroed(self.buf.len()),
         }
     }
 
@@ -75,17 +90,17 @@ impl Job {
         }
     }
 
-    /// Does the work from start to end on this thread.
-    pub fn perform(&mut self) -> io::Result<()> {
+    /// Does the work from start to end on this thread. `data` is what is to be written.
+    pub fn perform(&mut self, data: &[u8]) -> io::Result<()> {
         if let Work::Distrust { file, note } = &self.work {
             return super::distrust::write(file, note);
         }
         let device = Arc::clone(self.device.as_ref().expect("work on a device has one"));
-        let (offset, len) = (self.offset, self.len());
+        let (offset, len) = (self.offset, self.len().max(data.len() as u64));
         let file = device.file_for(offset, len);
         match self.work {
             Work::Read => file.read_exact_at(self.buf.bytes_mut(), offset),
-            Work::Write => file.write_all_at(self.buf.bytes(), offset),
+            Work::Write => file.write_all_at(data, offset),
             Work::Flush => device.file().sync_data(),
             Work::Zero { unmap: true, .. } => sys::fallocate(device.file(), PUNCH, offset, len),
             Work::Zero { unmap: false, .. } => zero(&device, offset, len),

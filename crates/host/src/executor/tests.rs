@@ -27,10 +27,10 @@ fn rig(backend: Backend) -> Rig {
 
 fn rig_on(dir: TempDir, devices: Vec<Option<Device>>, backend: Backend) -> Rig {
     let waker = Waker::new().unwrap();
-    let (driver, notice) = Driver::new(backend, &waker).unwrap();
+    let (mut driver, notice) = Driver::new(backend, &waker).unwrap();
     assert_eq!(driver.has_ring(), backend == Backend::Auto, "{notice:?}");
-    let (origins, has_ring) = (BTreeMap::new(), driver.has_ring());
-    let executor = Executor::new(devices, origins, (dir.path(), &[1; 16]), has_ring, waker);
+    let (origins, state) = (BTreeMap::new(), (dir.path(), &[1; 16]));
+    let executor = Executor::new(devices, origins, state, &mut driver, waker);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);
     let notices = Notices::new(Box::new(move |n| sink.lock().unwrap().push(n.to_string())));
@@ -215,4 +215,78 @@ fn small_io_on_a_file_in_memory_is_done_on_the_spot() {
     assert_eq!(done[0].1.result, Ok(()));
     let bytes = rig.bytes_at(0, 1 << 20);
     assert!(bytes.iter().enumerate().all(|(at, &byte)| (byte == 3) == (4096..12288).contains(&at)));
+}
+
+#[test]
+fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let data = |n: u64| filled(64 << 10, n as u8 + 1);
+        let writes: Vec<Effect> = (0..200).map(|n| rig.write((n % 8) << 20, data(n))).collect();
+        for effect in writes {
+            rig.executor.start(&mut rig.driver, 0, effect);
+        }
+        let read = rig.read(0, 8192);
+        rig.executor.start(&mut rig.driver, 0, read);
+        assert_eq!(rig.executor.under_way(), 201);
+        rig.executor.give_up(DeviceId(0), &mut rig.notices);
+        // Each has failed at once; what was to be written is there, others may need it.
+        let mut done = Vec::new();
+        rig.executor.collect(0, &mut done, &mut rig.notices);
+        done.sort_by_key(|(op, _)| *op);
+        assert_eq!(done.len(), 201);
+        for (n, (_, completion)) in (0..).zip(&done) {
+            // A thread may have been faster; what it did counts.
+            let before = completion.result.is_ok() && backend == Backend::Threads;
+            assert!(completion.result == Err(IoError::Io) || before, "{:?}", completion.result);
+            let expected = if n < 200 { data(n) } else { Buf::zeroed(8192) };
+            assert_eq!(completion.buf.len(), expected.len());
+            assert!(n == 200 || completion.buf.bytes() == expected.bytes(), "of write {n}");
+        }
+        // And so has all that comes.
+        let flush = Effect::Flush { op: OpId(1), target: CACHE };
+        rig.executor.start(&mut rig.driver, 0, flush);
+        done.clear();
+        rig.executor.collect(0, &mut done, &mut rig.notices);
+        assert_eq!(done.len(), 1);
+        assert_eq!(done[0].1.result, Err(IoError::Io));
+        // What was under way ends, and nobody is told a second time.
+        let (mut arrivals, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+        done.clear();
+        while rig.executor.under_way() > 0 {
+            assert!(Instant::now() < end, "{} never end", rig.executor.under_way());
+            rig.driver.wait(Some(Duration::from_millis(5)), &mut arrivals).unwrap();
+            for arrival in arrivals.drain(..) {
+                if let crate::driver::Arrival::Io(slot, result) = arrival {
+                    let (executor, driver) = (&mut rig.executor, &mut rig.driver);
+                    executor.arrived(driver, slot, result, &mut rig.notices);
+                }
+            }
+            rig.executor.collect(0, &mut done, &mut rig.notices);
+        }
+        assert!(done.is_empty(), "{} ended twice", done.len());
+        assert!(rig.seen.lock().unwrap()[0].contains("is waited for no longer"));
+    });
+}
+
+#[test]
+fn a_device_hangs_when_it_ends_nothing_for_long_and_not_when_nobody_looks() {
+    let mut rig = rig(Backend::Threads);
+    let second = SCAN_NS;
+    let read = rig.read(0, 4096);
+    rig.executor.start(&mut rig.driver, 0, read);
+    // The end of it is not collected: as good as none. A process that did not run for an hour looks
+    // once.
+    rig.executor.watch(3600 * second, &mut rig.notices);
+    assert_eq!(rig.executor.hanging().count(), 0);
+    (1..u64::from(HANGS_LOOKS))
+        .for_each(|n| rig.executor.watch((3600 + n) * second, &mut rig.notices));
+    assert_eq!(rig.executor.hanging().collect::<Vec<_>>(), [DeviceId(0)]);
+    assert!(!rig.executor.moves(DeviceId(0)));
+    let (mut done, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+    while done.is_empty() && Instant::now() < end {
+        rig.executor.collect(0, &mut done, &mut rig.notices);
+    }
+    assert_eq!(rig.executor.hanging().count(), 0);
+    assert!(rig.executor.moves(DeviceId(0)));
 }

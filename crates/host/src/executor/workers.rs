@@ -1,17 +1,25 @@
-//! Threads that do I/O with plain system calls: all of it where io_uring is not allowed, and what a ring
-//! cannot do.
+//! Threads that do I/O with plain system calls: all of it where io_uring is not allowed or may
+//! wait, and what a ring cannot do.
 
-use super::job::Job;
+use super::job::{Job, Work};
 use crate::waker::Waker;
-use std::collections::VecDeque;
+use forebay_engine::{Buf, OpId};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// After this time without work a thread ends.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
+    /// What threads are at, by number: of a write what is written, of others how long their buffer
+    /// is.
+    running: BTreeMap<u64, (OpId, Arc<Buf>, usize)>,
     finished: Vec<(Job, io::Result<()>)>,
+    threads: usize,
     idle: usize,
     stop: bool,
 }
@@ -31,7 +39,6 @@ impl Shared {
 /// A pool of threads that grows to its limit when work waits.
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
     threads_max: usize,
     /// Jobs given and not collected.
     under_way: usize,
@@ -41,7 +48,7 @@ impl Workers {
     /// A pool of at most `threads_max` threads that calls `waker` when work is finished.
     pub fn new(threads_max: usize, waker: Waker) -> Workers {
         let shared = Shared { state: Mutex::default(), work: Condvar::new(), waker };
-        Workers { shared: Arc::new(shared), threads: Vec::new(), threads_max, under_way: 0 }
+        Workers { shared: Arc::new(shared), threads_max, under_way: 0 }
     }
 
     /// Gives the threads a job.
@@ -49,16 +56,18 @@ impl Workers {
         self.under_way += 1;
         let mut state = self.shared.lock();
         state.waiting.push_back(job);
-        let short = state.waiting.len() > state.idle;
+        let short = state.waiting.len() > state.idle && state.threads < self.threads_max;
+        state.threads += usize::from(short);
+        let alone = state.threads == 1;
         drop(state);
-        if short && self.threads.len() < self.threads_max {
+        if short {
             let shared = Arc::clone(&self.shared);
             let spawned = std::thread::Builder::new()
                 .name("forebay-io".to_owned())
                 .spawn(move || work(&shared));
-            match spawned {
-                Ok(thread) => self.threads.push(thread),
-                Err(e) => assert!(!self.threads.is_empty(), "no thread for I/O: {e}"),
+            if let Err(e) = spawned {
+                assert!(!alone, "no thread for I/O: {e}");
+                self.shared.lock().threads -= 1;
             }
         }
         self.shared.work.notify_one();
@@ -78,6 +87,20 @@ impl Workers {
     pub fn under_way(&self) -> usize {
         self.under_way
     }
+
+    /// The operations that no thread has ended yet, each with a buffer in the place of its own:
+    /// that stays with the job, whose end is still collected. What waited is not begun any more.
+    pub fn give_up(&mut self) -> Vec<(u64, OpId, Buf)> {
+        let mut state = self.shared.lock();
+        let waiting = std::mem::take(&mut state.waiting);
+        self.under_way -= waiting.len();
+        let of_running = state.running.iter().map(|(&number, (op, data, len))| {
+            let buf = if data.is_empty() { Buf::zeroed(*len) } else { Buf::copy_of(data.bytes()) };
+            (number, *op, buf)
+        });
+        let of_waiting = waiting.into_iter().map(|job| (job.number, job.op, job.buf));
+        of_running.chain(of_waiting).collect()
+    }
 }
 
 impl Drop for Workers {
@@ -85,7 +108,6 @@ impl Drop for Workers {
         self.shared.lock().stop = true;
         self.shared.work.notify_all();
         // A thread may be stuck in a device for ever: it owns all that it uses, so nobody waits for it.
-        self.threads.clear();
     }
 }
 
@@ -93,9 +115,18 @@ fn work(shared: &Shared) {
     let mut state = shared.lock();
     loop {
         if let Some(mut job) = state.waiting.pop_front() {
+            // What is written can be looked at meanwhile: it does not change.
+            let is_write = matches!(job.work, Work::Write);
+            let data = if is_write { std::mem::take(&mut job.buf) } else { Buf::empty() };
+            let data = Arc::new(data);
+            state.running.insert(job.number, (job.op, Arc::clone(&data), job.buf.len()));
             drop(state);
-            let result = job.perform();
+            let result = job.perform(data.bytes());
             state = shared.lock();
+            state.running.remove(&job.number);
+            if let Some(data) = Arc::into_inner(data).filter(|_| is_write) {
+                job.buf = data;
+            }
             state.finished.push((job, result));
             if state.finished.len() == 1 {
                 shared.waker.wake();
@@ -106,7 +137,15 @@ fn work(shared: &Shared) {
             return;
         }
         state.idle += 1;
-        state = shared.work.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (again, waited) = shared
+            .work
+            .wait_timeout(state, IDLE_MAX)
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        state = again;
         state.idle -= 1;
+        if waited.timed_out() && state.waiting.is_empty() {
+            state.threads -= 1;
+            return;
+        }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) enum Message {
     Submit(Request, SyncSender<Answer>),
     /// The origin comes with [`Command::AddVolume`].
     Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
+    /// The origin of a volume that the pool was opened without.
+    OriginBack(VolumeId, Box<Origin>, SyncSender<CommandReply>),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
     Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),

@@ -16,8 +16,8 @@ use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
 use crate::slab::Slab;
 use forebay_engine::{
-    Buf, Command, CommandId, CommandReply, Completion, Effect, Engine, Event, IoError, OpId,
-    Request, RequestId, Settings, Target, Time, VolumeId,
+    Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
+    OpId, Request, RequestId, Settings, Target, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -192,11 +192,22 @@ impl Shard {
         }
         self.arrivals = arrivals;
         self.executor.watch(self.now, &mut self.notices);
+        self.give_up_hanging();
         self.clients.look_around(&mut self.driver, self.now);
         self.take_completions();
         self.take_mail();
         if self.engine.deadline().is_some_and(|due| due <= self.now) {
             self.engine.handle(self.now, Event::Tick, &mut self.effects);
+        }
+    }
+
+    /// Does without a cache device that hangs, if another has all that is dirty, and works.
+    fn give_up_hanging(&mut self) {
+        let hanging: Vec<DeviceId> = self.executor.hanging().collect();
+        for device in hanging {
+            if self.engine.can_spare(device, |other| self.executor.moves(other)) {
+                self.executor.give_up(device, &mut self.notices);
+            }
         }
     }
 
@@ -243,6 +254,13 @@ impl Shard {
             Message::Command(command, Some(origin), reply) => {
                 self.adds.push_back(Adding { command, origin, reply });
                 self.add_next();
+            }
+            Message::OriginBack(volume, origin, reply) => {
+                let views = self.engine.volumes();
+                if views.iter().any(|it| it.id == volume) && !self.executor.has_origin(volume) {
+                    self.executor.add_origin(&mut self.driver, volume, *origin);
+                }
+                self.command(Command::OriginBack(volume), Some(reply));
             }
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
@@ -305,7 +323,7 @@ impl Shard {
         if let Some((_, origin, known)) = &mut self.adding
             && let Some(origin) = origin.take()
         {
-            self.executor.add_origin(volume, *origin);
+            self.executor.add_origin(&mut self.driver, volume, *origin);
             *known = Some(volume);
         }
     }
