@@ -7,6 +7,7 @@ mod crash;
 mod database;
 mod file_system;
 mod growth;
+mod hangs;
 mod life;
 mod machine;
 mod reconnect;
@@ -27,7 +28,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 14] = [
+const TESTS: [Test; 16] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -86,6 +87,18 @@ const TESTS: [Test; 14] = [
         programs: &["fio", "mkfs.btrfs", "btrfs"],
         kernel: Some("btrfs"),
         run: growth::run,
+    },
+    Test {
+        name: "hangs",
+        programs: &["nbdfuse", "nbdkit", "qemu-io"],
+        kernel: None,
+        run: hangs::origin,
+    },
+    Test {
+        name: "hangs-cache",
+        programs: &["nbdfuse", "nbdkit", "qemu-io"],
+        kernel: None,
+        run: hangs::cache_device,
     },
 ];
 

@@ -13,6 +13,7 @@ mod fstab;
 mod guest;
 mod holding;
 mod job;
+mod late;
 mod leave;
 mod link;
 mod listen;
@@ -49,7 +50,7 @@ use guest::GuestDisk;
 use job::JobCell;
 use listen::Listening;
 use newest::{Failed, Parts};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,6 +121,8 @@ struct Inner {
     opening: Option<String>,
     /// The pools of the configuration and the state were tried once.
     opened: bool,
+    /// How long a start waits for origins.
+    origins_until: Option<Instant>,
 }
 
 /// A pool that is open, or should be.
@@ -146,6 +149,8 @@ struct Opened {
     parts: Parts,
     /// Volumes whose origin could not be used, by name.
     problems: BTreeMap<String, ApiError>,
+    /// Those of them whose origin is still awaited.
+    late: BTreeSet<String>,
     /// What clients are offered, by name.
     exports: BTreeMap<String, Arc<Export>>,
     /// The newest notices that an administrator should see.
@@ -250,6 +255,7 @@ impl Supervisor {
             number_next: 1,
             opening: None,
             opened: false,
+            origins_until: None,
         };
         let supervisor = Supervisor {
             state_dir: place.state_dir().to_path_buf(),

@@ -1,12 +1,12 @@
 //! What there is to say of volumes that no open pool serves, and of devices that are not used.
 
 use super::bypass::{closed_to, with_dirty};
+use super::late::is_there;
 use super::{Opened, Pool, lock};
 use crate::state::{Standing, VolumeState};
 use forebay_api::ApiError;
 use forebay_api::reply::{Attention, State, VolumeInfo};
 use forebay_host::shard::ShardSnapshot;
-use std::path::Path;
 
 impl Opened {
     /// Why a pool is degraded.
@@ -35,7 +35,7 @@ impl Opened {
             let how = match (device.present, failed.contains(&index)) {
                 (true, false) => return None,
                 (true, true) => "has failed",
-                (false, _) if !Path::new(&device.path).exists() => "is missing",
+                (false, _) if !is_there(&device.path) => "is missing",
                 (false, _) => "is not used",
             };
             Some(format!("{}, a cache device of pool {pool}, {how}", device.path))

@@ -17,7 +17,7 @@ const TAGS: [(&str, &str); 5] = [
 /// What a user has to know of a new volume on this origin.
 pub(super) fn warnings(origin: &str, volume: &str) -> Vec<String> {
     let Ok(bytes) = fs::read(path()) else { return Vec::new() };
-    let Ok(origin) = fs::canonicalize(origin) else { return Vec::new() };
+    let Some(origin) = super::late::real_path(origin) else { return Vec::new() };
     let text = String::from_utf8_lossy(&bytes);
     let found = lines(&text).filter(|line| {
         let device = fs::canonicalize(device_of(&line.what));

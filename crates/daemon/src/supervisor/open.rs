@@ -1,5 +1,6 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
+use super::late::{Late, in_time};
 use super::listen::{Offer, Space};
 use super::newest::Parts;
 use super::origin::Returned;
@@ -28,6 +29,10 @@ use std::time::Duration;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(100);
 /// How long after the start of the daemon a device may still be in use by the one before.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A pool whose shard was started, with the volumes that are not as it remembers them, and those
+/// whose origin is not here yet.
+pub(super) type Started = (Opened, Vec<(String, Returned)>, Vec<Late>);
 
 impl Supervisor {
     /// Opens all pools that the configuration and the state name, and makes the configured volumes.
@@ -176,9 +181,13 @@ impl Supervisor {
         accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Vec<(String, Returned)>, ApiError> {
         let paths: Vec<PathBuf> = pool.devices.iter().map(PathBuf::from).collect();
-        let on_disk = self
-            .patiently(|| read_pool(&paths, Access::Exclusive), is_pool_in_use)
-            .map_err(|error| pool_error(&error))?;
+        let supervisor = Arc::clone(self);
+        let what = format!("read the devices of pool {}", pool.name);
+        let on_disk = in_time(&what, move || {
+            supervisor
+                .patiently(|| read_pool(&paths, Access::Exclusive), is_pool_in_use)
+                .map_err(|error| pool_error(&error))
+        })?;
         let found = on_disk.name();
         if found != pool.name {
             let devices = pool.devices.join(" ");
@@ -198,12 +207,12 @@ impl Supervisor {
             tracing::warn!(pool = pool.name.as_str(), "{finding}");
         }
         let opened = self.start_shard(pool, on_disk, accept)?;
-        let returned = opened.1;
+        let (opened, returned, late) = opened;
         let mut inner = self.inner();
-        let entry =
-            Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened.0) };
+        let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
         inner.pools.insert(pool.name.clone(), entry);
         drop(inner);
+        late.into_iter().for_each(|late| self.follow_late(&pool.name, late));
         self.listen_or_tell();
         Ok(returned)
     }
@@ -213,7 +222,7 @@ impl Supervisor {
         pool: &PoolState,
         on_disk: PoolOnDisk,
         accept: Option<(&str, ChangedOrigin)>,
-    ) -> Result<(Opened, Vec<(String, Returned)>), ApiError> {
+    ) -> Result<Started, ApiError> {
         let header = on_disk.superblock.header;
         let block = BLOCK_SIZE as u64;
         let segment_bytes = u64::from(header.segment_blocks.get()) * block;
@@ -259,6 +268,7 @@ impl Supervisor {
             findings,
             parts,
             problems: origins.problems,
+            late: origins.late.iter().map(Late::name).collect(),
             exports: BTreeMap::new(),
             notices,
             failed,
@@ -275,7 +285,7 @@ impl Supervisor {
                 self.export(&mut opened, &name, &Offer { volume, bytes, space, mode });
             }
         }
-        Ok((opened, origins.returned))
+        Ok((opened, origins.returned, origins.late))
     }
 
     /// Waits until a pool is open, and then puts right what only an open pool can.
@@ -303,7 +313,7 @@ impl Supervisor {
 
     /// A changed origin under a volume without dirty data only costs the cached blocks, and so does
     /// a volume that went on while its pool was missing.
-    fn settle_volume(
+    pub(super) fn settle_volume(
         self: &Arc<Self>,
         pool: &str,
         volume: &str,
@@ -394,6 +404,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
                 | Notice::DistrustFailed
                 | Notice::BadBlock { lost: true, .. },
             )
+            | HostNotice::DeviceHangs { .. }
             | HostNotice::IoFailed { no_space: true, .. } => {
                 tracing::error!(pool = pool.as_str(), "{text}");
                 true

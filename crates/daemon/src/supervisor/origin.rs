@@ -1,5 +1,6 @@
 //! The origins of a pool's volumes: opened, and checked that they are the right ones.
 
+use super::late::{Late, cannot_be_used, not_yet};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
 use crate::convert::{api_mode, hex};
 use crate::state::{Standing, VolumeState};
@@ -8,16 +9,19 @@ use forebay_api::{ApiError, Mode};
 use forebay_engine::{Command, CommandReply, VolumeId};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::device::DeviceError;
-use forebay_host::fingerprint;
+use forebay_host::fingerprint::{self, Fingerprint};
 use forebay_host::origin::{Origin, OriginError};
 use forebay_host::pool::PoolOnDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What is known of a volume's origin before the pool opens.
 pub(super) struct Origins {
     pub usable: Vec<(VolumeId, Origin)>,
     pub problems: BTreeMap<String, ApiError>,
+    /// Volumes whose origin has not been opened in time. They have a problem, too.
+    pub late: Vec<Late>,
     /// Volumes that are not as the pool remembers them.
     pub returned: Vec<(String, Returned)>,
 }
@@ -51,13 +55,18 @@ impl Returned {
 impl Supervisor {
     /// Opens the origins of a pool's volumes and checks that they are the right ones.
     pub(super) fn open_origins(
-        &self,
+        self: &Arc<Self>,
         pool: &str,
         on_disk: &PoolOnDisk,
         accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Origins, ApiError> {
-        let mut origins =
-            Origins { usable: Vec::new(), problems: BTreeMap::new(), returned: Vec::new() };
+        let mut origins = Origins {
+            usable: Vec::new(),
+            problems: BTreeMap::new(),
+            late: Vec::new(),
+            returned: Vec::new(),
+        };
+        let mut coming = Vec::new();
         let pool_uuid = hex(&on_disk.uuid());
         for entry in &on_disk.superblock.volumes {
             let (name, uri) = (field_text(&entry.name), field_text(&entry.origin));
@@ -72,24 +81,32 @@ impl Supervisor {
                 origins.returned.push((name, returned));
                 continue;
             }
-            let origin = match self.patiently(|| Origin::open(&uri), is_origin_in_use) {
-                Ok(origin) => origin,
-                Err(error) => {
-                    let text = format!("the origin {uri} cannot be used: {error}");
-                    let error = ApiError::failed(text)
-                        .action(format!("when it is back: forebay volume attach {name}"));
+            coming.push((entry, name, uri.clone(), self.begin_to_open(&uri)?));
+        }
+        let (begin, deadline) = (Instant::now(), self.origin_deadline());
+        for (entry, name, uri, coming) in coming {
+            let looked = match coming.recv_timeout(deadline - Instant::now().min(deadline)) {
+                Ok(Ok(looked)) => looked,
+                late_or_failed => {
+                    let error = match &late_or_failed {
+                        Ok(Err(error)) => cannot_be_used(&uri, &name, error),
+                        _ => not_yet(&uri, begin.elapsed()),
+                    };
                     tracing::error!(pool, volume = name.as_str(), "{}", error.message);
                     origins.problems.insert(name, error);
+                    if late_or_failed.is_err() {
+                        origins.late.push(Late { entry: *entry, coming });
+                    }
                     continue;
                 }
             };
             let keep = accept == Some((&name, ChangedOrigin::KeepDirty));
-            let changed = match self.check_origin(entry, &name, &origin, keep)? {
-                None => self.check_rest(&name, &origin, keep)?,
+            let changed = match self.check_origin(entry, &name, &looked.fingerprint, keep)? {
+                None => self.check_rest(&name, looked.rest, keep)?,
                 changed => changed,
             };
             match changed {
-                None => origins.usable.push((VolumeId(entry.id.get()), origin)),
+                None => origins.usable.push((VolumeId(entry.id.get()), looked.origin)),
                 Some(error) => {
                     tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
                     origins.problems.insert(name.clone(), error);
@@ -113,15 +130,14 @@ impl Supervisor {
 
     /// Whether the origin is the one that the pool remembers, or one that was accepted in its
     /// place.
-    fn check_origin(
+    pub(super) fn check_origin(
         &self,
         entry: &VolumeEntry,
         name: &str,
-        origin: &Origin,
+        now: &Fingerprint,
         keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
-        let now = origin.fingerprint();
-        let mismatch = match fingerprint::check(&entry.fingerprint, entry.bytes.get(), &now) {
+        let mismatch = match fingerprint::check(&entry.fingerprint, entry.bytes.get(), now) {
             Ok(()) => return Ok(None),
             Err(mismatch) => mismatch,
         };
@@ -228,7 +244,7 @@ fn drop_it(name: &str) -> String {
     )
 }
 
-fn is_origin_in_use(error: &OriginError) -> bool {
+pub(super) fn is_origin_in_use(error: &OriginError) -> bool {
     match error {
         OriginError::Device(error) => matches!(error, DeviceError::InUse { .. }),
         // A modelled disk has no kind of error for this.

@@ -1,5 +1,6 @@
 //! What a pool would be made of: checked and shown before anything is written.
 
+use super::late::real_path;
 use super::{Supervisor, machine_ram_bytes};
 use crate::convert::{device_error, pool_error};
 use crate::state::{PoolState, Standing, VolumeState};
@@ -54,8 +55,7 @@ impl Wanted<'_> {
 
 /// Whether two paths lead to the same file or device.
 pub(super) fn same_file(a: &str, b: &str) -> bool {
-    let real = |path: &str| std::fs::canonicalize(path).ok();
-    a == b || matches!((real(a), real(b)), (Some(a), Some(b)) if a == b)
+    a == b || matches!((real_path(a), real_path(b)), (Some(a), Some(b)) if a == b)
 }
 
 /// The file or device that an origin's URI names.

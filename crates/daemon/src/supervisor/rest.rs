@@ -43,21 +43,20 @@ impl Supervisor {
         }
     }
 
-    /// Whether an origin looks as it did when its pool was closed last. If it does, or with `keep`,
-    /// the note is removed: what is written from now on is written by us.
+    /// Whether an origin looks `now` as it did when its pool was closed last. If it does, or with
+    /// `keep`, the note is removed: what is written from now on is written by us.
     ///
     /// A file that was only touched counts where nothing is dirty: then it costs cached blocks, and
     /// no decision of an administrator.
     pub(super) fn check_rest(
         &self,
         name: &str,
-        origin: &Origin,
+        now: Option<Rest>,
         keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
         let Some(known) = self.inner().store.get().volume(name).cloned() else { return Ok(None) };
         let Some(was) = known.rested else { return Ok(None) };
-        // What cannot be read now will be told when it is used.
-        let now = Rest::of(origin).ok().flatten().filter(|_| !keep);
+        let now = now.filter(|_| !keep);
         let changed = match now.map_or(Since::Nothing, |now| now.since(&was)) {
             Since::Written => true,
             Since::Touched => !known.may_be_dirty,

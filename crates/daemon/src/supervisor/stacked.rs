@@ -1,6 +1,7 @@
 //! Volumes on volumes of the same daemon: at a start, one would wait for the other, for ever.
 
 use super::Supervisor;
+use super::late::in_time;
 use forebay_api::ApiError;
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use std::fs;
@@ -11,7 +12,10 @@ impl Supervisor {
     /// Refuses an origin or a cache device that is a block device of ours, or a file on one. (Of a
     /// btrfs the kernel does not tell which device it is on.)
     pub(super) fn check_not_stacked(&self, path: &str) -> Result<(), ApiError> {
-        let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
+        let own = path.to_string();
+        let what = format!("look at {path}");
+        let metadata = in_time(&what, move || Ok(fs::metadata(own).ok()))?;
+        let Some(metadata) = metadata else { return Ok(()) };
         let on = match metadata.file_type().is_block_device() {
             true => metadata.rdev(),
             false => metadata.dev(),

@@ -1,6 +1,7 @@
 //! Making volumes and bringing them back.
 
 use super::fstab;
+use super::late::in_time;
 use super::leave::{dirty_bytes, or_lose};
 use super::listen::{Offer, Space};
 use super::plan::same_file;
@@ -26,6 +27,11 @@ use std::sync::Arc;
 /// # Errors
 /// It cannot be used, or is a cache device: whoever swaps the two would lose the origin's data.
 pub(super) fn open_origin(uri: &str) -> Result<Origin, ApiError> {
+    let own = uri.to_string();
+    in_time(&format!("open the origin {uri}"), move || open_origin_now(&own))
+}
+
+fn open_origin_now(uri: &str) -> Result<Origin, ApiError> {
     if uri.is_empty() || uri.len() > ORIGIN_BYTES_MAX {
         let text = format!(
             "the origin's URI has {} bytes, and a pool remembers {ORIGIN_BYTES_MAX}",
@@ -76,7 +82,10 @@ impl Supervisor {
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
             done.messages.push(format!("use it at    {device}"));
             let mount = format!("sudo mount {device} /mnt");
-            match identify(Path::new(&volume.origin)) {
+            let origin = volume.origin.clone();
+            match in_time("look at the origin", move || {
+                identify(Path::new(&origin)).map_err(|error| device_error(&error))
+            }) {
                 Ok(Content::Known(what)) => {
                     done.messages.push(format!("it holds     {what}"));
                     done.messages.push(format!("             {mount}"));
@@ -355,6 +364,10 @@ impl Supervisor {
                 }
                 if request.dry_run {
                     return planned(format!("would bring {name} back into service"));
+                }
+                if found.open.late.contains(name) && request.changed != ChangedOrigin::DropDirty {
+                    // It comes by itself, and nobody else's clients are cut off for it.
+                    return Err(found.open.problems[name].clone());
                 }
                 self.attach_offline(&found, request.changed)?;
                 self.how_to_use(name, false)

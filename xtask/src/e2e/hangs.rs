@@ -1,0 +1,162 @@
+//! What is behind an origin or a cache device hangs: a program that answers a FUSE file is stopped.
+//! Others go on, questions are answered, and what hung is served again when it goes on.
+
+use crate::bench::daemon::{Daemon, Directory};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const BYTES: u64 = 64 << 20;
+/// How long what has to do with nobody that hangs may take.
+const SOON: Duration = Duration::from_secs(8);
+/// A cache device that hangs is waited for half a minute.
+const GIVEN_UP: Duration = Duration::from_secs(60);
+
+/// A file on FUSE that hangs when it is told to.
+struct Sick {
+    server: Child,
+    point: PathBuf,
+}
+
+impl Sick {
+    /// Makes one of a file, through nbdfuse and its own server.
+    fn mount(directory: &Directory) -> Result<Sick> {
+        let image = directory.file("image", BYTES)?.display().to_string();
+        let point = directory.path().join("fuse");
+        std::fs::create_dir(&point)?;
+        let mut command = Command::new("nbdfuse");
+        command.arg(point.join("disk")).args(["--command", "nbdkit", "-s", "file", &image]);
+        let server = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let sick = Sick { server, point };
+        until(SOON, "the FUSE file is there", || Ok(sick.path().exists()))?;
+        Ok(sick)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.point.join("disk")
+    }
+
+    fn signal(&self, name: &str) -> Result<()> {
+        let told = Command::new("kill").args([name, &self.server.id().to_string()]).status()?;
+        ensure!(told.success(), "nbdfuse is gone");
+        Ok(())
+    }
+}
+
+impl Drop for Sick {
+    fn drop(&mut self) {
+        let _ = self.signal("-CONT");
+        let _ = Command::new("umount").arg("-l").arg(&self.point).stderr(Stdio::null()).status();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// Waits until something is so.
+fn until(limit: Duration, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + limit;
+    while !is_so()? {
+        ensure!(Instant::now() < end, "not in {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Reads or writes the first blocks of a volume with many requests at once, in time.
+fn io(daemon: &Daemon, volume: &str, words: &str, limit: Duration) -> Result<()> {
+    let mut child = begin_io(daemon, volume, words)?;
+    let ended =
+        until(limit, &format!("{words} of volume {volume}"), || Ok(child.try_wait()?.is_some()));
+    let _ = child.kill();
+    let status = child.wait()?;
+    ended?;
+    ensure!(status.success(), "{words} of volume {volume} failed");
+    Ok(())
+}
+
+fn begin_io(daemon: &Daemon, volume: &str, words: &str) -> Result<Child> {
+    let uri = format!("nbd+unix:///{volume}?socket={}", daemon.nbd_socket().display());
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw", &uri]).stdin(Stdio::null()).stdout(Stdio::null());
+    for n in 0..64 {
+        command.args(["-c", &format!("aio_{words} {}k 4k", n * 256)]);
+    }
+    command.args(["-c", "aio_flush"]).stderr(Stdio::null()).spawn().context("start qemu-io")
+}
+
+fn cache(daemon: &Daemon, origin: &Path, caches: &[PathBuf], name: &str) -> Result<()> {
+    let origin = origin.display().to_string();
+    let caches: Vec<String> = caches.iter().map(|path| path.display().to_string()).collect();
+    let mut words = vec!["cache", origin.as_str()];
+    words.extend(caches.iter().flat_map(|cache| ["--with", cache.as_str()]));
+    words.extend(["--mode", "writeback", "--name", name, "--export", "nbd", "--yes"]);
+    daemon.forebay_within(SOON, &words).map(drop)
+}
+
+/// An origin hangs, first while its volume is used and then when the daemon starts.
+///
+/// # Errors
+/// The first step that fails.
+pub fn origin() -> Result<()> {
+    let directory = Directory::create(None, "e2e-hangs-origin")?;
+    let sick = Sick::mount(&directory)?;
+    let (cached, well) = (directory.file("cache", BYTES)?, directory.file("well", BYTES)?);
+    let mut daemon = Daemon::start(&directory, &[])?;
+    cache(&daemon, &sick.path(), std::slice::from_ref(&cached), "sick")?;
+    cache(&daemon, &well, &[cached], "well")?;
+    sick.signal("-STOP")?;
+    // More than the kernel lets wait in the background for a FUSE file.
+    let mut stuck = begin_io(&daemon, "sick", "read")?;
+    let others = (|| {
+        std::thread::sleep(Duration::from_secs(1));
+        daemon.forebay_within(SOON, &["status"])?;
+        for words in ["write", "read"] {
+            io(&daemon, "well", words, SOON)?;
+        }
+        ensure!(stuck.try_wait()?.is_none(), "the origin does not hang");
+        anyhow::Ok(())
+    })();
+    sick.signal("-CONT")?;
+    let went_on = until(SOON, "the reads go on", || Ok(stuck.try_wait()?.is_some()));
+    let _ = stuck.kill();
+    let _ = stuck.wait();
+    others.and(went_on)?;
+    daemon.stop()?;
+    sick.signal("-STOP")?;
+    daemon.start_again()?;
+    until(SOON, "the other volume is served", || Ok(io(&daemon, "well", "read", SOON).is_ok()))?;
+    let (_, told) = daemon.said(&["status"])?;
+    for part in ["offline", "has not answered", "served as soon as it answers"] {
+        ensure!(told.contains(part), "status does not say `{part}`: {told}");
+    }
+    sick.signal("-CONT")?;
+    until(SOON, "the late volume is served", || Ok(io(&daemon, "sick", "read", SOON).is_ok()))?;
+    daemon.stop()
+}
+
+/// One of two cache devices hangs: the pool does without it.
+///
+/// # Errors
+/// The first step that fails.
+pub fn cache_device() -> Result<()> {
+    let directory = Directory::create(None, "e2e-hangs-cache")?;
+    let sick = Sick::mount(&directory)?;
+    let (twin, origin) = (directory.file("twin", BYTES)?, directory.file("origin", BYTES)?);
+    let mut daemon = Daemon::start(&directory, &[])?;
+    cache(&daemon, &origin, &[sick.path(), twin], "disk")?;
+    io(&daemon, "disk", "write -P 1", SOON)?;
+    sick.signal("-STOP")?;
+    let gave_up = (|| {
+        io(&daemon, "disk", "write -P 2", GIVEN_UP)?;
+        io(&daemon, "disk", "read -P 2", SOON)?;
+        let (_, told) = daemon.said(&["status"])?;
+        ensure!(told.contains("is waited for no longer"), "{told}");
+        anyhow::Ok(())
+    })();
+    // What the kernel still had to do ends now: nobody believes it any more.
+    sick.signal("-CONT")?;
+    gave_up?;
+    io(&daemon, "disk", "read -P 2", SOON)?;
+    daemon.stop()
+}
