@@ -111,8 +111,6 @@ pub const RECOVERY_BLOCKS_MAX: u64 = 32 * RECOVERY_READ_BLOCKS as u64;
 pub const REPAIRS_MAX: usize = 32;
 /// Dirty blocks need not go home soon while at least one segment in so many is free.
 pub const CROWDED_SHARE: usize = 2;
-/// Units whose blocks go home first where reclaim finds none to empty: one in so many.
-pub const FIRST_HOME_SHARE: usize = 8;
 /// Dirty blocks that join a writeback slice at once.
 pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
 /// Dirty blocks of a writeback slice that somebody waits for, at least, where so many take no

@@ -41,11 +41,24 @@ impl Engine {
         self.die();
     }
 
-    /// Whether the pool can do without a device that works, as far as is known: another one does,
-    /// of which the executor says the same. (What is dirty is on two devices while there are two.)
+    /// Whether the pool can do without a device that works: each unit with dirty blocks that it
+    /// holds is on another one, too, that works and of which the executor says that it `moves`, and
+    /// so is the log.
     pub fn can_spare(&self, device: DeviceId, moves: impl Fn(DeviceId) -> bool) -> bool {
-        let working = self.segments.working();
-        !self.dead && working.filter(|&other| other != device).any(moves)
+        let here = |segment| self.segments.device_of(segment) == device;
+        let copy = |segment| {
+            !here(segment)
+                && self.segments.healthy(segment)
+                && moves(self.segments.device_of(segment))
+        };
+        let mut units = (0..).zip(self.segments.units()).filter(|(_, unit)| unit.dirty > 0);
+        let mut working = self.segments.working();
+        !self.dead
+            && working.any(|other| other != device && moves(other))
+            && units.all(|(unit, _)| {
+                let mut segments = self.segments.segments_of(unit);
+                !self.segments.segments_of(unit).any(here) || segments.any(copy)
+            })
     }
 
     /// Whether a write point opens another segment although there is room in the one it has: that

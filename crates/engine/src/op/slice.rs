@@ -42,6 +42,8 @@ pub(crate) struct Slice {
     pub(crate) active: usize,
     /// Blocks of the runs that are active.
     pub(super) flight: usize,
+    /// Dirty blocks of the runs that have begun.
+    pub(super) begun: usize,
     /// Dirty blocks in all.
     pub(super) blocks: usize,
     /// It may still grow.

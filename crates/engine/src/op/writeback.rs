@@ -25,8 +25,6 @@ pub(super) const SWEPT: u64 = u64::MAX;
 pub(crate) struct Writeback {
     /// Dirty blocks that were looked at so far.
     pub(super) looked: u64,
-    /// Only blocks of units that hold no more dirty ones than so many go home now.
-    pub(super) first: Option<u32>,
     /// Since when more is dirty than the target.
     over_since: Option<Time>,
 }
@@ -106,7 +104,6 @@ impl Engine {
         if volume.sweep == SWEPT {
             self.vol_mut(id).sweep = 0;
         }
-        self.choose_first();
         let items = self.select(id, self.slice_most(id, alone));
         if items.is_empty() {
             return;
@@ -121,6 +118,7 @@ impl Engine {
             next: 0,
             active: 0,
             flight: 0,
+            begun: 0,
             grows: true,
             since: now,
             quiet_at: None,
@@ -208,6 +206,7 @@ impl Engine {
             let run = &mut slice.runs[at];
             slice.active += 1;
             slice.flight += run.items.len();
+            slice.begun += run.items.len();
             run.state = RunState::Reading;
             run.buf = self.pool.take(run.items.len() * BLOCK_SIZE);
             run.pending = 1;
@@ -229,19 +228,19 @@ impl Engine {
         }
     }
 
-    /// The rest of a slice stays where it is for now: the origin refuses what it is sent, or the
-    /// slice has had its time and somebody waits for the room that clean blocks give.
+    /// The rest of a slice stays where it is for now: the origin refuses what it is sent, or turns
+    /// out to be slow, and somebody waits for the room that clean blocks give.
     fn slice_cut(&mut self, id: VolumeId) {
         let volume = self.vol(id);
         let Some(slice) = &volume.home.slice else { return };
-        let late = slice.next >= volume.home.slice_least()
-            && slice.next < slice.runs.len()
+        let slow = slice.next < slice.runs.len()
+            && (volume.home.slice_least()..2 * WRITEBACK_SLICE_MIN).contains(&slice.begun)
             && self.now >= slice.quiet_at.unwrap_or(slice.since) + WRITEBACK_SLICE_NS
             && self.room_is_wanted();
-        if late || volume.quarantine.rests(self.now) {
+        if slow || volume.quarantine.rests(self.now) {
             let slice = self.slice(id);
-            let left = slice.runs.split_off(slice.next);
-            slice.blocks -= left.iter().map(|run| run.items.len()).sum::<usize>();
+            slice.runs.truncate(slice.next);
+            slice.blocks = slice.begun;
             slice.grows = false;
         }
     }
