@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// Seeds of each run that are bent towards one thing: what fits, beside the swarm, in a quarter of
 /// an hour.
-const BENT_SEEDS: [(&str, &str); 15] = [
+const BENT_SEEDS: [(&str, &str); 18] = [
     ("brief", "0..5000"),
     ("away", "0..5000"),
     ("dwindle", "0..1500"),
@@ -21,8 +21,11 @@ const BENT_SEEDS: [(&str, &str); 15] = [
     ("vain", "0..5000"),
     ("overtake", "0..5000"),
     ("evict", "0..5000"),
+    ("untold", "0..500"),
+    ("resort", "0..200"),
     ("large", "0..300"),
     ("cloud", "0..100"),
+    ("short", "0..150"),
 ];
 /// Swarm seeds of each run. A run by hand may ask for more.
 pub const SEEDS: u64 = 20_000;

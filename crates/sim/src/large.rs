@@ -12,7 +12,6 @@ mod store;
 use crate::coverage::Coverage;
 use crate::model::Violation;
 use crate::rng::{Rng, mix};
-use crate::swarm::bend::Bend;
 use crate::{Options, Totals};
 use clock::{Clock, Flash, Spindle};
 use forebay_engine::{
@@ -44,6 +43,8 @@ const SPINDLE_CACHE: usize = 512;
 const OPEN_NS_MAX: Time = SECOND;
 /// Reads that look at what is there after a start.
 const LOOKS: u64 = 400;
+/// Short worlds look once in so many times that pass whether something is due before.
+const PROBE_ONE_IN: u64 = 16;
 /// Steps without an answer after which a world stands still.
 const STEPS_IDLE_MAX: u64 = 2_000_000;
 
@@ -192,7 +193,7 @@ impl Large {
     /// The large world of a seed.
     pub fn new(seed: u64, options: Options) -> Large {
         let mut rng = Rng::new(mix(seed ^ 0x1a26e));
-        let plan = Plan::of(seed, &mut rng, options.bend == Some(Bend::Cloud));
+        let plan = Plan::of(seed, &mut rng, options.bend);
         let spec = pool_spec(&plan);
         let mut superblocks = new_pool(&spec).expect("the pool is large enough");
         for superblock in &mut superblocks {
@@ -207,7 +208,7 @@ impl Large {
             for offset in SUPERBLOCK_OFFSETS {
                 store.write(offset / BLOCK_SIZE as u64, &copy);
             }
-            let clock = Clock::Flash(Flash::new(plan.cache_rate, MILLISECOND));
+            let clock = Clock::Flash(Flash::new(plan.cache_rate, plan.cache_flush_ns));
             Disk { store, clock, dead: false, refuses: false, hangs: false, hung: Vec::new() }
         };
         let caches =
@@ -363,6 +364,9 @@ impl Large {
             return self.perform();
         }
         let Some(at) = due else { return Err(self.stands("nothing will ever happen")) };
+        if at > self.now + 1 && self.plan.probes && self.rng.one_in(PROBE_ONE_IN) {
+            return self.probe(at);
+        }
         if at > self.now {
             if at / SECOND > self.now / SECOND {
                 self.tell();
@@ -379,6 +383,21 @@ impl Large {
             };
         }
         self.feed(Event::Tick)
+    }
+
+    /// Rule T: the engine asked to be called when something will be due that only time makes due.
+    /// So nothing is, before.
+    fn probe(&mut self, at: Time) -> Check {
+        self.now = self.rng.range(self.now + 1, at - 1);
+        let (now, mut out) = (self.now, std::mem::take(&mut self.out));
+        self.engine().handle(now, Event::Tick, &mut out);
+        self.engine().settle(now, &mut out);
+        let Some(effect) = out.first() else {
+            self.out = out;
+            return Ok(());
+        };
+        let text = format!("{effect:?} was due before {at}, and the engine did not ask for that");
+        Err(Violation::new("T", text))
     }
 
     /// Where the world stands, once a second.

@@ -227,6 +227,8 @@ pub struct Params {
     pub origin_latency: Latency,
     /// A write of a checkpoint takes so many times as long as another of its device.
     pub checkpoint_slowness: u64,
+    /// A FLUSH of a cache device takes so many times as long as another I/O of it.
+    pub flush_slowness: u64,
     /// Ends of lives.
     pub ends: Ends,
     /// Most events between two calls of `settle`.
@@ -274,6 +276,7 @@ impl Params {
             cache_latency: draw_latency(rng, 10 * MICROSECOND, MILLISECOND),
             origin_latency: draw_latency(rng, 50 * MICROSECOND, 20 * MILLISECOND),
             checkpoint_slowness: 1,
+            flush_slowness: 1,
             ends: draw_ends(rng, swarm),
             batch_max: rng.log_range(1, 16),
             busy_ns: 0,

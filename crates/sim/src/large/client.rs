@@ -141,8 +141,22 @@ impl Large {
             Ok(()) => self.rng.below(self.plan.volumes[volume].think_ns + 1),
             Err(_) => self.rng.below(100 * MILLISECOND),
         };
+        let pause = self.until_burst(waiting.client, pause);
         self.schedule(pause, Due::Client(waiting.client));
         Ok(())
+    }
+
+    /// How long a client pauses that would pause so long, where writers write in bursts.
+    fn until_burst(&self, client: usize, pause: Time) -> Time {
+        let Client { volume, role } = self.clients[client];
+        let burst_ns = self.plan.volumes[volume].burst_ns;
+        match role {
+            Role::Writer { number: 2.., .. } if burst_ns > 0 => {
+                let into = self.now % burst_ns;
+                if into > burst_ns / 8 { burst_ns - into } else { 0 }
+            }
+            _ => pause,
+        }
     }
 
     pub(super) fn check_block(&self, volume: usize, block: u64, bytes: &[u8], least: u64) -> Check {

@@ -2,6 +2,7 @@
 //! what then goes wrong, if anything.
 
 use crate::rng::{Rng, mix};
+use crate::swarm::bend::Bend;
 use forebay_engine::{Mode, Time, Tuning};
 
 const SECOND: Time = 1_000_000_000;
@@ -42,6 +43,9 @@ pub struct VolumePlan {
     pub flush_after: u64,
     /// Longest pause between two requests of a client.
     pub think_ns: Time,
+    /// All writers but two pause until the next multiple of this, when they are in the last seven
+    /// eighths of it; 0 for never.
+    pub burst_ns: Time,
     pub spindle: bool,
     /// I/Os a second that its provider allows, if that is what limits it.
     pub capped: Option<u64>,
@@ -57,6 +61,8 @@ pub struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// Blocks a second of a cache device.
     pub cache_rate: u64,
+    /// How long a FLUSH of a cache device takes.
+    pub cache_flush_ns: Time,
     pub tuning: Tuning,
     pub trouble: Trouble,
     /// When it comes.
@@ -67,15 +73,21 @@ pub struct Plan {
     pub requests_max: u64,
     /// Most events between two calls of `settle`.
     pub batch_max: u64,
+    /// It is looked at whether the engine asks for the time that it needs.
+    pub probes: bool,
 }
 
 impl Plan {
     /// The world of a seed; what came later is drawn apart, so that older seeds keep theirs.
-    pub fn of(seed: u64, rng: &mut Rng, cloudy: bool) -> Plan {
+    pub fn of(seed: u64, rng: &mut Rng, bend: Option<Bend>) -> Plan {
         let mut plan = Plan::draw(rng);
         plan.widen(&mut Rng::new(mix(seed ^ 0x5eed_0002)));
         let plan = plan.crowded(&mut Rng::new(mix(!seed)));
-        if cloudy { plan.cloudy(&mut Rng::new(mix(seed ^ 0xc10d))) } else { plan }
+        match bend {
+            Some(Bend::Cloud) => plan.cloudy(&mut Rng::new(mix(seed ^ 0xc10d))),
+            Some(Bend::Short) => plan.shortened(&mut Rng::new(mix(seed ^ 0x5eed_0003))),
+            _ => plan,
+        }
     }
 
     fn draw(rng: &mut Rng) -> Plan {
@@ -102,6 +114,7 @@ impl Plan {
             volumes: (0..volumes).map(|_| VolumePlan::draw(rng, slots)).collect(),
             volatile: (0..count).map(|_| !rng.one_in(4)).collect(),
             cache_rate: rng.log_range(20_000, 120_000),
+            cache_flush_ns: MILLISECOND,
             tuning: Tuning {
                 scan_buckets: rng.log_range(64, 256) as usize,
                 sequential_bytes: u64::MAX,
@@ -115,6 +128,7 @@ impl Plan {
             lasts_ns,
             requests_max: 3 * slots,
             batch_max: rng.log_range(1, 32),
+            probes: false,
             segments,
             segment_blocks,
         }
@@ -191,6 +205,39 @@ impl Plan {
         self.lasts_ns = rng.range(10, 20) * SECOND;
         self
     }
+
+    /// Room in the log is short for a while, again and again: a small pool, many writers, some of
+    /// them in bursts, and FLUSHes that take long, so that what is emptied becomes free in gulps.
+    fn shortened(mut self, rng: &mut Rng) -> Plan {
+        let count = rng.pick(&[1, 1, 2]);
+        self.segment_blocks = rng.pick(&[8, 16, 32]);
+        let all = rng.log_range(40, 400);
+        self.segments = vec![all / count; count as usize];
+        self.volatile = vec![true; count as usize];
+        let slots = all * u64::from(self.segment_blocks);
+        self.volumes.truncate(1);
+        let volume = &mut self.volumes[0];
+        (volume.mode, volume.spindle) = (Mode::WriteBack, true);
+        volume.blocks = slots * rng.range(1, 4);
+        volume.hot_blocks = volume.blocks.min(slots * rng.range(1, 4) / 2);
+        (volume.writers, volume.readers) = (rng.range(33, 128), 0);
+        volume.blocks_max = rng.pick(&[1, 1, 1, 4]);
+        volume.flush_after = rng.pick(&[0, 0, 32]);
+        volume.think_ns = rng.pick(&[0, 0, 1_000 * MILLISECOND]);
+        if rng.coin() {
+            volume.burst_ns = rng.range(200, 2_000) * MILLISECOND;
+            volume.think_ns = 50 * MILLISECOND;
+        }
+        self.cache_rate = rng.log_range(16_000, 64_000);
+        self.cache_flush_ns = rng.log_range(8, 40) * MILLISECOND;
+        let (high, most) = rng.pick(&[(0.6, 0.75), (0.2, 0.4), (0.05, 0.75)]);
+        (self.tuning.dirty_high, self.tuning.dirty_max) = (high, most);
+        self.tuning.dirty_target = rng.pick(&[0.05, high]);
+        (self.trouble, self.probes) = (Trouble::Nothing, true);
+        self.lasts_ns = rng.range(2, 4) * SECOND;
+        self.requests_max = 6 * slots;
+        self
+    }
 }
 
 impl VolumePlan {
@@ -210,6 +257,7 @@ impl VolumePlan {
             blocks_max: rng.pick(&[1, 1, 4, 16]),
             flush_after: rng.pick(&[0, 0, 32, 256]),
             think_ns: rng.pick(&[0, 0, 100_000, 2_000_000]),
+            burst_ns: 0,
             spindle: !rng.one_in(4),
             capped: None,
         }

@@ -1,5 +1,6 @@
 //! Worlds that are bent towards one thing, where chance alone goes too seldom.
 
+mod chain;
 mod name;
 
 pub use name::{BENDS, Bend};
@@ -26,7 +27,9 @@ impl Params {
             Bend::Spare => self.need_the_spare(rng),
             Bend::Overtake => self.overtake(rng),
             Bend::Evict => self.evict(rng),
-            Bend::Large | Bend::Cloud => {}
+            Bend::Untold => self.leave_untold(rng),
+            Bend::Resort => self.last_resort(rng),
+            Bend::Large | Bend::Cloud | Bend::Short => {}
         }
     }
 
@@ -352,30 +355,6 @@ impl Params {
                 self.tuning.checkpoint_share = share;
             }
         }
-    }
-
-    /// Blocks that are read, evicted and then written past the cache, with many sync points and few
-    /// checkpoints: the log still has what the cache forgot, and nothing marks it any more.
-    fn evict(&mut self, rng: &mut Rng) {
-        self.live_briefly(rng);
-        let blocks = rng.range(300, 500);
-        (self.volumes, self.shown) = (vec![8 * blocks], vec![8 * blocks]);
-        self.modes = vec![Mode::WriteAround];
-        self.mix = Mix { read: 70, write: 30, flush: 2, ..NO_MIX };
-        (self.places.aligned, self.places.hot, self.places.sectors_max) = (1.0, 0.0, 128);
-        (self.faults, self.admin.pause_ns, self.ram_bytes) = (Faults::default(), 0, 0);
-        (self.clients, self.think_ns, self.requests) = (4, MILLISECOND / 5, 400);
-        (self.devices, self.segments) = (1, 8);
-        self.tuning.admit_second_miss = false;
-        self.tuning.sequential_bytes = u64::MAX;
-        self.tuning.region_blocks = rng.pick(&[1, 16]);
-        self.tuning.sync_interval_ns = 2 * MILLISECOND;
-        self.tuning.checkpoint_share = 4.0;
-        self.cache_latency = even_latency(MILLISECOND / 100);
-        self.origin_latency = even_latency(MILLISECOND / 10);
-        (self.lives, self.ends.looks, self.ends.early) = (12, 0.0, 0.0);
-        (self.ends.cut, self.ends.kill, self.ends.shutdown) = (4, 4, 0);
-        self.ends.events_max = 3000;
     }
 
     /// Bends a world towards one thing.

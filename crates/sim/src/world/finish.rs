@@ -116,7 +116,9 @@ impl World {
             let Some(volume) = self.origins[disk].volume else { continue };
             let views = self.engine().volumes();
             let offline = views.iter().any(|view| view.id == volume && view.offline.is_some());
-            if !self.origins[disk].present || self.checker.has_lost(disk) || offline {
+            // A cache that is not used any more keeps what is dirty there: the next start has it.
+            let broken = self.life.log_broken;
+            if !self.origins[disk].present || self.checker.has_lost(disk) || offline || broken {
                 continue;
             }
             let dirty = self.engine().volume_stats(volume).map_or(0, |stats| stats.dirty_blocks);

@@ -61,7 +61,7 @@ impl World {
         }
         let astray = !calm && matches!((&io, target), (Io::Write(_), Target::Cache(_)));
         let plan = if astray { self.plan_astray(place, offset, &io) } else { None };
-        let writes = matches!(io, Io::Write(_));
+        let (writes, flushes) = (matches!(io, Io::Write(_)), matches!(io, Io::Flush));
         match (place, &io) {
             (Place::Origin(index), Io::Write(buf)) => self.note_home(index, buf.bytes()),
             (Place::Cache(index), Io::Write(buf)) => self.note_written(index, buf.bytes()),
@@ -74,7 +74,11 @@ impl World {
         }
         self.ops.insert(op, (target, place));
         let checkpoint = writes && self.in_checkpoint(target, offset);
-        let slowness = if checkpoint { self.params.checkpoint_slowness } else { 1 };
+        let slowness = match (place, checkpoint) {
+            (Place::Cache(_), true) => self.params.checkpoint_slowness,
+            (Place::Cache(_), false) if flushes => self.params.flush_slowness,
+            _ => 1,
+        };
         let after = (self.latency(target) * slowness).min(LATENCY_NS_MAX);
         self.schedule(after, Due::Io(op));
         Ok(())

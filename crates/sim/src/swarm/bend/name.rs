@@ -29,14 +29,20 @@ pub enum Bend {
     Overtake,
     /// See `Params::evict`.
     Evict,
+    /// See `Params::leave_untold`.
+    Untold,
+    /// See `Params::last_resort`.
+    Resort,
     /// Another kind of world: see [`crate::large`].
     Large,
     /// The same, before a volume whose provider allows few I/Os.
     Cloud,
+    /// The same, in which room in the log is short again and again: see `Plan::shortened`.
+    Short,
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 15] = [
+pub const BENDS: [(&str, Bend); 18] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -50,14 +56,17 @@ pub const BENDS: [(&str, Bend); 15] = [
     ("vain", Bend::Vain),
     ("overtake", Bend::Overtake),
     ("evict", Bend::Evict),
+    ("untold", Bend::Untold),
+    ("resort", Bend::Resort),
     ("large", Bend::Large),
     ("cloud", Bend::Cloud),
+    ("short", Bend::Short),
 ];
 
 impl Bend {
     /// Whether its worlds are large ones.
     pub fn is_large(self) -> bool {
-        matches!(self, Bend::Large | Bend::Cloud)
+        matches!(self, Bend::Large | Bend::Cloud | Bend::Short)
     }
 
     /// The bend of this name.
