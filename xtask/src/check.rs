@@ -25,7 +25,7 @@ const BENT_SEEDS: [(&str, &str); 18] = [
     ("resort", "0..200"),
     ("large", "0..300"),
     ("cloud", "0..100"),
-    ("short", "0..150"),
+    ("short", "0..1000"),
 ];
 /// Swarm seeds of each run. A run by hand may ask for more.
 pub const SEEDS: u64 = 20_000;

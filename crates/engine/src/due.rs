@@ -61,6 +61,8 @@ impl Engine {
         holds.for_each(&mut at);
         let drops = self.volumes.iter().flatten().filter_map(|v| v.home.drops_until());
         drops.for_each(&mut at);
+        let slow = self.volumes.iter().flatten().filter_map(|v| v.home.slow_from());
+        slow.for_each(&mut at);
         if self.dead {
             self.distrust.due().into_iter().for_each(&mut at);
             self.distrust.gives_up_at().into_iter().for_each(&mut at);

@@ -119,9 +119,13 @@ impl Pace {
         self.record_ns = self.record_ns - self.record_ns / 64 + took / 64;
     }
 
-    /// So many writes are under way from now on.
+    /// So many writes are under way from now on. What follows from that changes only when they do,
+    /// and not with each look: else a record would become due at a moment that nobody knows before.
     pub fn look(&mut self, now: Time, active: u32) {
         let (before, since) = self.active_since;
+        if active == before {
+            return;
+        }
         let passed = now.saturating_sub(since).min(PACE_NS);
         let fades = u128::from(self.active) * u128::from(passed) / u128::from(PACE_NS);
         self.active = self.active - fades as u64 + u64::from(before) * passed;

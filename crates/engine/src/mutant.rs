@@ -107,6 +107,10 @@ mutants! {
     LastResortTrusted,
     /// The checkpoint of a start goes over the one that it was read from.
     OverItsBase,
+    /// A clean block replaces a dirty one although what ended that never happened.
+    CleanReplacesDirty,
+    /// Two devices are called away before a checkpoint has what only they had of the log.
+    AwayTooEarly,
     /// A device that failed while the pool was open is not told from one that works at the next
     /// start.
     AwayUntold,

@@ -396,7 +396,9 @@ impl Large {
             self.out = out;
             return Ok(());
         };
-        let text = format!("{effect:?} was due before {at}, and the engine did not ask for that");
+        let text = format!(
+            "{effect:?} was due at {now}, before {at}, and the engine did not ask for that"
+        );
         Err(Violation::new("T", text))
     }
 

@@ -105,6 +105,8 @@ pub struct Sector {
     /// value, until a later write is acknowledged, and again when a crash takes that write back. 0
     /// for never.
     lost: Stamp,
+    /// As `lost`, before the process was killed with a later write that a power cut may still take.
+    lost_before: Stamp,
     /// As `lost`, before the administrator gave it up: a damaged log may not say that he did.
     given_up: Stamp,
     /// And what was there then.
@@ -367,10 +369,7 @@ impl Sector {
             self.lost = self.lost.max(given_up);
             self.loose.extend(dropped);
         }
-        let renewed = |v: &Version| v.invoke > self.lost && v.durable(crash, flushed);
-        if self.versions.iter().any(renewed) {
-            self.lost = 0;
-        }
+        self.crash_of_loss(crash, flushed, reflushed);
         let later = |v: &Version| v.invoke > self.loose_since && v.durable(crash, flushed);
         let firm = self.versions.iter().any(later);
         let loose = std::mem::take(&mut self.loose);
@@ -407,6 +406,27 @@ impl Sector {
         self.versions.clear();
     }
 
+    /// What a crash makes of the harm to the last good copy.
+    fn crash_of_loss(&mut self, crash: Crash, flushed: Stamp, reflushed: bool) {
+        if reflushed && crash != Crash::Damaged {
+            self.lost_before = 0;
+        }
+        if crash != Crash::Kill {
+            self.lost = self.lost.max(std::mem::take(&mut self.lost_before));
+        }
+        let lost = self.lost;
+        let renewed = |crash| {
+            let counts = |v: &Version| v.invoke > lost && v.durable(crash, flushed);
+            self.versions.iter().any(counts)
+        };
+        if renewed(crash) {
+            if !renewed(Crash::Cut) {
+                self.lost_before = self.lost_before.max(lost);
+            }
+            self.lost = 0;
+        }
+    }
+
     fn allowed(&self, crash: Crash, flushed: Stamp) -> Allowed {
         let firm: Vec<&Version> =
             self.versions.iter().filter(|version| version.durable(crash, flushed)).collect();
@@ -435,7 +455,7 @@ impl Sector {
         let mut base = self.candidates();
         add(&mut base, value, true);
         self.versions.iter().for_each(|version| add(&mut base, version.value, true));
-        let given_up = self.lost.max(self.given_up);
+        let given_up = self.lost.max(self.lost_before).max(self.given_up);
         let mut dropped: Vec<Value> = base.iter().map(|candidate| candidate.value).collect();
         dropped.extend(&self.dropped);
         *self = Sector { base, given_up, dropped, ..Sector::default() };

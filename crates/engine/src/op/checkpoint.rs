@@ -149,7 +149,9 @@ impl Engine {
         // What leaves the index by a word in the log, and not by words for each block, is gone
         // first.
         let swept = self.sweeps.is_done() && !self.reclaim.is_dropping();
-        if !(due || self.checkpoint.wanted || (starving && retry)) || !self.sb.idle() || !swept {
+        let needed = self.sb.needs_checkpoint();
+        let wanted = due || self.checkpoint.wanted || needed || (starving && retry);
+        if !wanted || !(needed || self.sb.idle()) || !swept {
             return;
         }
         let header = &self.sb.block.header;
@@ -186,6 +188,17 @@ impl Engine {
         let reads = |run: &&mut Run| matches!(run.phase, Phase::Scan | Phase::Placed);
         if let Some(run) = self.checkpoint.run.as_mut().filter(reads) {
             run.failed = true;
+        }
+    }
+
+    /// What devices that failed have of the log will be missing: the next checkpoint has all of it,
+    /// and the one under way does not.
+    pub(crate) fn checkpoint_anew(&mut self) {
+        let named = self.sb.await_checkpoint(self.log.seq);
+        match &mut self.checkpoint.run {
+            Some(_) if named => self.checkpoint_over(),
+            Some(run) if run.phase != Phase::Superblock => run.failed = true,
+            _ => {}
         }
     }
 
@@ -433,8 +446,7 @@ impl Engine {
             dseq: run.dseq,
         };
         run.phase = Phase::Superblock;
-        self.superblock_set_checkpoint(new);
-        self.superblock_write(Then::Checkpointed);
+        self.superblock_write(Then::Checkpointed(new));
     }
 
     fn checkpoint_settle(&mut self) {

@@ -30,6 +30,10 @@ impl Engine {
             self.sweep(Sweep::Unreachable);
             if self.state != State::Opening {
                 self.sb.await_records(self.log.seq);
+                let failed = self.segments.devices().iter().filter(|device| !device.healthy);
+                if failed.count() > 1 && !self.is(Mutant::AwayTooEarly) {
+                    self.checkpoint_anew();
+                }
                 if !self.is(Mutant::AwayUntold) {
                     self.superblock_write(Then::Away);
                 }

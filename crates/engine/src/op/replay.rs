@@ -3,6 +3,7 @@
 //! Dirty-class records count up to the first gap in their numbers, life by life. A gap with a
 //! record behind it that calls the missing one durable is damage, not the end of the log. Clean
 //! records count wherever they are found whole: what a power cut may take from the origin is marked.
+//! Only a dirty block does not give way to one that came after the end of the log.
 
 use crate::Mutant;
 use crate::engine::Engine;
@@ -314,6 +315,13 @@ impl Engine {
         dirty: bool,
         plan: &Plan,
     ) {
+        let behind = found.dseq() > self.open_mut().summary.dseq_end;
+        let gives_way = self.is(Mutant::CleanReplacesDirty);
+        if !dirty && behind && self.is_dirty(key) && !gives_way {
+            // I12: what ended the dirty block never happened: a start that does not know of the
+            // clean one would have it back.
+            return;
+        }
         let unit = self.segments.unit_of(found.header.segment.get());
         let generation = u64::from(found.header.segment_generation.get());
         let less = u64::from(self.is(Mutant::FreedOffByOne));

@@ -176,6 +176,13 @@ impl Home {
         writes.map(|slice| slice.moved_at + ORIGIN_HANGS_NS)
     }
 
+    /// When the slice turns out to be slow, if it does not end before.
+    pub(crate) fn slow_from(&self) -> Option<Time> {
+        let slice = self.slice.as_ref().filter(|slice| slice.next < slice.runs.len())?;
+        let few = (self.slice_least()..2 * WRITEBACK_SLICE_MIN).contains(&slice.begun);
+        few.then(|| slice.quiet_at.unwrap_or(slice.since) + WRITEBACK_SLICE_NS)
+    }
+
     /// Whether a slice has the origin for itself, and has had it for less than reads may wait.
     pub(super) fn holds_reads(&self, now: Time) -> bool {
         let alone = self.slice.as_ref().filter(|slice| slice.alone);

@@ -16,8 +16,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 pub(crate) enum Then {
     /// Devices whose superblock was one generation behind have the one of the pool.
     CaughtUp,
-    /// The checkpoint counts.
-    Checkpointed,
+    /// The checkpoint counts, which this update names.
+    Checkpointed(NewCheckpoint),
     /// The volume is there.
     Added(VolumeId, CommandId),
     /// The volume is gone.
@@ -47,6 +47,8 @@ pub(crate) struct Superblocks {
     failed: bool,
     /// Records up to here were on their way when a device failed.
     awaits_seq: u64,
+    /// The next update names a checkpoint that began behind this record, or one counts.
+    checkpoint_from: u64,
 }
 
 impl Superblocks {
@@ -61,6 +63,7 @@ impl Superblocks {
             pending: 0,
             failed: false,
             awaits_seq: 0,
+            checkpoint_from: 0,
         }
     }
 
@@ -92,6 +95,27 @@ impl Superblocks {
         self.awaits_seq = seq;
     }
 
+    /// A device failed while another was away: what only those two had of the log up to `seq` is
+    /// in a checkpoint when they are both called away. A start that knows neither would take the
+    /// end of what it finds for the end of the log (I3). Whether a checkpoint that is complete
+    /// is too old for that: it never counts.
+    pub(crate) fn await_checkpoint(&mut self, seq: u64) -> bool {
+        self.checkpoint_from = seq;
+        let wanted = self.wanted.len();
+        self.wanted.retain(|then| !matches!(then, Then::Checkpointed(_)));
+        self.wanted.len() < wanted
+    }
+
+    /// Whether no update can go before another checkpoint.
+    pub(crate) fn needs_checkpoint(&self) -> bool {
+        let named = self.wanted.iter().filter_map(|then| match then {
+            Then::Checkpointed(new) => Some(new.seq),
+            _ => None,
+        });
+        let known = self.block.header.checkpoint_seq.get();
+        named.fold(known, u64::max) < self.checkpoint_from && self.under_way.is_empty()
+    }
+
     pub(crate) fn idle(&self) -> bool {
         self.wanted.is_empty() && self.under_way.is_empty()
     }
@@ -118,10 +142,15 @@ impl Engine {
         if !self.sb.under_way.is_empty() || self.sb.wanted.is_empty() || self.dead {
             return;
         }
-        if self.log.is_under_way(self.sb.awaits_seq) {
+        if self.log.is_under_way(self.sb.awaits_seq) || self.sb.needs_checkpoint() {
             return;
         }
         self.sb.under_way = std::mem::take(&mut self.sb.wanted);
+        for at in 0..self.sb.under_way.len() {
+            if let Then::Checkpointed(new) = self.sb.under_way[at] {
+                self.superblock_set_checkpoint(new);
+            }
+        }
         self.sb.failed = false;
         self.sync_volume_table();
         for (entry, device) in self.sb.block.header.devices.iter_mut().zip(self.segments.devices())
@@ -207,7 +236,7 @@ impl Engine {
         for then in under_way {
             match then {
                 Then::CaughtUp => self.recover_epoch(),
-                Then::Checkpointed => self.checkpoint_counts(),
+                Then::Checkpointed(_) => self.checkpoint_counts(),
                 Then::Added(volume, command) => self.volume_added(volume, command),
                 Then::Removed(volume, command) => self.volume_removed(volume, command),
                 Then::Switched(_, id) => {
@@ -247,7 +276,7 @@ impl Engine {
                     self.superblock_failed_answer(id);
                 }
                 Then::Closed => self.closed(),
-                Then::Checkpointed | Then::Away => {}
+                Then::Checkpointed(_) | Then::Away => {}
             }
         }
     }
@@ -258,7 +287,7 @@ impl Engine {
     }
 
     /// Fills in a new checkpoint; the one before stays as its replacement.
-    pub(crate) fn superblock_set_checkpoint(&mut self, new: NewCheckpoint) {
+    fn superblock_set_checkpoint(&mut self, new: NewCheckpoint) {
         let base = self.checkpoint.base.take();
         let header = &mut self.sb.block.header;
         if let Some(base) = base {
@@ -291,7 +320,7 @@ impl Engine {
 }
 
 /// A checkpoint that was written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NewCheckpoint {
     pub(crate) area: u8,
     pub(crate) generation: u64,

@@ -232,13 +232,9 @@ impl Engine {
     /// out to be slow, and somebody waits for the room that clean blocks give.
     fn slice_cut(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let Some(slice) = &volume.home.slice else { return };
-        let slow = slice.next < slice.runs.len()
-            && (volume.home.slice_least()..2 * WRITEBACK_SLICE_MIN).contains(&slice.begun)
-            && self.now >= slice.quiet_at.unwrap_or(slice.since) + WRITEBACK_SLICE_NS
-            && self.room_is_wanted();
-        if slow || volume.quarantine.rests(self.now) {
-            let slice = self.slice(id);
+        let slow = volume.home.slow_from().is_some_and(|from| from <= self.now);
+        let cut = (slow && self.room_is_wanted()) || volume.quarantine.rests(self.now);
+        if let Some(slice) = self.vol_mut(id).home.slice.as_mut().filter(|_| cut) {
             slice.runs.truncate(slice.next);
             slice.blocks = slice.begun;
             slice.grows = false;

@@ -66,7 +66,7 @@ impl Engine {
         self.want_durable(need);
     }
 
-    fn is_dirty(&self, key: Key) -> bool {
+    pub(crate) fn is_dirty(&self, key: Key) -> bool {
         self.index.get(key).is_some_and(|located| self.dirty.get(located.slot as usize))
     }
 

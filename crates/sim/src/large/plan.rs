@@ -221,7 +221,8 @@ impl Plan {
         volume.blocks = slots * rng.range(1, 4);
         volume.hot_blocks = volume.blocks.min(slots * rng.range(1, 4) / 2);
         (volume.writers, volume.readers) = (rng.range(33, 128), 0);
-        volume.blocks_max = rng.pick(&[1, 1, 1, 4]);
+        // The pool has room for what all of them write at once, several times.
+        volume.blocks_max = rng.pick(&[1, 1, 1, 4]).min(slots / 4 / volume.writers).max(1);
         volume.flush_after = rng.pick(&[0, 0, 32]);
         volume.think_ns = rng.pick(&[0, 0, 1_000 * MILLISECOND]);
         if rng.coin() {

@@ -215,6 +215,22 @@ fn errors_are_allowed_only_until_the_next_write() {
 }
 
 #[test]
+fn a_write_that_a_killed_process_leaves_may_be_gone_after_a_power_cut() {
+    let mut sector = Sector::default();
+    sector.lose(1);
+    sector.begin(WriteSpec { id: 2, zero: false, optional: false, fua: false }, 2, 0, 0);
+    sector.end(2, 3, true);
+    sector.crash(Crash::Kill, 0, false);
+    assert!(!sector.is_lost(NEVER), "a killed process loses nothing");
+    let mut flushed = sector.clone();
+    sector.crash(Crash::Kill, 0, false);
+    sector.crash(Crash::Cut, 0, false);
+    assert!(sector.is_lost(NEVER), "what was harmed is what counts again");
+    flushed.crash(Crash::Cut, 4, true);
+    assert!(!flushed.is_lost(NEVER), "a FLUSH keeps the write");
+}
+
+#[test]
 fn damage_in_a_life_voids_its_flushes_but_not_those_before() {
     let mut sector = Sector::default();
     for (id, at) in [(1, 1), (2, 5)] {
