@@ -19,11 +19,13 @@ mod results;
 mod settle;
 mod simulator;
 mod spindle;
+mod traces;
 mod vhost;
 
 use crate::{command, root};
 use anyhow::{Result, ensure};
 use results::Results;
+use std::path::Path;
 
 /// A bench: its name, and what runs it.
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
@@ -51,11 +53,16 @@ const BENCHES: [Bench; 13] = [
 /// An unknown name, or the first bench that could not run. A target that was missed is no error: it
 /// is a line in the summary.
 pub fn run(names: &[String]) -> Result<()> {
+    if let [name, folder] = names
+        && name == "traces"
+    {
+        return run_traces(Path::new(folder));
+    }
     for name in names {
         let known = BENCHES.map(|bench| bench.0);
         ensure!(
             known.contains(&name.as_str()),
-            "no bench `{name}`: there are {}",
+            "no bench `{name}`: there are {}, and traces FOLDER",
             known.join(", ")
         );
     }
@@ -76,6 +83,16 @@ pub fn run(names: &[String]) -> Result<()> {
         results.write_summary()?;
         ended?;
     }
+    println!("{}", results.directory().display());
+    Ok(())
+}
+
+/// The bench that needs traces, of which not all may be passed on.
+fn run_traces(folder: &Path) -> Result<()> {
+    let mut results = Results::create(&root().join("bench/results"), "traces")?;
+    results.section("traces");
+    traces::run(&mut results, folder)?;
+    results.write_summary()?;
     println!("{}", results.directory().display());
     Ok(())
 }

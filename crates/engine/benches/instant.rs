@@ -1,9 +1,9 @@
 //! An executor whose devices are memory and whose I/O ends at once.
 
 use forebay_engine::{
-    Buf, Command, CommandId, CommandReply, Completion, DeviceId, DeviceSettings, Distrust, Effect,
-    Engine, Event, IoError, Mode, Notice, OriginSettings, Request, RequestId, RequestKind,
-    Settings, State, Target, Tuning, VolumeId,
+    Buf, Command, CommandId, CommandReply, Completion, DeviceId, DeviceSettings, Effect, Engine,
+    Event, IoError, Notice, OriginSettings, Request, RequestId, RequestKind, Settings, State,
+    Target, VolumeId,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,10 +11,9 @@ use std::time::Instant;
 #[path = "memory.rs"]
 mod memory;
 
-pub use memory::Devices;
+pub use memory::{Devices, WorldSpec};
 
 pub const VOLUME: VolumeId = VolumeId(1);
-const SECOND: u64 = 1_000_000_000;
 
 /// splitmix64.
 pub struct Random(pub u64);
@@ -27,50 +26,6 @@ impl Random {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % limit
-    }
-}
-
-/// What a world is made of.
-#[derive(Clone)]
-pub struct WorldSpec {
-    /// Bytes of the cache devices together.
-    pub pool_bytes: u64,
-    /// How many there are, of equal size.
-    pub devices: u64,
-    /// Bytes of the one volume.
-    pub volume_bytes: u64,
-    /// Its mode.
-    pub mode: Mode,
-    /// Bytes of the RAM tier.
-    pub ram_bytes: u64,
-    /// The engine's tuning.
-    pub tuning: Tuning,
-    /// Whether the origin can be used.
-    pub origin_present: bool,
-    /// What an older life noted about the pool.
-    pub distrust: Distrust,
-}
-
-impl WorldSpec {
-    /// Write-back before an origin that is there; no read is taken for a stream.
-    pub fn new(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
-        WorldSpec {
-            pool_bytes,
-            devices: 1,
-            volume_bytes,
-            mode: Mode::WriteBack,
-            ram_bytes: 0,
-            tuning: Tuning { sequential_bytes: u64::MAX, ..Tuning::default() },
-            origin_present: true,
-            distrust: Distrust::default(),
-        }
-    }
-
-    /// The same; each miss is admitted and nothing goes home by itself.
-    pub fn quiet(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
-        let mut spec = WorldSpec::new(pool_bytes, volume_bytes);
-        (spec.tuning.idle_ns, spec.tuning.admit_second_miss) = (1000 * SECOND, false);
-        spec
     }
 }
 
@@ -256,6 +211,16 @@ impl World {
     /// Bytes read from the cache device since the engine was opened.
     pub fn cache_bytes_read(&self) -> u64 {
         self.devices.cache_bytes_read
+    }
+
+    /// Requests that were not answered yet.
+    pub fn under_way(&self) -> u64 {
+        self.submitted - self.replies
+    }
+
+    /// Reads of the origin so far, and their bytes.
+    pub fn origin_reads(&self) -> (u64, u64) {
+        (self.devices.origin_reads, self.devices.origin_bytes_read)
     }
 
     /// Gives back the buffers that this executor keeps.

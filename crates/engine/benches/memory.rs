@@ -1,7 +1,7 @@
-//! Devices that are memory. Pages of zeros take none where it is sparse.
+//! What a world is made of: its devices are memory. Pages of zeros take none where it is sparse.
 
-use super::{VOLUME, WorldSpec};
-use forebay_engine::{Buf, Mode, Target};
+use super::VOLUME;
+use forebay_engine::{Buf, Distrust, Mode, Target, Tuning};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
@@ -12,6 +12,51 @@ use std::path::Path;
 use zerocopy::FromZeros;
 
 const PAGE: usize = 4096;
+const SECOND: u64 = 1_000_000_000;
+
+/// What a world is made of.
+#[derive(Clone)]
+pub struct WorldSpec {
+    /// Bytes of the cache devices together.
+    pub pool_bytes: u64,
+    /// How many there are, of equal size.
+    pub devices: u64,
+    /// Bytes of the one volume.
+    pub volume_bytes: u64,
+    /// Its mode.
+    pub mode: Mode,
+    /// Bytes of the RAM tier.
+    pub ram_bytes: u64,
+    /// The engine's tuning.
+    pub tuning: Tuning,
+    /// Whether the origin can be used.
+    pub origin_present: bool,
+    /// What an older life noted about the pool.
+    pub distrust: Distrust,
+}
+
+impl WorldSpec {
+    /// Write-back before an origin that is there; no read is taken for a stream.
+    pub fn new(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
+        WorldSpec {
+            pool_bytes,
+            devices: 1,
+            volume_bytes,
+            mode: Mode::WriteBack,
+            ram_bytes: 0,
+            tuning: Tuning { sequential_bytes: u64::MAX, ..Tuning::default() },
+            origin_present: true,
+            distrust: Distrust::default(),
+        }
+    }
+
+    /// The same; each miss is admitted and nothing goes home by itself.
+    pub fn quiet(pool_bytes: u64, volume_bytes: u64) -> WorldSpec {
+        let mut spec = WorldSpec::new(pool_bytes, volume_bytes);
+        (spec.tuning.idle_ns, spec.tuning.admit_second_miss) = (1000 * SECOND, false);
+        spec
+    }
+}
 
 /// The bytes.
 pub enum Memory {
@@ -78,6 +123,8 @@ pub struct Devices {
     pub sparse: bool,
     pub cache_bytes_written: u64,
     pub cache_bytes_read: u64,
+    pub origin_reads: u64,
+    pub origin_bytes_read: u64,
 }
 
 impl Devices {
@@ -96,6 +143,8 @@ impl Devices {
             sparse,
             cache_bytes_written: 0,
             cache_bytes_read: 0,
+            origin_reads: 0,
+            origin_bytes_read: 0,
         };
         let pool = PoolSpec {
             name: "bench".into(),
@@ -172,8 +221,12 @@ impl Devices {
     }
 
     pub fn read(&mut self, target: Target, offset: u64, buf: &mut Buf) {
-        if matches!(target, Target::Cache(_)) {
-            self.cache_bytes_read += buf.len() as u64;
+        match target {
+            Target::Cache(_) => self.cache_bytes_read += buf.len() as u64,
+            Target::Origin(_) => {
+                self.origin_reads += 1;
+                self.origin_bytes_read += buf.len() as u64;
+            }
         }
         self.memory(target).read(offset, buf.bytes_mut());
     }
