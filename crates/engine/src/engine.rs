@@ -199,6 +199,9 @@ impl Engine {
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
         self.work.begin();
         self.now = self.now.max(now);
+        if !matches!(event, Event::Tick) {
+            self.log.pace.stir();
+        }
         match event {
             Event::Submit(id, request) => self.submit(id, request),
             Event::Done(op, completion) => self.done(op, completion),

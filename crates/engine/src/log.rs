@@ -111,6 +111,7 @@ pub struct Pace {
     active: u64,
     /// How many have been under way since then.
     active_since: (u32, Time),
+    stirred: bool,
 }
 
 impl Pace {
@@ -119,11 +120,16 @@ impl Pace {
         self.record_ns = self.record_ns - self.record_ns / 64 + took / 64;
     }
 
-    /// So many writes are under way from now on. What follows from that changes only when they do,
-    /// and not with each look: else a record would become due at a moment that nobody knows before.
+    /// Something has happened: the next look counts.
+    pub fn stir(&mut self) {
+        self.stirred = true;
+    }
+
+    /// So many writes are under way from now on. What follows from that changes only when something
+    /// happens: else a record would become due at a moment that nobody knows before.
     pub fn look(&mut self, now: Time, active: u32) {
         let (before, since) = self.active_since;
-        if active == before {
+        if !std::mem::take(&mut self.stirred) && active == before {
             return;
         }
         let passed = now.saturating_sub(since).min(PACE_NS);
@@ -271,6 +277,7 @@ mod tests {
     fn pace(active: u32, took: Time) -> Pace {
         let mut pace = Pace::default();
         for now in (0..1_000).map(|n| n * 1_000_000) {
+            pace.stir();
             pace.look(now, active);
             pace.record_took(took);
         }
@@ -295,6 +302,10 @@ mod tests {
     fn writers_that_leave_are_forgotten() {
         let mut pace = pace(64, 80_000);
         pace.look(1_000_000_000, 1);
+        let before = pace.gathers();
+        pace.look(3_000_000_000, 1);
+        assert_eq!(pace.gathers(), before, "nothing has happened");
+        pace.stir();
         pace.look(3_000_000_000, 1);
         assert_eq!(pace.gathers(), (0, 0));
     }

@@ -98,7 +98,7 @@ impl Ram {
             self.keys.push(0);
             return self.data.len() - 1;
         }
-        self.ghost.full_once = true;
+        self.ghost.was_full();
         loop {
             let at = self.hand;
             self.hand = (self.hand + 1) % self.blocks_max;

@@ -190,7 +190,9 @@ impl Engine {
             }
             // What clients read has to go: from now on not everything is worth a place.
             let Unit { dirty_class, dirty, .. } = *self.segments.unit(unit);
-            self.admission.full_once |= live && choice == Choice::Evict && !dirty_class;
+            if live && choice == Choice::Evict && !dirty_class {
+                self.admission.was_full();
+            }
             self.segments.becomes(unit, Use::Victim);
             let room = self.room.reserve(dirty);
             let segments = match live {
