@@ -35,6 +35,7 @@ impl Engine {
             );
             assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
         }
+        assert!(!self.reqs.is_empty() || self.fetches.is_empty(), "a read that nobody waits for");
         let mut keys: Vec<_> = self.volumes.iter().flatten().map(|v| v.keys()).collect();
         keys.sort_unstable();
         let apart = keys.windows(2).all(|pair| pair[0].1 <= pair[1].0);

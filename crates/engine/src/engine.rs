@@ -2,6 +2,7 @@
 
 use crate::buf::{Buf, BufPool};
 use crate::event::*;
+use crate::fetches::Fetches;
 use crate::index::{Bits, Index, Key, Slot};
 use crate::limits::*;
 use crate::log::Log;
@@ -85,6 +86,7 @@ pub struct Engine {
     pub(crate) ram: Ram,
     pub(crate) admission: Admission,
     pub(crate) overlap: Overlap,
+    pub(crate) fetches: Fetches,
     pub(crate) reqs: Slab<Req>,
     pub(crate) ops: Slab<Op>,
     pub(crate) pool: BufPool,
@@ -157,6 +159,7 @@ impl Engine {
             ram: Ram::new(settings.ram_bytes),
             admission: Admission::new(slots),
             overlap: Overlap::default(),
+            fetches: Fetches::default(),
             reqs: Slab::default(),
             ops: Slab::default(),
             pool: BufPool::new(BUFFERS_HELD_MAX),

@@ -10,6 +10,7 @@ mod check;
 mod due;
 pub mod engine;
 pub mod event;
+mod fetches;
 mod index;
 mod intents;
 mod limits;

@@ -14,6 +14,8 @@ macro_rules! mutants {
 }
 
 mutants! {
+    /// A read joins one that a write has overtaken.
+    JoinOvertaken,
     /// A read that a write has overtaken fills the cache all the same.
     StaleFill,
     /// Blocks become clean without a FLUSH of the origin.

@@ -13,6 +13,7 @@ pub mod flush;
 pub mod home;
 pub mod load;
 pub mod open;
+pub mod originread;
 pub mod originwrite;
 pub mod place;
 pub mod read;
@@ -197,7 +198,7 @@ pub enum Op {
     /// A cached block waits for its record to be written.
     ReadSent(read::CacheRun),
     /// Blocks are being read from the origin for a request.
-    ReadOrigin(read::OriginRun),
+    ReadOrigin(originread::OriginRun),
     /// A cached block is being read because a write covers only part of it.
     Merge {
         /// The write.

@@ -137,6 +137,13 @@ impl Engine {
             volume.home.abandon();
             volume.sync = None;
         });
+        // Who meant what cannot be read gives up no more than that.
+        let homes = self.volumes.iter_mut().flatten();
+        let drops: Vec<CommandId> =
+            homes.flat_map(|it| std::mem::take(&mut it.home.drops)).collect();
+        for command in drops {
+            self.refuse(command, "the cache device failed meanwhile: nothing is given up");
+        }
         self.superblock_give_up();
         self.distrust();
         self.tasks_fail("the cache device failed");

@@ -1,8 +1,7 @@
 //! Read: each block from RAM, from a record in memory, from its slot (verified), or from the
 //! origin.
 //!
-//! The places are taken from the index when the read begins. I7: what an origin read brings enters
-//! the cache only if no write has overtaken the read.
+//! The places are taken from the index when the read begins.
 
 use crate::Mutant;
 use crate::buf::Buf;
@@ -10,11 +9,8 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::CACHE_READ_TRIES;
-use crate::log::Point;
 use crate::op::Op;
-use crate::room::Purpose;
-use crate::stats::Reason;
-use forebay_format::record::EntryKind;
+use crate::op::originread::OriginRun;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 /// Blocks being read from consecutive slots.
@@ -63,21 +59,6 @@ impl CacheRun {
     }
 }
 
-/// Blocks being read from the origin.
-#[derive(Debug)]
-pub struct OriginRun {
-    /// The request.
-    pub req: u64,
-    /// First block.
-    pub key: Key,
-    /// Blocks.
-    pub blocks: u64,
-    /// The buffer is the request's own.
-    pub direct: bool,
-    /// Cached sectors that are newer than what the origin has of the (single) block.
-    pub overlay: Option<(u8, Buf)>,
-}
-
 impl Engine {
     pub(crate) fn read_begin(&mut self, name: u64) {
         let req = self.req(name);
@@ -91,7 +72,7 @@ impl Engine {
             let run = (!here).then_some(located).flatten();
             let missing = !here && located.is_none();
             if !missing && let Some((from, blocks)) = origin.take() {
-                self.read_origin(name, from, blocks);
+                self.read_missing(name, from, blocks);
             }
             cached = self.extend_run(name, cached, key, run);
             if missing {
@@ -99,7 +80,7 @@ impl Engine {
             }
         }
         if let Some((from, blocks)) = origin {
-            self.read_origin(name, from, blocks);
+            self.read_missing(name, from, blocks);
         }
         if let Some(run) = cached {
             self.read_cache(run);
@@ -361,124 +342,6 @@ impl Engine {
             overlay: Some((run.mask, overlay)),
         });
         self.part_done(name);
-    }
-
-    fn read_origin(&mut self, name: u64, key: Key, blocks: u64) {
-        let run = OriginRun { req: name, key, blocks, direct: false, overlay: None };
-        self.read_origin_run(run);
-    }
-
-    fn read_origin_run(&mut self, mut run: OriginRun) {
-        let req = self.reqs.get_mut(run.req).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
-        let id = volume.id;
-        let offset = (run.key - volume.base) * BLOCK_SIZE as u64;
-        let len = (run.blocks * BLOCK_SIZE as u64).min(volume.bytes - offset) as usize;
-        req.pending += 1;
-        req.misses += run.blocks as u32;
-        run.direct = req.kind == RequestKind::Read
-            && run.overlay.is_none()
-            && req.offset == offset
-            && req.buf.len() == len
-            && len.is_multiple_of(BLOCK_SIZE);
-        let buf = match run.direct {
-            true => std::mem::take(&mut req.buf),
-            false => self.pool.take(len),
-        };
-        let op = self.op(Op::ReadOrigin(run));
-        self.send_or_hold(id, Effect::Read { op, target: Target::Origin(id), offset, buf });
-    }
-
-    pub(crate) fn read_origin_done(
-        &mut self,
-        run: OriginRun,
-        result: Result<(), IoError>,
-        mut buf: Buf,
-    ) {
-        let name = run.req;
-        // The last block of a volume may be cut short; in the cache it is whole.
-        let len = buf.len();
-        buf.set_len(run.blocks as usize * BLOCK_SIZE);
-        buf.bytes_mut()[len..].fill(0);
-        let older = self.is(Mutant::OverlayIgnored);
-        if let Some((mask, newer)) = run.overlay.as_ref().filter(|_| !older) {
-            for sector in (0..8).filter(|sector| mask >> sector & 1 == 1) {
-                let range = sector * 512..(sector + 1) * 512;
-                buf.bytes_mut()[range.clone()].copy_from_slice(&newer.bytes()[range]);
-            }
-        }
-        let id = self.req(name).volume;
-        self.origin_read_ended(id);
-        let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
-        match result {
-            Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
-            Ok(()) => {
-                volume.stats.read_bytes_origin += len as u64;
-                if !run.direct && req.kind == RequestKind::Read {
-                    for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
-                        let (part, at) = req.part_of(key, volume.base);
-                        req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
-                    }
-                }
-                if run.overlay.is_none() {
-                    self.fill(&run, &buf);
-                }
-            }
-        }
-        if let Some((_, overlay)) = run.overlay {
-            self.pool.give(overlay);
-        }
-        if run.direct {
-            buf.set_len(len);
-            self.req(name).buf = buf;
-        } else {
-            self.pool.give(buf);
-        }
-        self.part_done(name);
-    }
-
-    /// Puts what came from the origin into RAM and, if it is admitted, into the cache.
-    fn fill(&mut self, run: &OriginRun, buf: &Buf) {
-        let req = self.reqs.get(run.req).expect("under way");
-        let (prefetch, sequential, id) =
-            (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
-        let overtaken = req.overtaken && !self.is(Mutant::StaleFill);
-        let plan = self.vol(id).mode.plan();
-        let not_now = self.vol(id).removing || self.vol(id).fills_off || self.sweeps.empties(id);
-        for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
-            let reason = if overtaken {
-                Some(Reason::Overtaken)
-            } else if !plan.read_fill {
-                Some(Reason::Mode)
-            } else if not_now {
-                Some(Reason::NotReady)
-            } else if self.dead {
-                Some(Reason::DeviceFailed)
-            } else if sequential && !prefetch {
-                Some(Reason::Sequential)
-            } else if self.index.get(key).is_some() {
-                None
-            } else if self.tuning.admit_second_miss && !prefetch && !self.admission.admit_miss(key)
-            {
-                Some(Reason::FirstMiss)
-            } else {
-                let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
-                let room = self.append(Point::Fill, key, block, kind, MASK_FULL, purpose);
-                room.is_none().then_some(Reason::NoSpace)
-            };
-            if !overtaken
-                && plan.read_fill
-                && self.index.get(key).is_none_or(|l| {
-                    self.mask(l.slot) == MASK_FULL && !self.dirty.get(l.slot as usize)
-                })
-            {
-                self.ram.insert(key, block);
-            }
-            if let Some(reason) = reason {
-                self.vol_mut(id).stats.not_cached[reason as usize] += 1;
-            }
-        }
     }
 
     /// All parts of a read are here.

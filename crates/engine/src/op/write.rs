@@ -100,6 +100,9 @@ impl Engine {
         for read in reads {
             self.req(read).overtaken = true;
         }
+        if !self.is(Mutant::JoinOvertaken) {
+            self.fetches.overtake(first, last);
+        }
     }
 
     /// Sectors of block `key` that exist: the last block of a volume may be cut short.

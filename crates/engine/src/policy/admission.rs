@@ -1,5 +1,5 @@
 //! What enters the cache. Read misses at their second miss: on real traces that halves the flash
-//! writes at ARC's hit ratio (a FIFO of what missed once; everything until the cache has been full
+//! writes at ARC's hit ratio (a list of what missed once; everything until the cache has been full
 //! once).
 
 use crate::index::Key;
@@ -21,9 +21,10 @@ struct Extent {
     missed: u16,
 }
 
-/// The ghost: extents with blocks that missed once, in small FIFO sets. Half a byte for each block
-/// of the cache. What a request reads is remembered and forgotten together, so that no holes are
-/// left that would split later reads of the origin.
+/// The ghost: extents with blocks that missed once, in small sets, of which the one goes that was
+/// not looked at for longest. Half a byte for each block of the cache. What a request reads is
+/// remembered and forgotten together, so that no holes are left that would split later reads of the
+/// origin.
 #[derive(Debug)]
 pub struct Admission {
     sets: Vec<[Extent; WAYS]>,
@@ -59,9 +60,10 @@ impl Admission {
         let hash = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fingerprint = ((hash >> 16) as u16).max(1);
         let set = &mut self.sets[(hash >> 32) as usize % self.set_count];
-        if let Some(extent) = set.iter_mut().find(|extent| extent.fingerprint == fingerprint) {
-            let second = extent.missed & block != 0;
-            extent.missed ^= block;
+        if let Some(at) = set.iter().position(|extent| extent.fingerprint == fingerprint) {
+            set[..=at].rotate_right(1);
+            let second = set[0].missed & block != 0;
+            set[0].missed ^= block;
             return second;
         }
         set.rotate_right(1);
