@@ -36,11 +36,11 @@ impl Engine {
             assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
         }
         assert!(!self.reqs.is_empty() || self.fetches.is_empty(), "a read that nobody waits for");
-        let mut keys: Vec<_> = self.volumes.iter().flatten().map(|v| v.keys()).collect();
+        let mut keys: Vec<_> = self.volumes.iter().map(|v| v.keys()).collect();
         keys.sort_unstable();
         let apart = keys.windows(2).all(|pair| pair[0].1 <= pair[1].0);
         assert!(apart, "I14: two volumes share keys");
-        let listed: u64 = self.volumes.iter().flatten().map(|v| v.dirty.len()).sum();
+        let listed: u64 = self.volumes.iter().map(|v| v.dirty.len()).sum();
         assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
         assert!(self.log.durable_dseq <= self.log.completed_dseq);
         assert!(self.log.completed_dseq <= self.log.dseq);
@@ -61,7 +61,6 @@ impl Engine {
         let volumes: Vec<_> = self
             .volumes
             .iter()
-            .flatten()
             .map(|v| (v.id, &v.sync, &v.intents, &v.flush, &v.offline, v.task))
             .collect();
         let uses: Vec<_> =

@@ -23,7 +23,7 @@ impl Engine {
             self.writeback_progress() + self.syncs(),
             self.sweeps.progress(),
             self.ends.progress(),
-            self.volumes.iter().flatten().filter(|v| v.task.is_some()).count() as u64,
+            self.volumes.iter().filter(|v| v.task.is_some()).count() as u64,
         ]
     }
 
@@ -49,19 +49,19 @@ impl Engine {
         for req in self.behind_room.iter().filter_map(|&name| self.reqs.get(name)) {
             at(req.since + ROOM_NS_MAX);
         }
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.volumes.iter() {
             volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);
         }
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.volumes.iter() {
             if volume.flush.wanted > volume.flush.flushed && volume.flush.inflight.is_none() {
                 at(volume.flush.retry_at);
             }
         }
-        let holds = self.volumes.iter().flatten().filter_map(|v| v.home.hold_until());
+        let holds = self.volumes.iter().filter_map(|v| v.home.hold_until());
         holds.for_each(&mut at);
-        let drops = self.volumes.iter().flatten().filter_map(|v| v.home.drops_until());
+        let drops = self.volumes.iter().filter_map(|v| v.home.drops_until());
         drops.for_each(&mut at);
-        let slow = self.volumes.iter().flatten().filter_map(|v| v.home.slow_from());
+        let slow = self.volumes.iter().filter_map(|v| v.home.slow_from());
         slow.for_each(&mut at);
         if self.dead {
             self.distrust.due().into_iter().for_each(&mut at);
@@ -69,7 +69,7 @@ impl Engine {
             return due;
         }
         let idle = self.tuning.idle_ns;
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.volumes.iter() {
             self.sync_due(volume).into_iter().for_each(&mut at);
             if !volume.dirty.is_empty() && volume.offline.is_none() && !volume.home.busy() {
                 at(volume.origin_used.max(volume.written_at) + idle + 1);
@@ -89,7 +89,7 @@ impl Engine {
 
     /// When writes that wait for room, or for their turn, may go on.
     fn stalled_due(&self, at: &mut impl FnMut(Time)) {
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.volumes.iter() {
             let Some(&first) = volume.stalled.front() else { continue };
             if !self.is(Mutant::WakeLost) {
                 at(self.throttle_until);
@@ -98,7 +98,7 @@ impl Engine {
         }
         if self.stalled_len() > 0 {
             // Others need not wait for one that hangs.
-            let hangs = self.volumes.iter().flatten().filter_map(|v| v.hangs_from());
+            let hangs = self.volumes.iter().filter_map(|v| v.hangs_from());
             hangs.for_each(at);
         }
     }

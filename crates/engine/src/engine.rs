@@ -22,6 +22,7 @@ use crate::settings::{Settings, Tuning};
 use crate::slab::Slab;
 use crate::stats::{PoolStats, VolumeStats};
 use crate::volume::Volume;
+use crate::volumes::Volumes;
 use crate::work::Work;
 use crate::{BlockStatus, Mutant};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
@@ -72,7 +73,7 @@ pub struct Engine {
     #[cfg(feature = "mutants")]
     pub(crate) mutant: Option<Mutant>,
     pub(crate) sb: superblock::Superblocks,
-    pub(crate) volumes: Vec<Option<Box<Volume>>>,
+    pub(crate) volumes: Volumes,
     pub(crate) index: Index,
     /// By slot: newer than the origin.
     pub(crate) dirty: Bits,
@@ -148,7 +149,7 @@ impl Engine {
             #[cfg(feature = "mutants")]
             mutant: settings.mutant,
             sb: superblock::Superblocks::new(settings.superblock.clone()),
-            volumes: Vec::new(),
+            volumes: Volumes::default(),
             index: Index::with_shape(index_shape(slots, &settings.tuning)),
             dirty: Bits::new(slots as usize),
             referenced: Bits::new(slots as usize),
@@ -314,7 +315,7 @@ impl Engine {
             draining: v.draining(),
             offline: v.offline.clone(),
         };
-        self.volumes.iter().flatten().filter(|v| !v.removing).map(|v| view(v)).collect()
+        self.volumes.iter().filter(|v| !v.removing).map(view).collect()
     }
 
     /// Counts of one volume.
@@ -371,7 +372,7 @@ impl Engine {
     }
 
     pub(crate) fn volume(&self, id: VolumeId) -> Option<&Volume> {
-        self.volumes.get(usize::from(id.0)).and_then(|v| v.as_deref())
+        self.volumes.get(id)
     }
 
     /// A volume that a request or an operation of ours holds: it is not removed before they end.
@@ -381,13 +382,12 @@ impl Engine {
 
     /// As [`Engine::vol`].
     pub(crate) fn vol_mut(&mut self, id: VolumeId) -> &mut Volume {
-        self.volumes[usize::from(id.0)].as_deref_mut().expect("as in `vol`")
+        self.volumes.get_mut(id).expect("as in `vol`")
     }
 
     /// The volume of a key.
     pub(crate) fn volume_of(&self, key: Key) -> Option<&Volume> {
-        let mut volumes = self.volumes.iter().flatten().map(|v| &**v);
-        volumes.find(|v| (v.base..v.base + v.blocks()).contains(&key))
+        self.volumes.of(key)
     }
 
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
@@ -416,9 +416,7 @@ impl Engine {
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {
-            if let Some(volume) =
-                self.volumes.get_mut(usize::from(request.volume.0)).and_then(|v| v.as_mut())
-            {
+            if let Some(volume) = self.volumes.get_mut(request.volume) {
                 volume.stats.errors += 1;
             }
             self.out.push(Effect::Reply { id, result: Err(error), buf: request.buf });

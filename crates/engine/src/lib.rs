@@ -30,6 +30,7 @@ pub mod settings;
 mod slab;
 pub mod stats;
 mod volume;
+mod volumes;
 mod work;
 
 pub use buf::{Buf, BufPool};

@@ -293,7 +293,7 @@ impl Engine {
         let bytes_min = self.tuning.sequential_bytes;
         let req = self.reqs.get_mut(name).expect("just inserted");
         let (kind, offset, len) = (req.kind, req.offset, req.len);
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("checked");
+        let volume = self.volumes.get_mut(req.volume).expect("checked");
         match kind {
             RequestKind::Flush => {
                 volume.stats.flushes += 1;

@@ -10,9 +10,7 @@ impl Engine {
     /// Whether somebody waits for the room that clean blocks give.
     pub(super) fn room_is_wanted(&self) -> bool {
         let waits = |volume: &Volume| !volume.stalled.is_empty() && !self.over_quota(volume);
-        self.reclaim.starves
-            || self.room.is_short()
-            || self.volumes.iter().flatten().any(|volume| waits(volume))
+        self.reclaim.starves || self.room.is_short() || self.volumes.iter().any(waits)
     }
 
     /// Whether clients, or a command, wait for what a volume sends home.

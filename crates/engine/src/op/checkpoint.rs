@@ -358,7 +358,7 @@ impl Engine {
             .collect();
         self.checkpoint_items(ChunkKind::Segments, &segments);
         let mut volumes = Vec::new();
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.volumes.iter() {
             let item = |kind, value, aux, blocks: u64| VolumeItem {
                 value: U64::new(value),
                 aux: U64::new(aux),

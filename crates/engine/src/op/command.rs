@@ -57,7 +57,7 @@ impl Engine {
 
     /// The first stretch of the key space that has room for `blocks`.
     pub(crate) fn base_for(&self, blocks: u64) -> Option<u64> {
-        let taken = self.volumes.iter().flatten().map(|v| v.keys());
+        let taken = self.volumes.iter().map(|v| v.keys());
         base_among(&mut taken.collect::<Vec<_>>(), blocks, self.keys_max())
     }
 
@@ -69,11 +69,11 @@ impl Engine {
         if self.dead {
             return self.refuse(id, "the cache device failed; replace it first");
         }
-        if self.volumes.iter().flatten().count() >= VOLUMES_MAX {
+        if self.volumes.iter().count() >= VOLUMES_MAX {
             return self
                 .refuse(id, "the pool has as many volumes as it can hold; use another pool");
         }
-        if self.volumes.iter().flatten().any(|v| v.name == spec.name) {
+        if self.volumes.iter().any(|v| v.name == spec.name) {
             return self.refuse(id, "a volume of this name exists; choose another name");
         }
         if spec.bytes == 0
@@ -90,10 +90,6 @@ impl Engine {
         };
         self.sb.block.header.volume_id_next = U16::new(number + 1);
         let volume = VolumeId(number);
-        let at = usize::from(number);
-        if self.volumes.len() <= at {
-            self.volumes.resize_with(at + 1, || None);
-        }
         let mut new = Volume::new(volume, spec, base);
         new.origin_used = self.now;
         new.written_at = self.now;
@@ -101,7 +97,7 @@ impl Engine {
         // What others wrote there, or an earlier life whose write was under way, may not be
         // durable: who reads it and then flushes counts on it.
         new.flush.written = 1;
-        self.volumes[at] = Some(Box::new(new));
+        self.volumes.insert(new);
         self.superblock_write(Then::Added(volume, id));
     }
 
@@ -116,7 +112,7 @@ impl Engine {
             return self.refuse(id, "there is no such volume");
         };
         let grown = v.base + bytes.div_ceil(BLOCK_SIZE as u64);
-        let free = self.volumes.iter().flatten().all(|other| {
+        let free = self.volumes.iter().all(|other| {
             let (first, end) = other.keys();
             other.id == volume || end <= v.base || grown <= first
         });
@@ -245,8 +241,8 @@ impl Engine {
     }
 
     pub(crate) fn tasks_fail(&mut self, why: &str) {
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+        for id in self.volumes.numbers() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             if let Some(task) = volume.task.take() {
                 self.refuse(task.command(), why);
             }
@@ -263,10 +259,9 @@ impl Engine {
     pub(crate) fn tasks_more(&mut self) {
         self.resume_behind_writeback();
         self.drops_more();
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref() else { continue };
+        for id in self.volumes.numbers() {
+            let Some(volume) = self.volumes.get(id) else { continue };
             let Some(task) = volume.task else { continue };
-            let id = volume.id;
             let said = self.dead || volume.cleaned_dseq <= self.log.durable_dseq;
             let keeps = self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_));
             let drained = (volume.dirty.is_empty() && said) || keeps;
@@ -415,7 +410,7 @@ impl Engine {
     }
 
     fn flush_failures(&self) -> u64 {
-        self.volumes.iter().flatten().map(|v| v.flush.failures).sum()
+        self.volumes.iter().map(|v| v.flush.failures).sum()
     }
 
     /// Asks for the FLUSHes that the origins still need. Whether there are none.
@@ -423,7 +418,6 @@ impl Engine {
         let behind: Vec<(VolumeId, u64)> = self
             .volumes
             .iter()
-            .flatten()
             .filter(|v| v.offline.is_none())
             .filter(|v| v.flush.flushed < v.flush.written)
             .map(|v| (v.id, v.flush.written))
@@ -436,11 +430,11 @@ impl Engine {
 
     pub(crate) fn closed(&mut self) {
         let Some(id) = self.closing_command.take() else { return };
-        if self.dead && self.volumes.iter().flatten().any(|v| !v.dirty.is_empty()) {
+        if self.dead && self.volumes.iter().any(|v| !v.dirty.is_empty()) {
             let why = "the cache device failed while it held dirty blocks, which are nowhere else";
             return self.refuse(id, why);
         }
-        if self.volumes.iter().flatten().any(|v| v.flush.poisoned) {
+        if self.volumes.iter().any(|v| v.flush.poisoned) {
             let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: what \
                        was written there before may be lost";
             return self.refuse(id, why);

@@ -64,7 +64,7 @@ impl Engine {
         if self.is(Mutant::NoFlushAtOpen) {
             return;
         }
-        let there = self.volumes.iter().flatten();
+        let there = self.volumes.iter();
         let there = there.filter(|v| v.offline.is_none() && v.volatile_cache);
         let ids: Vec<VolumeId> = there.map(|v| v.id).collect();
         for id in ids {

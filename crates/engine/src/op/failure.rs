@@ -82,9 +82,9 @@ impl Engine {
     /// device: what it may hold of them is given up in the same note that distrusts it. Contract
     /// point 4. (A start does not know yet what is dirty.)
     fn drop_untold(&mut self) {
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref() else { continue };
-            let (id, (base, end)) = (volume.id, volume.keys());
+        for id in self.volumes.numbers() {
+            let Some(volume) = self.volumes.get(id) else { continue };
+            let (base, end) = volume.keys();
             let untold = |block: u64| {
                 let slot = self.index.get(base + block).expect("dirty blocks are there").slot;
                 self.gathered(slot).is_some() || self.log.is_untold(slot)
@@ -133,12 +133,12 @@ impl Engine {
                 self.readers_again(gather.readers);
             }
         }
-        self.volumes.iter_mut().flatten().for_each(|volume| {
+        self.volumes.iter_mut().for_each(|volume| {
             volume.home.abandon();
             volume.sync = None;
         });
         // Who meant what cannot be read gives up no more than that.
-        let homes = self.volumes.iter_mut().flatten();
+        let homes = self.volumes.iter_mut();
         let drops: Vec<CommandId> =
             homes.flat_map(|it| std::mem::take(&mut it.home.drops)).collect();
         for command in drops {

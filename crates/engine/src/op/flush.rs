@@ -245,8 +245,8 @@ impl Engine {
 
     /// Sends those that waited for their time.
     pub(crate) fn origin_flushes_more(&mut self) {
-        for at in 0..self.volumes.len() {
-            if let Some(id) = self.volumes[at].as_deref().map(|volume| volume.id) {
+        for id in self.volumes.numbers() {
+            if self.volume(id).is_some() {
                 self.origin_flush_more(id);
             }
         }

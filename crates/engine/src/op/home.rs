@@ -216,9 +216,8 @@ impl Engine {
     /// Without a cache device the slice under way ends as soon as its I/O has.
     pub(crate) fn writeback_end_dead(&mut self) {
         let most = self.ends_max();
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
-            let id = volume.id;
+        for id in self.volumes.numbers() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
                 slice.runs.truncate(slice.runs.len().saturating_sub(most));
                 slice.next = slice.runs.len();

@@ -15,7 +15,7 @@ use crate::op::command::base_among;
 use crate::op::open::{Source, Step};
 use crate::segment::UnitId;
 use crate::settings::Tuning;
-use crate::volume::Volume;
+use crate::volumes::Volumes;
 use forebay_format::checkpoint::*;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checkpoint};
 use std::collections::BTreeMap;
@@ -289,16 +289,14 @@ impl Engine {
             taken.push((keys.first, end));
             bases.insert(keys.volume, keys.first);
         }
-        let new = self.volumes.iter().flatten().filter(|v| !bases.contains_key(&v.id));
+        let new = self.volumes.iter().filter(|v| !bases.contains_key(&v.id));
         let new: Vec<(VolumeId, u64)> = new.map(|v| (v.id, v.blocks())).collect();
         for (id, blocks) in new {
             let Some(base) = base_among(&mut taken, blocks, keys_max) else { return false };
             taken.push((base, base + blocks));
             bases.insert(id, base);
         }
-        for volume in self.volumes.iter_mut().flatten() {
-            volume.base = bases[&volume.id];
-        }
+        self.volumes.rebase(&bases);
         true
     }
 
@@ -449,7 +447,7 @@ impl Counted {
     }
 
     /// Moves gathered dirty blocks into the sets of their volumes.
-    fn spread(&mut self, volumes: &mut [Option<Box<Volume>>]) {
+    fn spread(&mut self, volumes: &mut Volumes) {
         let dirty = &mut self.dirty[..std::mem::take(&mut self.dirties)];
         // Sorted keys are sorted by volume, because each volume has one range of them.
         dirty.sort_unstable();
@@ -459,7 +457,7 @@ impl Counted {
             let Keys { blocks, volume, .. } = self.keys[at];
             let end = first - block + blocks;
             let (of_volume, others) = rest.split_at(rest.partition_point(|&key| key < end));
-            let volume = volumes[usize::from(volume.0)].as_mut().expect("found above");
+            let volume = volumes.get_mut(volume).expect("found above");
             volume.dirty.insert_sorted(of_volume.iter().map(|&key| key - (first - block)));
             rest = others;
         }

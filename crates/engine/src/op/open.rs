@@ -102,15 +102,11 @@ impl Engine {
                 return self.open_failed("the volumes are too large for the index".to_owned());
             };
             let origin = settings.origins.iter().find(|origin| origin.volume.0 == id);
-            let at = usize::from(id);
-            if self.volumes.len() <= at {
-                self.volumes.resize_with(at + 1, || None);
-            }
             let Some(volume) = Volume::of_entry(&entry, base, origin) else {
                 return self
                     .open_failed(format!("volume {id} has an unknown mode; use a newer Forebay"));
             };
-            self.volumes[at] = Some(Box::new(volume));
+            self.volumes.insert(volume);
         }
         let sources = self.checkpoint_sources();
         self.opening = Some(Box::new(Opening {
@@ -333,13 +329,12 @@ impl Engine {
 
     /// Volumes whose origin could not be flushed come back when it can.
     pub(crate) fn online_more(&mut self) {
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref_mut() else { continue };
+        for id in self.volumes.numbers() {
+            let Some(volume) = self.volumes.get_mut(id) else { continue };
             let due = volume.online_at.is_some_and(|due| due <= self.now);
-            if due && !volume.removing && !self.ends.gives_up(volume.id) {
+            if due && !volume.removing && !self.ends.gives_up(id) {
                 // Until the answer is here it counts as being tried.
                 volume.online_at = Some(Time::MAX);
-                let id = volume.id;
                 self.recover_flush(id, 0);
             }
         }
@@ -367,7 +362,7 @@ impl Engine {
         self.out.push(Effect::Notice(Notice::Opened {
             records: opening.summary.records,
             blocks: self.index.len() as u64,
-            dirty: self.volumes.iter().flatten().map(|v| v.dirty.len()).sum(),
+            dirty: self.volumes.iter().map(|v| v.dirty.len()).sum(),
         }));
         self.recover_tries.clear();
         if self.away_untold() {

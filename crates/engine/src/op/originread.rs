@@ -65,7 +65,7 @@ impl Engine {
 
     pub(crate) fn read_origin_run(&mut self, mut run: OriginRun) {
         let req = self.reqs.get_mut(run.req).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         let id = volume.id;
         let offset = (run.key - volume.base) * BLOCK_SIZE as u64;
         let len = (run.blocks * BLOCK_SIZE as u64).min(volume.bytes - offset) as usize;
@@ -105,7 +105,7 @@ impl Engine {
         let id = self.req(name).volume;
         self.origin_read_ended(id);
         let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         match result {
             Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
             Ok(()) => {
@@ -147,7 +147,7 @@ impl Engine {
             return self.part_done(name);
         }
         let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         for (key, block) in (key..key + count).zip(blocks.chunks_exact(BLOCK_SIZE)) {
             let (part, at) = req.part_of(key, volume.base);
             volume.stats.read_bytes_origin += part.len() as u64;

@@ -126,7 +126,7 @@ impl Engine {
 
     /// Ranges of all volumes that are marked one by one.
     fn regions_marked(&self) -> usize {
-        self.volumes.iter().flatten().map(|volume| volume.intents.ranges()).sum()
+        self.volumes.iter().map(|volume| volume.intents.ranges()).sum()
     }
 
     /// Lets origin writes go on whose intents are durable, and those end that waited for the log.

@@ -134,7 +134,7 @@ impl Engine {
             return true;
         }
         let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         let (part, at) = req.part_of(key, volume.base);
         if let Some(block) = self.ram.get(key) {
             if req.kind == RequestKind::Read {
@@ -215,7 +215,7 @@ impl Engine {
     fn read_run_good(&mut self, run: CacheRun, buf: Buf) {
         let name = run.req;
         let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         volume.stats.read_bytes_cache += buf.len() as u64;
         let keep = !req.overtaken && self.ram.blocks_max() > 0;
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
@@ -319,14 +319,14 @@ impl Engine {
     pub(crate) fn read_bytes(&mut self, run: CacheRun, block: &[u8]) {
         let name = run.req;
         let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         if req.kind == RequestKind::Prefetch {
             return self.part_done(name);
         }
         let wanted = req.mask_of(run.key, volume.base);
         let whole = run.mask == MASK_FULL || self.is(Mutant::MaskIgnored);
         let req = self.reqs.get_mut(name).expect("under way");
-        let volume = self.volumes[usize::from(req.volume.0)].as_deref_mut().expect("in use");
+        let volume = self.volumes.get_mut(req.volume).expect("in use");
         if whole || wanted & !run.mask == 0 {
             let (part, at) = req.part_of(run.key, volume.base);
             volume.stats.read_bytes_cache += part.len() as u64;

@@ -85,7 +85,7 @@ impl Engine {
         self.dirty = Bits::new(slots as usize);
         self.partial.clear();
         self.segments.forget_all();
-        for volume in self.volumes.iter_mut().flatten() {
+        for volume in self.volumes.iter_mut() {
             volume.dirty = BlockSet::default();
             volume.stats.cached_blocks = 0;
         }

@@ -312,7 +312,7 @@ impl Engine {
 
     /// Sends the gathered records that are due.
     pub(crate) fn send_gathered(&mut self) {
-        let active = self.volumes.iter().flatten().map(|v| v.cache_writes_active).sum();
+        let active = self.volumes.iter().map(|v| v.cache_writes_active).sum();
         self.log.pace.look(self.now, active);
         self.note_backlog();
         while self.log.sent_dirty.len() < self.tuning.records_in_flight_max

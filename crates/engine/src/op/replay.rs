@@ -372,7 +372,7 @@ impl Engine {
                 self.replay_mark(id, from, blocks);
             }
         }
-        for volume in self.volumes.iter_mut().flatten() {
+        for volume in self.volumes.iter_mut() {
             volume.stats.dirty_blocks = volume.dirty.len();
         }
     }

@@ -25,7 +25,7 @@ pub(crate) struct Wave {
 impl Engine {
     /// Writes that wait for room, or for their turn.
     pub(crate) fn stalled_len(&self) -> usize {
-        self.volumes.iter().flatten().map(|volume| volume.stalled.len()).sum()
+        self.volumes.iter().map(|volume| volume.stalled.len()).sum()
     }
 
     /// A write waits for room, or for its turn.
@@ -48,7 +48,7 @@ impl Engine {
     pub(crate) fn resume_stalled(&mut self) {
         self.shorten_pause();
         let waiting = |volume: &&Volume| !volume.stalled.is_empty();
-        let volumes = self.volumes.iter().flatten().map(|volume| &**volume).filter(waiting);
+        let volumes = self.volumes.iter().filter(waiting);
         let mut turns: Vec<(u64, VolumeId)> = volumes.map(|v| (v.stalled_served, v.id)).collect();
         while let Some(at) = (0..turns.len()).min_by_key(|&at| turns[at]) {
             let (served, id) = turns[at];
@@ -98,9 +98,7 @@ impl Engine {
 
     /// Whether the origin of a volume takes nothing, and others should not wait for it.
     fn lags(&self, volume: &Volume) -> bool {
-        volume.lags(self.now)
-            && !self.is(Mutant::LagUnseen)
-            && self.volumes.iter().flatten().count() > 1
+        volume.lags(self.now) && !self.is(Mutant::LagUnseen) && self.volumes.iter().count() > 1
     }
 
     /// Whether a volume whose origin takes nothing has its share of what the pool can hold dirty:
@@ -109,9 +107,9 @@ impl Engine {
         if !self.lags(volume) {
             return false;
         }
-        let volumes = self.volumes.iter().flatten();
+        let volumes = self.volumes.iter();
         let lagging = volumes.filter(|it| it.offline.is_some() || it.lags(self.now)).count() as u64;
-        let others = self.volumes.iter().flatten().count() as u64 > lagging;
+        let others = self.volumes.iter().count() as u64 > lagging;
         let most = self.segments.dirty_blocks_max() as f64 * self.tuning.dirty_max;
         volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
     }
@@ -214,14 +212,14 @@ impl Engine {
     /// Whether an origin did not take dirty blocks home lately, or is not there to take them.
     pub(crate) fn origins_fail(&self) -> bool {
         let fails = |v: &Volume| v.quarantine.is_failing() || v.stuck() > 0 || self.lags(v);
-        self.volumes.iter().flatten().any(|volume| fails(volume))
+        self.volumes.iter().any(fails)
     }
 
     /// Share of the blocks that could be dirty that are, 0 to 1. Those that are stuck, and their
     /// places, do not count: nobody may wait for them to go home.
     pub(crate) fn dirty_share(&self) -> f64 {
         let (mut dirty, mut stuck) = (0, 0);
-        for volume in self.volumes.iter().flatten() {
+        for volume in self.volumes.iter() {
             dirty += volume.dirty.len();
             stuck += if self.lags(volume) { volume.dirty.len() } else { volume.stuck() };
         }

@@ -204,7 +204,7 @@ impl Engine {
 
     /// The volume table follows the volumes.
     fn sync_volume_table(&mut self) {
-        let volumes = self.volumes.iter().flatten().filter(|v| !v.removing);
+        let volumes = self.volumes.iter().filter(|v| !v.removing);
         self.sb.block.volumes = volumes.map(|v| v.entry()).collect();
     }
 
@@ -262,7 +262,7 @@ impl Engine {
                     self.open_failed("the superblock could not be written".to_owned());
                 }
                 Then::Added(volume, id) => {
-                    self.volumes[usize::from(volume.0)] = None;
+                    self.volumes.remove(volume);
                     self.superblock_failed_answer(id);
                 }
                 Then::Removed(volume, id) => {

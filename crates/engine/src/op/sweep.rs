@@ -98,7 +98,7 @@ impl Engine {
         self.sweeps.due.remove(0);
         if let Sweep::Removed(id, command) = sweep {
             self.checkpoint_spoilt();
-            self.volumes[usize::from(id.0)] = None;
+            self.volumes.remove(id);
             self.answer(command, CommandReply::Changed);
         }
     }

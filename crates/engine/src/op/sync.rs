@@ -26,9 +26,8 @@ pub struct Sync {
 
 impl Engine {
     pub(crate) fn sync_more(&mut self) {
-        for at in 0..self.volumes.len() {
-            let Some(volume) = self.volumes[at].as_deref() else { continue };
-            let id = volume.id;
+        for id in self.volumes.numbers() {
+            let Some(volume) = self.volumes.get(id) else { continue };
             if volume.sync.is_some() {
                 self.sync_end(id);
             } else if self.sync_due(volume).is_some_and(|due| due <= self.now) {
@@ -41,7 +40,7 @@ impl Engine {
 
     /// See `Engine::progress`.
     pub(crate) fn syncs(&self) -> u64 {
-        self.volumes.iter().flatten().filter(|volume| volume.sync.is_some()).count() as u64
+        self.volumes.iter().filter(|volume| volume.sync.is_some()).count() as u64
     }
 
     /// When a sync point of the volume is due, if there is something that it would make good.

@@ -45,8 +45,10 @@ impl Engine {
             true => {}
             false => self.writeback.over_since = None,
         }
-        for at in 0..self.volumes.len() {
-            let Some(id) = self.volumes[at].as_deref().map(|volume| volume.id) else { continue };
+        for id in self.volumes.numbers() {
+            if self.volume(id).is_none() {
+                continue;
+            }
             // Who waits is looked for only where that makes a difference.
             if self.vol(id).quarantine.refuses_all() && self.is_waited_for(id) {
                 self.vol_mut(id).quarantine.is_waited_for();
@@ -63,19 +65,19 @@ impl Engine {
 
     /// Whether any volume sends dirty blocks home.
     pub(crate) fn writeback_is_busy(&self) -> bool {
-        self.volumes.iter().flatten().any(|volume| volume.home.busy())
+        self.volumes.iter().any(|volume| volume.home.busy())
     }
 
     /// See `Engine::progress`.
     pub(crate) fn writeback_progress(&self) -> u64 {
         let looked = self.writeback.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let homes = self.volumes.iter().flatten().map(|volume| volume.home.progress());
+        let homes = self.volumes.iter().map(|volume| volume.home.progress());
         homes.fold(looked, |all, one| all.rotate_left(7) ^ one)
     }
 
     /// In words.
     pub(crate) fn writeback_describe(&self) -> String {
-        let busy = self.volumes.iter().flatten().filter_map(|volume| {
+        let busy = self.volumes.iter().filter_map(|volume| {
             let Slice { next, active, flush, .. } = volume.home.slice.as_ref()?;
             Some(format!("{:?} next {next} active {active} flush {flush:?}", volume.id))
         });
@@ -190,7 +192,7 @@ impl Engine {
         loop {
             self.slice_grow(id);
             self.slice_cut(id);
-            let of = self.volumes[usize::from(id.0)].as_deref_mut().expect("as in `vol`");
+            let of = self.volumes.get_mut(id).expect("as in `vol`");
             let Some(slice) = &mut of.home.slice else { return };
             let full = slice.active >= depth || slice.flight >= most;
             if slice.next >= slice.runs.len() || full || slice.abandoned {

@@ -1,0 +1,115 @@
+//! The volumes of a pool, by number and by key.
+
+use crate::event::VolumeId;
+use crate::index::Key;
+use crate::volume::Volume;
+use std::collections::BTreeMap;
+
+/// The volumes. Each has a range of keys of its own (I14).
+#[derive(Debug, Default)]
+pub struct Volumes {
+    /// By number.
+    places: Vec<Option<Box<Volume>>>,
+    /// First keys, in order.
+    bases: Vec<(Key, VolumeId)>,
+}
+
+impl Volumes {
+    /// The volume of a number.
+    pub fn get(&self, id: VolumeId) -> Option<&Volume> {
+        self.places.get(usize::from(id.0))?.as_deref()
+    }
+
+    /// As [`Volumes::get`].
+    pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut Volume> {
+        self.places.get_mut(usize::from(id.0))?.as_deref_mut()
+    }
+
+    /// The volume of a key.
+    pub fn of(&self, key: Key) -> Option<&Volume> {
+        let behind = self.bases.partition_point(|&(base, _)| base <= key);
+        let (_, id) = *self.bases.get(behind.checked_sub(1)?)?;
+        self.get(id).filter(|volume| key < volume.keys().1)
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &Volume> {
+        self.places.iter().flatten().map(|volume| &**volume)
+    }
+
+    /// As [`Volumes::iter`].
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Volume> {
+        self.places.iter_mut().flatten().map(|volume| &mut **volume)
+    }
+
+    /// The numbers that volumes may have: of each it must be asked whether it is in use.
+    pub fn numbers(&self) -> impl Iterator<Item = VolumeId> + use<> {
+        (0..self.places.len() as u16).map(VolumeId)
+    }
+
+    /// Adds a volume, in the place of one that has its number.
+    pub fn insert(&mut self, volume: Volume) {
+        let at = usize::from(volume.id.0);
+        if self.places.len() <= at {
+            self.places.resize_with(at + 1, || None);
+        }
+        self.places[at] = Some(Box::new(volume));
+        self.keys_changed();
+    }
+
+    /// Takes a volume out.
+    pub fn remove(&mut self, id: VolumeId) {
+        self.places[usize::from(id.0)] = None;
+        self.keys_changed();
+    }
+
+    /// Gives all of them other keys.
+    pub fn rebase(&mut self, bases: &BTreeMap<VolumeId, Key>) {
+        self.iter_mut().for_each(|volume| volume.base = bases[&volume.id]);
+        self.keys_changed();
+    }
+
+    fn keys_changed(&mut self) {
+        let mut bases: Vec<_> = self.iter().map(|volume| (volume.base, volume.id)).collect();
+        bases.sort_unstable();
+        self.bases = bases;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::VolumeSpec;
+    use crate::mode::Mode;
+
+    fn volume(number: u16, base: Key, blocks: u64) -> Volume {
+        let spec = VolumeSpec {
+            name: String::new(),
+            origin: String::new(),
+            uuid: [0; 16],
+            fingerprint: [0; 32],
+            bytes: blocks * 4096,
+            mode: Mode::WriteBack,
+            volatile_cache: true,
+        };
+        Volume::new(VolumeId(number), spec, base)
+    }
+
+    #[test]
+    fn a_key_is_of_the_volume_in_whose_range_it_lies() {
+        let mut volumes = Volumes::default();
+        let of = |volumes: &Volumes, key| volumes.of(key).map(|volume| volume.id.0);
+        assert_eq!(of(&volumes, 0), None);
+        volumes.insert(volume(2, 10, 5));
+        volumes.insert(volume(1, 20, 5));
+        assert_eq!(
+            [9, 10, 14, 15, 20, 25].map(|key| of(&volumes, key)),
+            [None, Some(2), Some(2), None, Some(1), None]
+        );
+        volumes.rebase(&BTreeMap::from([(VolumeId(1), 0), (VolumeId(2), 5)]));
+        assert_eq!([4, 5, 20].map(|key| of(&volumes, key)), [Some(1), Some(2), None]);
+        volumes.remove(VolumeId(1));
+        assert_eq!([4, 5].map(|key| of(&volumes, key)), [None, Some(2)]);
+        assert_eq!(volumes.iter().count(), 1);
+    }
+}
