@@ -11,12 +11,12 @@ impl Engine {
         let mut live = vec![(0_u32, 0_u32); self.segments.units().len()];
         let mut slots = std::collections::BTreeSet::new();
         let mut dirty_count = 0;
-        self.index.scan(0, self.index.bucket_count(), |key, located| {
+        self.map.scan(0, self.map.bucket_count(), |key, located| {
             assert!(slots.insert(located.slot), "I1: two blocks in one slot");
             assert!(self.volume_of(key).is_some(), "I1: a block of no volume");
             let unit = self.segments.of(located.slot) as usize;
             live[unit].0 += 1;
-            let dirty = self.dirty.get(located.slot as usize);
+            let dirty = self.map.is_dirty(located.slot);
             live[unit].1 += u32::from(dirty);
             dirty_count += u64::from(dirty);
             let volume = self.volume_of(key).expect("checked");
@@ -44,7 +44,7 @@ impl Engine {
         assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
         assert!(self.log.durable_dseq <= self.log.completed_dseq);
         assert!(self.log.completed_dseq <= self.log.dseq);
-        let live_slots: Vec<_> = self.partial.keys().filter(|slot| !slots.contains(slot)).collect();
+        let live_slots: Vec<_> = self.map.partial().filter(|slot| !slots.contains(slot)).collect();
         assert!(live_slots.is_empty(), "masks of dead slots: {live_slots:?}");
     }
 

@@ -3,9 +3,10 @@
 use crate::buf::{Buf, BufPool};
 use crate::event::*;
 use crate::fetches::Fetches;
-use crate::index::{Bits, Index, Key, Slot};
+use crate::index::Key;
 use crate::limits::*;
 use crate::log::Log;
+use crate::map::Map;
 use crate::mode::Mode;
 use crate::op::load::index_shape;
 use crate::op::{Op, Req};
@@ -74,13 +75,7 @@ pub struct Engine {
     pub(crate) mutant: Option<Mutant>,
     pub(crate) sb: superblock::Superblocks,
     pub(crate) volumes: Volumes,
-    pub(crate) index: Index,
-    /// By slot: newer than the origin.
-    pub(crate) dirty: Bits,
-    /// By slot: hit since it was written, in the older half of the log.
-    pub(crate) referenced: Bits,
-    /// Valid sectors of the slots that hold only part of a block.
-    pub(crate) partial: BTreeMap<Slot, u8>,
+    pub(crate) map: Map,
     pub(crate) segments: Segments,
     pub(crate) room: Room,
     pub(crate) log: Log,
@@ -150,10 +145,7 @@ impl Engine {
             mutant: settings.mutant,
             sb: superblock::Superblocks::new(settings.superblock.clone()),
             volumes: Volumes::default(),
-            index: Index::with_shape(index_shape(slots, &settings.tuning)),
-            dirty: Bits::new(slots as usize),
-            referenced: Bits::new(slots as usize),
-            partial: BTreeMap::new(),
+            map: Map::new(index_shape(slots, &settings.tuning), slots),
             room: Room::new(&segments),
             segments,
             log: Log::default(),
@@ -331,10 +323,10 @@ impl Engine {
             room_coming_blocks: self.room.coming(&self.segments) as u64
                 * u64::from(self.segments.blocks()),
             room_writable_blocks: self.room.for_clients(),
-            cached_blocks: self.index.len() as u64,
+            cached_blocks: self.map.len() as u64,
             ram_blocks: self.ram.len() as u64,
             ram_blocks_max: self.ram.blocks_max() as u64,
-            index_bytes: self.index.bytes() + self.dirty.bytes() + self.referenced.bytes(),
+            index_bytes: self.map.bytes(),
             degraded: self.dead || self.segments.degraded(),
             ..self.stats.clone()
         }
@@ -345,9 +337,9 @@ impl Engine {
         let Some(volume) = self.volume(volume).filter(|v| block < v.blocks()) else {
             return BlockStatus::NotCached;
         };
-        match self.index.get(volume.base + block) {
+        match self.map.get(volume.base + block) {
             None => BlockStatus::NotCached,
-            Some(located) if self.dirty.get(located.slot as usize) => BlockStatus::Dirty,
+            Some(located) if self.map.is_dirty(located.slot) => BlockStatus::Dirty,
             Some(_) => BlockStatus::Clean,
         }
     }
@@ -355,9 +347,9 @@ impl Engine {
     /// The sectors of a block, a bit each, that are newer than what the origin has.
     pub fn dirty_sectors(&self, volume: VolumeId, block: u64) -> u8 {
         let key = self.volume(volume).filter(|v| block < v.blocks()).map(|v| v.base + block);
-        let located = key.and_then(|key| self.index.get(key));
-        let dirty = located.filter(|located| self.dirty.get(located.slot as usize));
-        dirty.map_or(0, |located| self.mask(located.slot))
+        let located = key.and_then(|key| self.map.get(key));
+        let dirty = located.filter(|located| self.map.is_dirty(located.slot));
+        dirty.map_or(0, |located| self.map.mask(located.slot))
     }
 
     /// Takes a buffer back that a reply or effect carried and the executor has no use for.

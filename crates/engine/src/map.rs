@@ -1,173 +1,231 @@
-//! Map: what is where. The index, the bits of each slot, the units' counts and the volumes' dirty
-//! sets change here, together (I1, I2), in service as in recovery's replay; `op/load.rs` fills
-//! them with a whole checkpoint at once.
+//! Map: which block is in which slot, and what a slot holds.
 
-use crate::engine::Engine;
-use crate::index::{Key, Located, Slot};
-use crate::limits::{BURY_STEPS, CLEAN_STEPS, ENDS_MAX, PLACES_PER_STEP};
+use crate::index::{Bits, Index, Key, Located, Shape, Slot};
 use forebay_format::MASK_FULL;
+use forebay_format::checkpoint::{BUCKET_WAYS, BucketItem};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-impl Engine {
+/// The index, with the bits of each slot. I1: an entry points at a slot that holds that block.
+pub struct Map {
+    index: Index,
+    /// By slot: newer than the origin.
+    dirty: Bits,
+    /// By slot: hit since it was written, in the older half of the log.
+    referenced: Bits,
+    /// Valid sectors of the slots that hold only part of a block.
+    partial: BTreeMap<Slot, u8>,
+}
+
+impl Map {
+    /// Of so many slots, with an index of this shape.
+    pub fn new(shape: Shape, slots: u32) -> Map {
+        Map {
+            index: Index::with_shape(shape),
+            dirty: Bits::new(slots as usize),
+            referenced: Bits::new(slots as usize),
+            partial: BTreeMap::new(),
+        }
+    }
+
+    /// Where a block is.
+    pub fn get(&self, key: Key) -> Option<Located> {
+        self.index.get(key)
+    }
+
+    /// Whether what is in a slot is newer than the origin.
+    pub fn is_dirty(&self, slot: Slot) -> bool {
+        self.dirty.get(slot as usize)
+    }
+
+    /// Whether a block is here and newer than the origin.
+    pub fn has_dirty(&self, key: Key) -> bool {
+        self.get(key).is_some_and(|located| self.is_dirty(located.slot))
+    }
+
+    /// Whether a block is here and equal to the origin.
+    pub fn has_clean(&self, key: Key) -> bool {
+        self.get(key).is_some_and(|located| !self.is_dirty(located.slot))
+    }
+
     /// Valid sectors of what is in a slot.
-    pub(crate) fn mask(&self, slot: Slot) -> u8 {
+    pub fn mask(&self, slot: Slot) -> u8 {
         if self.partial.is_empty() {
             return MASK_FULL;
         }
         self.partial.get(&slot).copied().unwrap_or(MASK_FULL)
     }
 
-    /// Points the index at a new version. The old version's slot is dead from here on.
-    pub(crate) fn install(&mut self, key: Key, located: Located, dirty: bool, mask: u8) {
-        let old = self.index.insert(key, located);
-        if let Some(old) = old {
-            self.bury(key, old.slot);
-        }
-        self.segments.lives(located.slot);
-        let slot = located.slot as usize;
-        assert!(!self.dirty.get(slot), "a slot is written once in a life of its segment");
-        self.referenced.set(slot, false);
+    /// Whether a slot was read since it was written.
+    pub fn is_referenced(&self, slot: Slot) -> bool {
+        self.referenced.get(slot as usize)
+    }
+
+    /// Slots are read.
+    pub fn refer(&mut self, slots: Range<Slot>) {
+        slots.for_each(|slot| self.referenced.set(slot as usize, true));
+    }
+
+    /// Points the index at a new version. Where the old one was: that slot is dead now.
+    pub fn place(&mut self, key: Key, located: Located) -> Option<Located> {
+        self.index.insert(key, located)
+    }
+
+    /// Says what a slot holds that is in use now.
+    pub fn hold(&mut self, slot: Slot, dirty: bool, mask: u8) {
+        assert!(!self.is_dirty(slot), "a slot is written once in a life of its segment");
+        self.referenced.set(slot as usize, false);
         if mask != MASK_FULL {
-            self.partial.insert(located.slot, mask);
+            self.partial.insert(slot, mask);
         }
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         if dirty {
-            self.dirty.set(slot, true);
-            self.segments.dirtied(located.slot);
-            self.vol_mut(id).dirty.insert(key - base);
+            self.dirty.set(slot as usize, true);
         }
-        let volume = self.vol_mut(id);
-        volume.stats.cached_blocks += 1;
-        volume.stats.dirty_blocks = volume.dirty.len();
     }
 
-    /// A slot is dead: the counts follow. I2.
-    fn bury(&mut self, key: Key, slot: Slot) {
-        self.work.did(BURY_STEPS);
-        self.void_gathered(slot);
-        self.make_clean(key, slot);
+    /// What is in a slot is equal to the origin now. Whether it was not before.
+    pub fn clean(&mut self, slot: Slot) -> bool {
+        let dirty = self.is_dirty(slot);
+        if dirty {
+            self.dirty.set(slot as usize, false);
+        }
+        dirty
+    }
+
+    /// Takes a block out. Where it was.
+    pub fn remove(&mut self, key: Key) -> Option<Located> {
+        self.index.remove(key)
+    }
+
+    /// A clean slot holds nothing any more.
+    pub fn bury(&mut self, slot: Slot) {
         self.partial.remove(&slot);
-        self.segments.dies(slot);
-        let id = self.volume_of(key).expect("keys are of volumes").id;
-        self.vol_mut(id).stats.cached_blocks -= 1;
     }
 
-    /// The version in `slot` is equal to the origin now.
-    pub(crate) fn make_clean(&mut self, key: Key, slot: Slot) {
-        if !self.dirty.get(slot as usize) {
-            return;
-        }
-        self.work.did(CLEAN_STEPS);
-        self.dirty.set(slot as usize, false);
-        self.segments.cleaned(slot);
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
-        let volume = self.vol_mut(id);
-        volume.dirty.remove(key - base);
-        volume.quarantine.forget(key - base);
-        volume.stats.dirty_blocks = volume.dirty.len();
+    /// Blocks in it.
+    pub fn len(&self) -> usize {
+        self.index.len()
     }
 
-    /// Takes a block out of the index without a word in the log.
-    pub(crate) fn forget(&mut self, key: Key) -> Option<Located> {
-        let located = self.index.remove(key)?;
-        self.bury(key, located.slot);
-        Some(located)
+    /// Bytes of memory that it takes, but for what is partial.
+    pub fn bytes(&self) -> u64 {
+        self.index.bytes() + self.dirty.bytes() + self.referenced.bytes()
     }
 
-    /// Blocks that leave the index, or become clean, in one slice of what ends many.
-    pub(crate) fn ends_max(&self) -> usize {
-        self.tuning.scan_buckets.min(ENDS_MAX)
+    /// Keys must be less than this.
+    pub fn keys_max(&self) -> u64 {
+        self.index.keys_max()
     }
 
-    /// The keys of wanted entries in buckets `from..to` of the index: of so many buckets that there
-    /// are enough for a slice, or a few more. Where the next slice begins.
-    pub(crate) fn gather_keys(
+    /// Brings what is known of some blocks near.
+    pub fn warm(&self, keys: impl Iterator<Item = Key>) {
+        self.index.warm(keys);
+    }
+
+    /// Slots of which not all sectors are valid.
+    pub fn partial(&self) -> impl Iterator<Item = Slot> {
+        self.partial.keys().copied()
+    }
+
+    /// Dirty slots among these.
+    pub fn dirty_slots(&self, slots: Range<Slot>) -> u32 {
+        self.dirty.ones(slots.start as usize, slots.end as usize)
+    }
+}
+
+/// Those who look through it bucket by bucket.
+impl Map {
+    /// How many there are.
+    pub fn bucket_count(&self) -> usize {
+        self.index.bucket_count()
+    }
+
+    /// The shape of the index.
+    pub fn shape(&self) -> Shape {
+        self.index.shape()
+    }
+
+    /// Calls `each` for the entries of buckets `from..to`.
+    pub fn scan(&self, from: usize, to: usize, each: impl FnMut(Key, Located)) {
+        self.index.scan(from, to, each);
+    }
+
+    /// The same, for entries in wanted slots.
+    pub fn scan_slots(
         &self,
         from: usize,
         to: usize,
-        wanted: impl Fn(Key, Located) -> bool,
-    ) -> (usize, Vec<Key>) {
-        let (mut at, mut keys) = (from, Vec::new());
-        while at < to && keys.len() < self.ends_max() {
-            self.index.scan(at, at + 1, |key, located| {
-                if wanted(key, located) {
-                    keys.push(key);
-                }
-            });
-            at += 1;
-        }
-        (at, keys)
+        wanted: impl Fn(Slot) -> bool,
+        each: impl FnMut(Key, Located),
+    ) {
+        self.index.scan_slots(from, to, wanted, each);
     }
 
-    /// Blocks of a range leave RAM: those in as great a part of it as these buckets are of the
-    /// index.
-    pub(crate) fn ram_ends(&mut self, keys: &Range<Key>, buckets: Range<usize>) {
-        let looked = self.ram.remove_some(keys, buckets, self.index.bucket_count());
-        self.work.did(looked / PLACES_PER_STEP);
+    /// A bucket as a checkpoint holds it, and its slots.
+    pub fn bucket(&self, bucket: usize) -> (BucketItem, [Option<Slot>; BUCKET_WAYS]) {
+        let (mut item, slots) = self.index.bucket(bucket);
+        for (way, slot) in slots.into_iter().enumerate() {
+            item.dirty |= slot.map_or(0, |slot| u8::from(self.is_dirty(slot)) << way);
+        }
+        (item, slots)
     }
 
-    /// Whether the index remembers what moves in it: while somebody looks through it in slices.
-    pub(crate) fn track_moves(&mut self) {
-        let scans = self.checkpoint.scanning() || self.reclaim_scanning() || self.ends.scanning();
-        self.index.track_moves(scans);
+    /// Keys for which there was no place in their buckets.
+    pub fn stashed(&self) -> impl Iterator<Item = Key> {
+        self.index.stashed()
     }
 
-    /// Tells those who look through the index in slices what has moved in it.
-    pub(crate) fn moves_seen(&mut self) {
-        let moved = self.index.take_moved();
-        if self.checkpoint.scanning() {
-            self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
-        }
-        if self.reclaim_scanning() {
-            self.reclaim_saw(&moved);
-        }
-        self.ends_saw(&moved);
+    /// Whether what moves from bucket to bucket is remembered.
+    pub fn track_moves(&mut self, on: bool) {
+        self.index.track_moves(on);
     }
 
-    /// The keys in a range that the index knows.
-    fn known(&self, keys: Range<Key>) -> Vec<Key> {
-        if keys.end - keys.start <= self.index.len() as u64 {
-            return keys.filter(|&key| self.index.get(key).is_some()).collect();
+    /// What has moved since.
+    pub fn take_moved(&mut self) -> Vec<(Key, Located)> {
+        self.index.take_moved()
+    }
+}
+
+/// A start, which fills it from a checkpoint.
+impl Map {
+    /// Empties it.
+    pub fn reset(&mut self, shape: Shape, slots: u32) {
+        self.index = Index::with_shape(shape);
+        self.dirty = Bits::new(slots as usize);
+        self.partial.clear();
+    }
+
+    /// Makes its index one of this shape, empty if it was another.
+    pub fn reshape(&mut self, shape: Shape) {
+        if self.index.shape() != shape {
+            self.index = Index::with_shape(shape);
         }
-        let mut known = Vec::new();
-        self.index.scan(0, self.index.bucket_count(), |key, _| {
-            if keys.contains(&key) {
-                known.push(key);
+    }
+
+    /// Takes the index out and leaves an empty one of this shape.
+    pub fn replace_index(&mut self, shape: Shape) -> Index {
+        std::mem::replace(&mut self.index, Index::with_shape(shape))
+    }
+
+    /// Fills a bucket. Whether it may look like this.
+    pub fn set_bucket(&mut self, bucket: usize, item: &BucketItem, slots: u32) -> bool {
+        self.index.set_bucket(bucket, item, slots)
+    }
+
+    /// Drops of some buckets all entries but those of which `keep` knows whether they are dirty (0
+    /// or 1; as often dirty as not, so without a branch) and which sectors are valid.
+    pub fn sift(
+        &mut self,
+        buckets: Range<usize>,
+        mut keep: impl FnMut(usize, usize, Key, Located) -> Option<(u8, u8)>,
+    ) {
+        self.index.sift(buckets, |bucket, way, key, located| {
+            let Some((dirty, mask)) = keep(bucket, way, key, located) else { return false };
+            self.dirty.or(located.slot as usize, dirty);
+            if mask != MASK_FULL {
+                self.partial.insert(located.slot, mask);
             }
+            true
         });
-        known
-    }
-
-    /// As [`Engine::forget`], of all blocks in a range; for recovery.
-    pub(crate) fn forget_range(&mut self, keys: Range<Key>) {
-        for key in self.known(keys) {
-            self.forget(key);
-        }
-    }
-
-    /// As [`Engine::forget_range`], of the clean blocks.
-    pub(crate) fn forget_clean_of(&mut self, keys: Range<Key>) {
-        for key in self.known(keys) {
-            let clean = self.index.get(key).is_some_and(|it| !self.dirty.get(it.slot as usize));
-            if clean {
-                self.forget(key);
-            }
-        }
-    }
-
-    /// As [`Engine::forget`], of a clean block. Whether it was there.
-    pub(crate) fn forget_clean(&mut self, key: Key) -> bool {
-        let Some(located) = self.index.get(key) else { return false };
-        assert!(!self.dirty.get(located.slot as usize), "I4: a dirty version is not dropped");
-        self.forget(key);
-        true
-    }
-
-    /// Takes a clean block out of the cache and writes down that it is gone. I11.
-    pub(crate) fn drop_clean(&mut self, key: Key) {
-        if self.forget_clean(key) && !self.dead {
-            let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
-            self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
-        }
     }
 }

@@ -30,6 +30,7 @@ pub mod superblock;
 pub mod survey;
 pub mod sweep;
 pub mod sync;
+mod versions;
 pub mod victim;
 pub mod write;
 pub mod writeback;

@@ -212,16 +212,16 @@ impl Engine {
         }
         let from = self.run().cursor;
         if from == 0 {
-            let shape = self.index.shape().item();
+            let shape = self.map.shape().item();
             self.checkpoint_chunk(ChunkKind::Table, 0, &[shape]);
-            self.checkpoint.placed.extend(self.index.stashed());
+            self.checkpoint.placed.extend(self.map.stashed());
         }
-        let to = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
+        let to = (from + self.tuning.scan_buckets).min(self.map.bucket_count());
         self.work.did((to - from) * WRITTEN_BUCKET_STEPS);
         for bucket in from..to {
             self.checkpoint_bucket(bucket);
             let full = items_per_chunk::<BucketItem>(CHUNK_BLOCKS_MAX);
-            if self.run().buckets.len() == full || bucket + 1 == self.index.bucket_count() {
+            if self.run().buckets.len() == full || bucket + 1 == self.map.bucket_count() {
                 let items = std::mem::take(&mut self.run().buckets);
                 let first = bucket + 1 - items.len();
                 self.checkpoint_chunk(ChunkKind::Buckets, first as u32, &items);
@@ -229,7 +229,7 @@ impl Engine {
         }
         self.moves_seen();
         self.run().cursor = to;
-        if to == self.index.bucket_count() {
+        if to == self.map.bucket_count() {
             self.run().index_blocks = self.run().position;
             self.run().phase = Phase::Placed;
             self.track_moves();
@@ -242,17 +242,13 @@ impl Engine {
     }
 
     fn checkpoint_bucket(&mut self, bucket: usize) {
-        let (mut item, slots) = self.index.bucket(bucket);
-        for (way, slot) in slots.into_iter().enumerate() {
-            let Some(slot) = slot else { continue };
-            item.dirty |= u8::from(self.dirty.get(slot as usize)) << way;
-            self.checkpoint_mask(slot);
-        }
+        let (item, slots) = self.map.bucket(bucket);
+        slots.into_iter().flatten().for_each(|slot| self.checkpoint_mask(slot));
         self.run().buckets.push(item);
     }
 
     fn checkpoint_mask(&mut self, slot: Slot) {
-        let mask = self.mask(slot);
+        let mask = self.map.mask(slot);
         if mask != MASK_FULL {
             let item = MaskItem { slot: U32::new(slot), mask, reserved: [0; 3] };
             self.run().masks.push(item);
@@ -290,11 +286,11 @@ impl Engine {
         item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
         item.slot = U32::new(SLOT_NONE);
         item.mask = MASK_FULL;
-        if let Some(located) = self.index.get(key) {
+        if let Some(located) = self.map.get(key) {
             item.slot = U32::new(located.slot);
             item.crc = U32::new(located.crc);
-            item.flags = if self.dirty.get(located.slot as usize) { FLAG_DIRTY } else { 0 };
-            item.mask = self.mask(located.slot);
+            item.flags = if self.map.is_dirty(located.slot) { FLAG_DIRTY } else { 0 };
+            item.mask = self.map.mask(located.slot);
             debug_assert!(item.mask == MASK_FULL || item.flags != 0);
         }
         Some(item)

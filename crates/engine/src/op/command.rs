@@ -62,7 +62,7 @@ impl Engine {
     }
 
     fn keys_max(&self) -> u64 {
-        self.index.keys_max().min(self.ram.keys_max())
+        self.map.keys_max().min(self.ram.keys_max())
     }
 
     fn volume_add(&mut self, id: CommandId, spec: VolumeSpec) {

@@ -36,10 +36,10 @@ impl Engine {
     /// Where a block is, for a reader. A clean block that was on a device which failed is
     /// forgotten: the origin has it.
     pub(crate) fn locate(&mut self, key: Key) -> Option<Located> {
-        let located = self.index.get(key)?;
+        let located = self.map.get(key)?;
         let gone = (self.dead
             || (self.segments.degraded() && !self.segments.reachable(located.slot)))
-            && !self.dirty.get(located.slot as usize);
+            && !self.map.is_dirty(located.slot);
         if gone {
             self.forget(key);
             return None;
@@ -53,9 +53,7 @@ impl Engine {
         self.reclaim.read(unit.dirty_class, blocks);
         let in_use = self.segments.units().len() as u64;
         if self.segments.order_next().saturating_sub(unit.order) * 2 > in_use {
-            for slot in slot..slot + blocks as u32 {
-                self.referenced.set(slot as usize, true);
-            }
+            self.map.refer(slot..slot + blocks as u32);
         }
     }
 }

@@ -61,7 +61,7 @@ impl Engine {
     /// The clean blocks of a request's range end before the origin is zeroed.
     pub(crate) fn end_clean(&mut self, name: u64) {
         let req = self.reqs.get(name).expect("under way");
-        let few = req.last - req.first < self.index.len() as u64;
+        let few = req.last - req.first < self.map.len() as u64;
         let what = if few { What::CleanByKey(req.first) } else { What::CleanByBucket(0) };
         self.end(what, name);
     }
@@ -209,9 +209,9 @@ impl Engine {
     fn ends_by_bucket(&mut self, name: u64, from: usize) -> Option<What> {
         let req = self.reqs.get(name).expect("under way");
         let range = req.first..=req.last;
-        let most = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
+        let most = (from + self.tuning.scan_buckets).min(self.map.bucket_count());
         let (to, keys) = self.gather_keys(from, most, |key, located| {
-            range.contains(&key) && !self.dirty.get(located.slot as usize)
+            range.contains(&key) && !self.map.is_dirty(located.slot)
         });
         self.work.did((to - from) * SEEN_BUCKET_STEPS);
         if !self.is(Mutant::ZeroKeepsRam) {
@@ -222,7 +222,7 @@ impl Engine {
         }
         // What moved in the index before this slice may be where the scan was already.
         self.moves_seen();
-        let more = to < self.index.bucket_count();
+        let more = to < self.map.bucket_count();
         if more { Some(What::CleanByBucket(to)) } else { self.stretches_of(name) }
     }
 
@@ -238,8 +238,8 @@ impl Engine {
 
     /// Whether a block was there and clean.
     fn forget_if_clean(&mut self, key: Key) -> bool {
-        let located = self.index.get(key);
-        let clean = located.is_some_and(|it| !self.dirty.get(it.slot as usize));
+        let located = self.map.get(key);
+        let clean = located.is_some_and(|it| !self.map.is_dirty(it.slot));
         clean && self.forget(key).is_some()
     }
 

@@ -86,7 +86,7 @@ impl Engine {
             let Some(volume) = self.volumes.get(id) else { continue };
             let (base, end) = volume.keys();
             let untold = |block: u64| {
-                let slot = self.index.get(base + block).expect("dirty blocks are there").slot;
+                let slot = self.map.get(base + block).expect("dirty blocks are there").slot;
                 self.gathered(slot).is_some() || self.log.is_untold(slot)
             };
             let sole = volume.dirty.is_empty() || !self.log.replaces_dirty();

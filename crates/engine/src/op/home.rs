@@ -62,10 +62,10 @@ impl Engine {
 
     fn home_unreadable(&mut self, volume: VolumeId, run: usize, item: Item) {
         self.slice(volume).runs[run].state = RunState::Failed;
-        if self.index.get(item.key) != Some(item.located) {
+        if self.map.get(item.key) != Some(item.located) {
             return;
         }
-        let dirty = self.dirty.get(item.located.slot as usize);
+        let dirty = self.map.is_dirty(item.located.slot);
         self.count_bad(item.key, dirty);
         if !dirty {
             self.ram.remove(item.key);
@@ -189,12 +189,12 @@ impl Engine {
     }
 
     pub(super) fn mark_clean(&mut self, id: VolumeId, item: Item, moved: Option<[Place; 2]>) {
-        let Some(now) = self.index.get(item.key) else { return };
+        let Some(now) = self.map.get(item.key) else { return };
         let place = (now.slot, self.generation_of(now.slot));
         let sent = (item.located.slot, item.generation);
         let as_sent = place == sent || moved == Some([sent, place]);
         let same = as_sent || self.is(Mutant::CleanWithoutCompare);
-        if !same || !self.dirty.get(now.slot as usize) {
+        if !same || !self.map.is_dirty(now.slot) {
             return;
         }
         let block = item.key - self.vol(id).base;

@@ -201,9 +201,7 @@ impl Engine {
             && self.adopt_keys(shape, &volumes);
         let counted = adopted.then(|| Box::new(Counted::new(self, volumes)));
         self.open_mut().load.counted = counted;
-        if self.index.shape() != shape {
-            self.index = Index::with_shape(shape);
-        }
+        self.map.reshape(shape);
         true
     }
 
@@ -211,12 +209,12 @@ impl Engine {
     fn table_buckets(&mut self, first: u32, items: &[BucketItem]) -> bool {
         let load = &mut self.opening.as_mut().expect("recovery is under way").load;
         let (from, to) = (first as usize, first as usize + items.len());
-        if load.shape.is_none() || first != load.buckets || to > self.index.bucket_count() {
+        if load.shape.is_none() || first != load.buckets || to > self.map.bucket_count() {
             return false;
         }
         let slots = self.segments.slots();
         for (bucket, item) in (from..).zip(items) {
-            if !self.index.set_bucket(bucket, item, slots) {
+            if !self.map.set_bucket(bucket, item, slots) {
                 return false;
             }
         }
@@ -233,7 +231,7 @@ impl Engine {
 
     /// The index is here. Whether all of it is.
     pub(crate) fn checkpoint_index_loaded(&mut self) -> bool {
-        let buckets = self.index.bucket_count();
+        let buckets = self.map.bucket_count();
         let load = &self.open_mut().load;
         load.whole() && load.shape.is_some() && load.buckets as usize == buckets
     }
@@ -248,7 +246,7 @@ impl Engine {
             Some(counted) => self.table_counted(*counted),
             None => {
                 let shape = index_shape(self.segments.slots(), &self.tuning);
-                let mut table = std::mem::replace(&mut self.index, Index::with_shape(shape));
+                let mut table = self.map.replace_index(shape);
                 self.table_insert(&mut table, &load, gone);
             }
         }
@@ -307,26 +305,23 @@ impl Engine {
         let first = first as usize;
         let opening = self.opening.as_ref().expect("recovery is under way");
         let (load, gone) = (&opening.load, &opening.plan.gone);
-        self.index.sift(first..first + items.len(), |bucket, way, key, located| {
-            let slot = located.slot;
-            let unit = self.segments.of(slot) as usize;
+        self.map.sift(first..first + items.len(), |bucket, way, key, located| {
+            let unit = self.segments.of(located.slot) as usize;
             let found = counted.finder.find(key);
-            let Some((at, _)) = found.filter(|_| !gone[unit]) else { return false };
+            let (at, _) = found.filter(|_| !gone[unit])?;
             counted.live[unit] += 1;
             counted.cached[at] += 1;
             let is_dirty = items[bucket - first].dirty >> way & 1;
-            self.dirty.or(slot as usize, is_dirty);
             counted.dirty[counted.dirties] = key;
             counted.dirties += usize::from(is_dirty);
             if counted.dirties == counted.dirty.len() {
                 counted.spread(&mut self.volumes);
             }
-            if !load.masks.is_empty()
-                && let Some(&mask) = load.masks.get(&slot).filter(|&&mask| mask != MASK_FULL)
-            {
-                self.partial.insert(slot, mask);
-            }
-            true
+            let mask = match load.masks.is_empty() {
+                true => MASK_FULL,
+                false => load.masks.get(&located.slot).copied().unwrap_or(MASK_FULL),
+            };
+            Some((is_dirty, mask))
         });
     }
 
@@ -338,9 +333,8 @@ impl Engine {
             // dirty once.
             let segments = self.segments.segments_of(unit);
             let dirty = segments.map(|segment| {
-                let (from, to) =
-                    (self.segments.slot(segment, 0), self.segments.slot(segment + 1, 0));
-                self.dirty.ones(from as usize, to as usize)
+                let slots = self.segments.slot(segment, 0)..self.segments.slot(segment + 1, 0);
+                self.map.dirty_slots(slots)
             });
             let dirty: u32 = dirty.sum();
             self.segments.found_blocks(unit, live, dirty);

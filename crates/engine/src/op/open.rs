@@ -361,7 +361,7 @@ impl Engine {
         self.state = State::Serving;
         self.out.push(Effect::Notice(Notice::Opened {
             records: opening.summary.records,
-            blocks: self.index.len() as u64,
+            blocks: self.map.len() as u64,
             dirty: self.volumes.iter().map(|v| v.dirty.len()).sum(),
         }));
         self.recover_tries.clear();

@@ -175,7 +175,7 @@ impl Engine {
                 Some(Reason::DeviceFailed)
             } else if sequential && !prefetch {
                 Some(Reason::Sequential)
-            } else if self.index.get(key).is_some() {
+            } else if self.map.get(key).is_some() {
                 None
             } else if self.tuning.admit_second_miss && !prefetch && !self.admission.admit_miss(key)
             {
@@ -187,8 +187,8 @@ impl Engine {
             };
             if !overtaken
                 && plan.read_fill
-                && self.index.get(key).is_none_or(|l| {
-                    self.mask(l.slot) == MASK_FULL && !self.dirty.get(l.slot as usize)
+                && self.map.get(key).is_none_or(|l| {
+                    self.map.mask(l.slot) == MASK_FULL && !self.map.is_dirty(l.slot)
                 })
             {
                 self.ram.insert(key, block);

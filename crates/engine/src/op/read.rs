@@ -102,7 +102,7 @@ impl Engine {
             }
             return None;
         };
-        let mask = self.mask(located.slot);
+        let mask = self.map.mask(located.slot);
         if let Some(mut run) = run {
             let next = u64::from(run.slot) + run.blocks() == u64::from(located.slot);
             let segments = [run.slot, located.slot].map(|slot| self.segments.segment_of(slot));
@@ -150,7 +150,7 @@ impl Engine {
         }
         let Some(block) = self.gathered(located.slot) else { return false };
         let copy = Buf::copy_of(block);
-        let mask = self.mask(located.slot);
+        let mask = self.map.mask(located.slot);
         let run = CacheRun::one(name, key, located, mask);
         self.req(name).pending += 1;
         self.read_bytes(run, copy.bytes());
@@ -270,15 +270,15 @@ impl Engine {
             self.pool.give(buf);
         }
         let req = run.req;
-        match self.index.get(run.key) {
+        match self.map.get(run.key) {
             Some(now) if now.slot == run.slot => {
-                let dirty = self.dirty.get(now.slot as usize) && !self.is(Mutant::StaleOnBadDirty);
+                let dirty = self.map.is_dirty(now.slot) && !self.is(Mutant::StaleOnBadDirty);
                 self.count_bad(run.key, dirty);
                 if dirty {
                     self.req(req).fail(IoError::Io);
                     return self.part_done(req);
                 }
-                if !self.dirty.get(now.slot as usize) {
+                if !self.map.is_dirty(now.slot) {
                     self.ram.remove(run.key);
                     self.drop_clean(run.key);
                 }
@@ -289,7 +289,7 @@ impl Engine {
                 if self.read_untold(req, run.key, now) {
                     return;
                 }
-                let mask = self.mask(now.slot);
+                let mask = self.map.mask(now.slot);
                 let next = CacheRun::one(req, run.key, now, mask);
                 if let Some(block) = self.gathered(now.slot) {
                     let copy = Buf::copy_of(block);

@@ -17,7 +17,7 @@ impl Engine {
         if self.log.readers_of_untold(located.slot).is_none() {
             return false;
         }
-        let mask = self.mask(located.slot);
+        let mask = self.map.mask(located.slot);
         let op = self.op(Op::ReadSent(CacheRun::one(name, key, located, mask)));
         self.log.readers_of_untold(located.slot).expect("just seen").push(op.0);
         true

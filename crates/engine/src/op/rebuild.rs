@@ -2,7 +2,6 @@
 
 use crate::Mutant;
 use crate::engine::Engine;
-use crate::index::{Bits, Index};
 use crate::log::Point;
 use crate::op::load::index_shape;
 use crate::op::replay::Found;
@@ -81,9 +80,7 @@ impl Engine {
     /// Takes all that was found so far back.
     pub(crate) fn replay_reset(&mut self) {
         let slots = self.segments.slots();
-        self.index = Index::with_shape(index_shape(slots, &self.tuning));
-        self.dirty = Bits::new(slots as usize);
-        self.partial.clear();
+        self.map.reset(index_shape(slots, &self.tuning), slots);
         self.segments.forget_all();
         for volume in self.volumes.iter_mut() {
             volume.dirty = BlockSet::default();

@@ -335,13 +335,13 @@ impl Engine {
         let mut found = Vec::new();
         let segments = &self.segments;
         let of_victim = |slot: Slot| segments.unit_at(slot).usage == Use::Victim;
-        self.work.did((to.min(self.index.bucket_count()) - from) * SEEN_BUCKET_STEPS);
-        self.index.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
+        self.work.did((to.min(self.map.bucket_count()) - from) * SEEN_BUCKET_STEPS);
+        self.map.scan_slots(from, to, of_victim, |key, located| found.push((key, located)));
         for (key, located) in found {
             self.found_by_scan(key, located);
         }
         self.moves_seen();
-        self.reclaim.scan = (to < self.index.bucket_count()).then_some(to);
+        self.reclaim.scan = (to < self.map.bucket_count()).then_some(to);
         if self.reclaim.scan.is_none() {
             self.track_moves();
         }
@@ -350,7 +350,7 @@ impl Engine {
     fn found_by_scan(&mut self, key: Key, located: Located) {
         let unit = self.segments.of(located.slot);
         let victim = self.segments.unit(unit).usage == Use::Victim;
-        if !victim || self.index.get(key) != Some(located) {
+        if !victim || self.map.get(key) != Some(located) {
             return;
         }
         self.keep_or_drop(unit, key, located);
@@ -424,8 +424,8 @@ impl Engine {
         let slice = drops.split_off(drops.len().saturating_sub(most));
         self.work.did(2 * slice.len());
         for (key, located) in slice {
-            if self.index.get(key) == Some(located) {
-                let dirty = self.dirty.get(located.slot as usize);
+            if self.map.get(key) == Some(located) {
+                let dirty = self.map.is_dirty(located.slot);
                 assert!(
                     !dirty || self.is(Mutant::ReclaimDropsDirty),
                     "I4: reclaim keeps what is dirty"

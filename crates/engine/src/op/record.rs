@@ -92,7 +92,7 @@ impl Engine {
             Point::Fill => self.stats.fill_bytes += BLOCK_SIZE as u64,
             Point::Reinsert => self.stats.reinsert_bytes += BLOCK_SIZE as u64,
         }
-        let before = self.index.get(key).is_some_and(|it| self.dirty.get(it.slot as usize));
+        let before = self.map.has_dirty(key);
         if let Some(gather) = &mut self.log.gather[point as usize] {
             gather.over_dirty |= before;
         }

@@ -251,7 +251,7 @@ impl Engine {
             let volume = self.volume(VolumeId(entry.volume.get()))?;
             (entry.block.get() < volume.blocks()).then(|| volume.base + entry.block.get())
         };
-        self.index.warm(found.entries.iter().filter_map(key));
+        self.map.warm(found.entries.iter().filter_map(key));
     }
 
     fn replay_entry(
@@ -287,7 +287,7 @@ impl Engine {
                 self.forget_range(base + block..base + last);
             }
             EntryKind::MarkClean => {
-                let now = self.index.get(key);
+                let now = self.map.get(key);
                 if let Some(now) = now.filter(|now| u64::from(now.slot) == entry.aux.get()) {
                     self.make_clean(key, now.slot);
                 }

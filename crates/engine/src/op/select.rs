@@ -32,13 +32,13 @@ impl Engine {
             if waits || self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key)) {
                 continue;
             }
-            let located = self.index.get(key).expect("dirty blocks are in the index");
+            let located = self.map.get(key).expect("dirty blocks are in the index");
             if !self.is_durable(located.slot) && !undurable_too {
                 undurable = true;
                 continue;
             }
             let generation = self.generation_of(located.slot);
-            let mask = self.mask(located.slot);
+            let mask = self.map.mask(located.slot);
             items.push(Item { key, located, generation, mask });
         }
         self.work.did(looked);

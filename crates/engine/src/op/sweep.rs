@@ -55,7 +55,7 @@ impl Engine {
     pub(crate) fn sweep_more(&mut self) {
         let Some(&sweep) = self.sweeps.due.first() else { return };
         let from = self.sweeps.at;
-        let most = (from + self.tuning.scan_buckets).min(self.index.bucket_count());
+        let most = (from + self.tuning.scan_buckets).min(self.map.bucket_count());
         let range = match sweep {
             Sweep::All | Sweep::Unreachable => 0..Key::MAX,
             Sweep::Volume(id) | Sweep::Removed(id, _) => {
@@ -64,7 +64,7 @@ impl Engine {
         };
         let wanted = |key, Located { slot, .. }: Located| {
             let there = sweep == Sweep::Unreachable && self.segments.reachable(slot);
-            range.contains(&key) && !there && !self.dirty.get(slot as usize)
+            range.contains(&key) && !there && !self.map.is_dirty(slot)
         };
         let (to, keys) = self.gather_keys(from, most, wanted);
         self.work.did((to - from) * SEEN_BUCKET_STEPS);
@@ -76,7 +76,7 @@ impl Engine {
             self.forget(key);
         }
         self.sweeps.at = to;
-        if to == self.index.bucket_count() {
+        if to == self.map.bucket_count() {
             self.sweeps.at = 0;
             self.swept(sweep);
         }

@@ -127,7 +127,7 @@ impl Engine {
             let key = volume
                 .filter(|v| entry.block.get() < v.blocks())
                 .map(|v| v.base + entry.block.get());
-            let Some((key, located)) = key.and_then(|key| Some((key, self.index.get(key)?))) else {
+            let Some((key, located)) = key.and_then(|key| Some((key, self.map.get(key)?))) else {
                 continue;
             };
             if located.slot != slot {
@@ -142,10 +142,10 @@ impl Engine {
 
     /// Whether a live block of a victim is worth moving.
     fn keeps(&mut self, unit: UnitId, slot: Slot) -> bool {
-        if self.dirty.get(slot as usize) {
+        if self.map.is_dirty(slot) {
             return !self.is(Mutant::ReclaimDropsDirty);
         }
-        let referenced = self.referenced.get(slot as usize);
+        let referenced = self.map.is_referenced(slot);
         let clean = self.victim(unit).is_some_and(|victim| victim.choice == Choice::Clean);
         (clean || referenced) && self.room.units_for(Purpose::Clean) > 0
     }
@@ -165,8 +165,8 @@ impl Engine {
     /// Appends a block of a victim anew.
     fn move_block(&mut self, unit: UnitId, key: Key, located: Located, block: &[u8]) {
         self.work.did(1);
-        let dirty = self.dirty.get(located.slot as usize);
-        let mask = self.mask(located.slot);
+        let dirty = self.map.is_dirty(located.slot);
+        let mask = self.map.mask(located.slot);
         let mask = if self.is(Mutant::MaskLostInMove) { MASK_FULL } else { mask };
         let (point, kind, purpose) = match dirty {
             true => (Point::Dirty, EntryKind::Dirty, Purpose::Move),
@@ -200,7 +200,7 @@ impl Engine {
         while self.reclaim.moving < MOVES_IN_FLIGHT_MAX {
             let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
             self.reclaim.moving += 1;
-            match self.index.get(key) == Some(located) {
+            match self.map.get(key) == Some(located) {
                 true => self.move_read(key, located, 0),
                 false => self.move_over(located),
             }
@@ -229,7 +229,7 @@ impl Engine {
         buf: Buf,
     ) {
         self.reclaim.steps += 1;
-        if self.index.get(key) != Some(located) {
+        if self.map.get(key) != Some(located) {
             self.move_over(located);
             return self.pool.give(buf);
         }
@@ -245,7 +245,7 @@ impl Engine {
             return self.move_read(key, located, tries + 1);
         }
         self.move_over(located);
-        let dirty = self.dirty.get(located.slot as usize);
+        let dirty = self.map.is_dirty(located.slot);
         self.count_bad(key, dirty);
         if let Some(victim) = self.victim(unit) {
             match dirty {

@@ -121,7 +121,7 @@ impl Engine {
             return;
         }
         let Some(located) = self.locate(key) else { return };
-        let mask = self.mask(located.slot);
+        let mask = self.map.mask(located.slot);
         if let Some(block) = self.gathered(located.slot) {
             let copy = Buf::copy_of(block);
             self.req(name).merge[side] = Some((mask, copy));
@@ -158,9 +158,9 @@ impl Engine {
             let tries = if under_way { run.tries } else { run.tries + 1 };
             return self.merge_read(req, side, CacheRun { tries, ..run });
         }
-        match self.index.get(run.key) {
+        match self.map.get(run.key) {
             Some(now) if now.slot == run.slot => {
-                let dirty = self.dirty.get(now.slot as usize);
+                let dirty = self.map.is_dirty(now.slot);
                 self.count_bad(run.key, dirty);
                 if dirty {
                     self.req(req).fail(IoError::Io);
@@ -170,7 +170,7 @@ impl Engine {
                 }
             }
             Some(now) => {
-                let mask = self.mask(now.slot);
+                let mask = self.map.mask(now.slot);
                 return self.merge_again(req, side, run.key, now, mask);
             }
             None => {}

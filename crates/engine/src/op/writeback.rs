@@ -200,8 +200,8 @@ impl Engine {
             }
             let at = slice.next;
             slice.next += 1;
-            let index = &self.index;
-            if slice.runs[at].items.iter().any(|item| index.get(item.key) != Some(item.located)) {
+            let map = &self.map;
+            if slice.runs[at].items.iter().any(|item| map.get(item.key) != Some(item.located)) {
                 self.run_outdated(id, at);
                 continue;
             }
@@ -246,7 +246,7 @@ impl Engine {
     /// Blocks of a run that has not begun were written again: the others go home one by one.
     fn run_outdated(&mut self, id: VolumeId, at: usize) {
         let items = std::mem::take(&mut self.slice(id).runs[at].items);
-        let now = items.into_iter().filter(|item| self.index.get(item.key) == Some(item.located));
+        let now = items.into_iter().filter(|item| self.map.get(item.key) == Some(item.located));
         let runs: Vec<Run> = now.map(|item| Run { items: vec![item], ..Run::default() }).collect();
         self.slice(id).runs.extend(runs);
     }

@@ -67,7 +67,7 @@ impl Engine {
     }
 
     pub(crate) fn is_dirty(&self, key: Key) -> bool {
-        self.index.get(key).is_some_and(|located| self.dirty.get(located.slot as usize))
+        self.map.has_dirty(key)
     }
 
     /// Cuts a discard down to whole blocks. Whether any is left.

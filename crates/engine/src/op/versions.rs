@@ -1,0 +1,155 @@
+//! Versions: blocks that come into the map, become clean there and leave it. The units' counts and
+//! the volumes' dirty sets follow here (I2), in service as in recovery's replay; `op/load.rs` fills
+//! them with a whole checkpoint at once.
+
+use crate::engine::Engine;
+use crate::index::{Key, Located, Slot};
+use crate::limits::{BURY_STEPS, CLEAN_STEPS, ENDS_MAX, PLACES_PER_STEP};
+use std::ops::Range;
+
+impl Engine {
+    /// Points the index at a new version. The old version's slot is dead from here on.
+    pub(crate) fn install(&mut self, key: Key, located: Located, dirty: bool, mask: u8) {
+        if let Some(old) = self.map.place(key, located) {
+            self.bury(key, old.slot);
+        }
+        self.map.hold(located.slot, dirty, mask);
+        self.segments.lives(located.slot);
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        if dirty {
+            self.segments.dirtied(located.slot);
+            self.vol_mut(id).dirty.insert(key - base);
+        }
+        let volume = self.vol_mut(id);
+        volume.stats.cached_blocks += 1;
+        volume.stats.dirty_blocks = volume.dirty.len();
+    }
+
+    /// A slot is dead: the counts follow. I2.
+    fn bury(&mut self, key: Key, slot: Slot) {
+        self.work.did(BURY_STEPS);
+        self.void_gathered(slot);
+        self.make_clean(key, slot);
+        self.map.bury(slot);
+        self.segments.dies(slot);
+        let id = self.volume_of(key).expect("keys are of volumes").id;
+        self.vol_mut(id).stats.cached_blocks -= 1;
+    }
+
+    /// The version in `slot` is equal to the origin now.
+    pub(crate) fn make_clean(&mut self, key: Key, slot: Slot) {
+        if !self.map.clean(slot) {
+            return;
+        }
+        self.work.did(CLEAN_STEPS);
+        self.segments.cleaned(slot);
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let volume = self.vol_mut(id);
+        volume.dirty.remove(key - base);
+        volume.quarantine.forget(key - base);
+        volume.stats.dirty_blocks = volume.dirty.len();
+    }
+
+    /// Takes a block out of the index without a word in the log.
+    pub(crate) fn forget(&mut self, key: Key) -> Option<Located> {
+        let located = self.map.remove(key)?;
+        self.bury(key, located.slot);
+        Some(located)
+    }
+
+    /// Blocks that leave the index, or become clean, in one slice of what ends many.
+    pub(crate) fn ends_max(&self) -> usize {
+        self.tuning.scan_buckets.min(ENDS_MAX)
+    }
+
+    /// The keys of wanted entries in buckets `from..to` of the index: of so many buckets that there
+    /// are enough for a slice, or a few more. Where the next slice begins.
+    pub(crate) fn gather_keys(
+        &self,
+        from: usize,
+        to: usize,
+        wanted: impl Fn(Key, Located) -> bool,
+    ) -> (usize, Vec<Key>) {
+        let (mut at, mut keys) = (from, Vec::new());
+        while at < to && keys.len() < self.ends_max() {
+            self.map.scan(at, at + 1, |key, located| {
+                if wanted(key, located) {
+                    keys.push(key);
+                }
+            });
+            at += 1;
+        }
+        (at, keys)
+    }
+
+    /// Blocks of a range leave RAM: those in as great a part of it as these buckets are of the
+    /// index.
+    pub(crate) fn ram_ends(&mut self, keys: &Range<Key>, buckets: Range<usize>) {
+        let looked = self.ram.remove_some(keys, buckets, self.map.bucket_count());
+        self.work.did(looked / PLACES_PER_STEP);
+    }
+
+    /// Whether the index remembers what moves in it: while somebody looks through it in slices.
+    pub(crate) fn track_moves(&mut self) {
+        let scans = self.checkpoint.scanning() || self.reclaim_scanning() || self.ends.scanning();
+        self.map.track_moves(scans);
+    }
+
+    /// Tells those who look through the index in slices what has moved in it.
+    pub(crate) fn moves_seen(&mut self) {
+        let moved = self.map.take_moved();
+        if self.checkpoint.scanning() {
+            self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
+        }
+        if self.reclaim_scanning() {
+            self.reclaim_saw(&moved);
+        }
+        self.ends_saw(&moved);
+    }
+
+    /// The keys in a range that the index knows.
+    fn known(&self, keys: Range<Key>) -> Vec<Key> {
+        if keys.end - keys.start <= self.map.len() as u64 {
+            return keys.filter(|&key| self.map.get(key).is_some()).collect();
+        }
+        let mut known = Vec::new();
+        self.map.scan(0, self.map.bucket_count(), |key, _| {
+            if keys.contains(&key) {
+                known.push(key);
+            }
+        });
+        known
+    }
+
+    /// As [`Engine::forget`], of all blocks in a range; for recovery.
+    pub(crate) fn forget_range(&mut self, keys: Range<Key>) {
+        for key in self.known(keys) {
+            self.forget(key);
+        }
+    }
+
+    /// As [`Engine::forget_range`], of the clean blocks.
+    pub(crate) fn forget_clean_of(&mut self, keys: Range<Key>) {
+        for key in self.known(keys) {
+            if self.map.has_clean(key) {
+                self.forget(key);
+            }
+        }
+    }
+
+    /// As [`Engine::forget`], of a clean block. Whether it was there.
+    pub(crate) fn forget_clean(&mut self, key: Key) -> bool {
+        let Some(located) = self.map.get(key) else { return false };
+        assert!(!self.map.is_dirty(located.slot), "I4: a dirty version is not dropped");
+        self.forget(key);
+        true
+    }
+
+    /// Takes a clean block out of the cache and writes down that it is gone. I11.
+    pub(crate) fn drop_clean(&mut self, key: Key) {
+        if self.forget_clean(key) && !self.dead {
+            let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
+            self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
+        }
+    }
+}
