@@ -134,6 +134,17 @@ impl World {
         blocks
     }
 
+    /// Who gives up what cannot be read gives up what is found to be so before his turn comes.
+    pub(super) fn also_given_up(&mut self, disk: usize, block: u64) {
+        let drops = |asked: &&mut Asked| matches!(asked.command, Command::ForceDropDirty(_));
+        let asked = self.commands.values_mut().filter(|asked| asked.disk == disk);
+        for asked in asked.filter(drops) {
+            if !asked.given_up.contains(&block) {
+                asked.given_up.push(block);
+            }
+        }
+    }
+
     fn add_volume(&mut self, disk: usize) -> Step {
         // Whether a removal that a crash cut short has happened is decided when the pool is open.
         if self.rng.chance(self.params.admin.foreign_writes) && self.life.serving {

@@ -477,6 +477,9 @@ impl World {
             self.checker.lose_block(disk, first, self.stamp);
         }
         self.life.blocks_lost += u64::from(lost);
+        if lost {
+            self.also_given_up(disk, block);
+        }
         if lost && !unreadable && !self.checker.any_lost(disk, first..end, 0) {
             let text = format!("block {block} of {volume:?} is called lost, but a copy is good");
             return Err(Violation::new("E", text));
