@@ -89,7 +89,7 @@ fn simulator(seeds: u64) -> Result<()> {
     cargo(&[&run[..], &["--known", known]].concat())?;
     let run = ["run", "--release", "-p", "forebay-sim", "--"];
     BENT_SEEDS.iter().try_for_each(|&(bend, seeds)| {
-        cargo(&[&run[..], &["--bend", bend, "--seeds", seeds]].concat())
+        cargo(&[&run[..], &["--bend", bend, "--seeds", seeds, "--known", known]].concat())
     })?;
     cargo(&[&run[..], &["--first", "--hashes", "crates/sim/seeds/hashes.txt"]].concat())
 }

@@ -46,7 +46,7 @@ struct Arguments {
     jobs: u64,
     time: Option<Duration>,
     keep_going: bool,
-    known: BTreeSet<u64>,
+    known: BTreeSet<String>,
     hashes: Option<PathBuf>,
     write: bool,
     first: bool,
@@ -114,13 +114,20 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
 }
 
 /// The first words of the lines of a file, without comments.
-fn known_seeds(path: &str) -> Result<BTreeSet<u64>, String> {
+fn known_seeds(path: &str) -> Result<BTreeSet<String>, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    lines
-        .map(|line| line.split_whitespace().next().expect("a word").parse())
-        .collect::<Result<_, _>>()
-        .map_err(|e| format!("{path}: {e}"))
+    Ok(lines.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect())
+}
+
+impl Arguments {
+    /// Whether a seed fails that is listed, as the lists call it: N, or N/NAME of a bend.
+    fn knows(&self, seed: u64) -> bool {
+        self.known.contains(&match self.options.bend {
+            None => seed.to_string(),
+            Some(bend) => format!("{seed}/{}", bend.name()),
+        })
+    }
 }
 
 /// What one thread found.
@@ -156,8 +163,7 @@ fn work(arguments: &Arguments, next: &AtomicU64, stop: &AtomicBool, start: Insta
         share.coverage.merge(&outcome.coverage);
         if outcome.failure.is_some() {
             share.failures.push(outcome);
-            let known = arguments.known.contains(&seed);
-            if !arguments.keep_going && !known {
+            if !arguments.keep_going && !arguments.knows(seed) {
                 stop.store(true, Ordering::Relaxed);
             }
         }
@@ -206,7 +212,7 @@ fn report(sum: &Share, elapsed: Duration, arguments: &Arguments) {
     let plain = if arguments.options.plain { " --plain" } else { "" };
     let bend = arguments.options.bend.map_or(String::new(), |b| format!(" --bend {}", b.name()));
     let (known, new): (Vec<_>, Vec<_>) =
-        sum.failures.iter().partition(|outcome| arguments.known.contains(&outcome.seed));
+        sum.failures.iter().partition(|outcome| arguments.knows(outcome.seed));
     println!("known failures, still open {:>5}", known.len());
     for outcome in new.iter().take(FAILURES_MAX) {
         let Some(failure) = &outcome.failure else { continue };
@@ -260,6 +266,6 @@ fn main() -> ExitCode {
         };
     }
     let sum = run(&arguments);
-    let new = sum.failures.iter().any(|outcome| !arguments.known.contains(&outcome.seed));
+    let new = sum.failures.iter().any(|outcome| !arguments.knows(outcome.seed));
     if new { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
