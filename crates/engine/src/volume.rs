@@ -185,6 +185,10 @@ pub struct Volume {
     pub sweep: u64,
     /// Dirty blocks that the sweep has passed since it last found one to send.
     pub looked_in_vain: u64,
+    /// Some of these wait for the log.
+    pub passed_undurable: bool,
+    /// All do: none is looked for before more of the log is durable than this.
+    pub undurable_at: Option<u64>,
     /// What does not go home for now.
     pub(crate) quarantine: Quarantine,
     /// The last record that says of a block that it is home, or gone.
@@ -270,6 +274,8 @@ impl Volume {
             stalled: VecDeque::new(),
             stalled_served: 0,
             looked_in_vain: 0,
+            passed_undurable: false,
+            undurable_at: None,
             streams: [Stream::default(); 8],
             requests: 0,
             origin_reads: 0,

@@ -15,10 +15,13 @@ impl Engine {
     /// at enough for once, or has come to the end of the volume.
     pub(crate) fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
         let undurable_too = self.is(Mutant::WritebackUndurable);
-        let now = self.now;
+        let (now, durable) = (self.now, self.log.durable_dseq);
         let volume = self.vol(id);
         let base = volume.base;
         let mut items = Vec::new();
+        if volume.undurable_at == Some(durable) {
+            return items;
+        }
         let mut undurable = false;
         let (mut looked, mut sweep) = (0, SWEPT);
         for block in volume.dirty.iter_from(volume.sweep) {
@@ -43,15 +46,20 @@ impl Engine {
         }
         self.work.did(looked);
         let volume = self.vol_mut(id);
-        // To go on looking helps, but not to look again at what waits for the log.
-        let goes_on = !undurable && (looked > 0 || volume.sweep > 0);
+        let goes_on = looked > 0 || volume.sweep > 0;
         volume.sweep = sweep;
         volume.looked_in_vain += looked as u64;
-        if !items.is_empty() || undurable {
+        volume.passed_undurable |= undurable;
+        volume.undurable_at = None;
+        let in_vain = items.is_empty();
+        if !in_vain || volume.looked_in_vain >= volume.dirty.len() {
             volume.looked_in_vain = 0;
-        } else if volume.looked_in_vain >= volume.dirty.len() {
-            volume.looked_in_vain = 0;
-            volume.quarantine.nothing_to_send(now);
+            // To look again at what waits for the log does not help.
+            match std::mem::take(&mut volume.passed_undurable) {
+                true => volume.undurable_at = in_vain.then_some(durable),
+                false if in_vain => volume.quarantine.nothing_to_send(now),
+                false => {}
+            }
         }
         if undurable {
             let dseq = self.log.dseq_gathered();
