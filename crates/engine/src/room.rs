@@ -7,7 +7,7 @@
 
 use crate::limits::{ENTRIES_PER_UNIT_SHARE, LEFT_BY_MOVES_MIN, MOVES_SHARE};
 use crate::log::Point;
-use crate::segment::{Segments, UnitId, Use};
+use crate::segment::{Older, Segments, UnitId, Use};
 use forebay_format::record::PAYLOAD_BLOCKS_MAX;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -244,10 +244,17 @@ impl Room {
         self.units_for(purpose) > 0 && self.free.iter().any(|&unit| segments.whole(unit))
     }
 
-    /// Marks a unit as empty: it becomes free when `after_dseq` is durable and nobody needs it.
-    pub fn empty(&mut self, segments: &mut Segments, unit: UnitId, after_dseq: u64) {
+    /// Marks a unit as empty: it becomes free when nobody needs it, and `after_dseq` is durable or
+    /// two checkpoints behind this generation are.
+    pub fn empty(
+        &mut self,
+        segments: &mut Segments,
+        unit: UnitId,
+        after_dseq: u64,
+        checkpoint: u64,
+    ) {
         assert_eq!(segments.unit(unit).live, 0, "I2");
-        segments.becomes(unit, Use::Emptied { after_dseq });
+        segments.becomes(unit, Use::Emptied { after_dseq, checkpoint });
         self.emptied.push(unit);
     }
 
@@ -260,28 +267,36 @@ impl Room {
     /// A record that emptied units wait for and that is not durable, if there is one.
     pub fn undurable_emptied(&self, segments: &Segments, durable_dseq: u64) -> Option<u64> {
         let after = |unit: &UnitId| match segments.unit(*unit).usage {
-            Use::Emptied { after_dseq } => after_dseq,
+            Use::Emptied { after_dseq, .. } => after_dseq,
             _ => 0,
         };
         self.emptied.iter().map(after).filter(|&dseq| dseq > durable_dseq).min()
     }
 
+    /// Whether only checkpoints can free some emptied unit: they must forget its records, or the
+    /// entry that it is empty finds no room.
+    pub fn needs_checkpoints(
+        &self,
+        segments: &Segments,
+        durable_dseq: u64,
+        older: Older,
+        entries_wait: bool,
+    ) -> bool {
+        self.emptied.iter().map(|&unit| segments.unit(unit)).any(|it| {
+            let unsaid = entries_wait && !it.is_said_empty(durable_dseq, older);
+            it.is_needed(older) || unsaid
+        })
+    }
+
     /// Frees the emptied units that nobody needs any more. I3: what says that a unit is empty is
     /// durable, no roll-forward needs its records, no read is under way. Returns how many became
     /// free for dirty data.
-    pub fn release(
-        &mut self,
-        segments: &mut Segments,
-        durable_dseq: u64,
-        forgotten_seq: u64,
-    ) -> usize {
+    pub fn release(&mut self, segments: &mut Segments, durable_dseq: u64, older: Older) -> usize {
         let mut freed = 0;
         self.emptied.retain(|&unit| {
             let it = segments.unit(unit);
-            let Use::Emptied { after_dseq } = it.usage else { panic!("listed as emptied") };
-            let needed = it.dirty_class && it.last_seq > forgotten_seq;
             let busy = it.pins > 0 || it.inflight > 0;
-            if after_dseq > durable_dseq || needed || busy {
+            if !it.is_said_empty(durable_dseq, older) || it.is_needed(older) || busy {
                 return true;
             }
             segments.becomes(unit, Use::Free);

@@ -28,13 +28,24 @@ pub enum Use {
     Sealed,
     /// Being emptied.
     Victim,
-    /// Empty; a `SegmentFree` entry says so, or the checkpoints must first forget its records.
+    /// Empty, and not known to be so by all that a start may read.
     Emptied {
         /// The dirty-class record that says so must be durable.
         after_dseq: u64,
+        /// Or both checkpoints must be of a generation behind this one, and say so themselves.
+        checkpoint: u64,
     },
     /// Holds a dirty block that cannot be read: not used again before that block is gone.
     Lost,
+}
+
+/// The older of the two checkpoints that a start may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Older {
+    /// Neither needs records up to here.
+    pub seq: u64,
+    /// What was empty before a checkpoint of this generation began is empty in both.
+    pub generation: u64,
 }
 
 /// One unit.
@@ -80,6 +91,17 @@ impl Unit {
             dirty_class: false,
             order: 0,
         }
+    }
+
+    /// Whether a start would find it empty, whichever checkpoint it reads.
+    pub fn is_said_empty(&self, durable_dseq: u64, older: Older) -> bool {
+        let Use::Emptied { after_dseq, checkpoint } = self.usage else { return false };
+        after_dseq <= durable_dseq || checkpoint < older.generation
+    }
+
+    /// Whether a start may read its records.
+    pub fn is_needed(&self, older: Older) -> bool {
+        self.dirty_class && self.last_seq > older.seq
     }
 }
 

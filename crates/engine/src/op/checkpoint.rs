@@ -122,17 +122,19 @@ impl Engine {
             / BLOCK_SIZE as u64
     }
 
-    /// Emptied segments wait for the checkpoints to forget them, and soon clients wait for room.
+    /// Emptied units wait for checkpoints, and soon clients wait for room.
     fn checkpoint_starved(&self) -> bool {
-        (self.room.is_short() || self.pauses_are_near()) && self.emptied_in_log()
+        let (durable, older) = (self.log.durable_dseq, self.sb.older());
+        let entries_wait = !self.log.backlog.is_empty();
+        (self.room.is_short() || self.pauses_are_near())
+            && self.room.needs_checkpoints(&self.segments, durable, older, entries_wait)
     }
 
-    /// Whether emptied segments wait for the checkpoints to forget them.
-    fn emptied_in_log(&self) -> bool {
-        self.room.emptied().iter().any(|&unit| {
-            let unit = self.segments.unit(unit);
-            unit.dirty_class && unit.last_seq > self.sb.previous_seq()
-        })
+    /// The generation of the checkpoint under way, or of the last: what is empty now is empty in
+    /// the next.
+    pub(crate) fn checkpoint_generation(&self) -> u64 {
+        let last = self.sb.block.header.checkpoint_generation.get();
+        self.checkpoint.run.as_ref().map_or(last, |run| run.generation)
     }
 
     /// Whether a checkpoint that is needed waits for its time to try again.

@@ -238,9 +238,7 @@ impl Engine {
 
     /// Whether a block was there and clean.
     fn forget_if_clean(&mut self, key: Key) -> bool {
-        let located = self.map.get(key);
-        let clean = located.is_some_and(|it| !self.map.is_dirty(it.slot));
-        clean && self.forget(key).is_some()
+        self.map.has_clean(key) && self.forget(key).is_some()
     }
 
     /// One entry for each stretch without dirty blocks.

@@ -142,7 +142,11 @@ impl Engine {
         let drops: Vec<CommandId> =
             homes.flat_map(|it| std::mem::take(&mut it.home.drops)).collect();
         for command in drops {
-            self.refuse(command, "the cache device failed meanwhile: nothing is given up");
+            self.refuse(
+                command,
+                "the cache device failed meanwhile: nothing is given up. Look at `forebay status`, \
+                 and ask again",
+            );
         }
         self.superblock_give_up();
         self.distrust();

@@ -46,10 +46,10 @@ impl Engine {
                 self.segments.becomes(unit, Use::Sealed);
             } else {
                 // A roll-forward may need its records: it becomes free when none does.
-                self.room.empty(&mut self.segments, unit, 0);
+                self.room.empty(&mut self.segments, unit, 0, 0);
             }
         }
-        self.room.release(&mut self.segments, u64::MAX, self.sb.previous_seq());
+        self.room.release(&mut self.segments, u64::MAX, self.sb.older());
         self.reopen_log(&opening.records, &opening.heads);
         self.opening = Some(opening);
     }

@@ -101,24 +101,19 @@ impl Reclaim {
 }
 
 impl Engine {
-    /// Everything up to this sequence number is of no use to any roll-forward.
-    fn forgotten_seq(&self) -> u64 {
-        self.sb.previous_seq()
-    }
-
     pub(crate) fn free_wanted(&self) -> usize {
         self.room.leaves_to_clean() + (self.segments.dirty_units() / 32).clamp(2, 64)
     }
 
     pub(crate) fn reclaim_more(&mut self) {
-        let (durable, forgotten) =
-            match (self.is(Mutant::ReuseBeforeDurable), self.is(Mutant::ReuseBeforeCheckpoint)) {
-                (true, _) => (u64::MAX, self.forgotten_seq()),
-                (_, true) => (self.log.durable_dseq, u64::MAX),
-                _ => (self.log.durable_dseq, self.forgotten_seq()),
-            };
+        let (mut durable, mut older) = (self.log.durable_dseq, self.sb.older());
+        if self.is(Mutant::ReuseBeforeDurable) {
+            durable = u64::MAX;
+        } else if self.is(Mutant::ReuseBeforeCheckpoint) {
+            older.seq = u64::MAX;
+        }
         let pins = self.is(Mutant::PinnedFreed).then(|| self.segments.take_pins());
-        let freed = self.room.release(&mut self.segments, durable, forgotten);
+        let freed = self.room.release(&mut self.segments, durable, older);
         pins.into_iter().for_each(|pins| self.segments.put_pins(&pins));
         if freed > 0 && self.is(Mutant::FreeTwice) {
             self.room.count_twice();
@@ -438,7 +433,9 @@ impl Engine {
             self.victims_scan_begin();
         } else if drops.is_empty() {
             self.reclaim.victims.swap_remove(at);
-            self.room.empty(&mut self.segments, unit, said.expect("it was said"));
+            let said = said.expect("it was said");
+            let checkpoint = self.checkpoint_generation();
+            self.room.empty(&mut self.segments, unit, said, checkpoint);
         }
     }
 }

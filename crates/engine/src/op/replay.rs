@@ -317,7 +317,7 @@ impl Engine {
     ) {
         let behind = found.dseq() > self.open_mut().summary.dseq_end;
         let gives_way = self.is(Mutant::CleanReplacesDirty);
-        if !dirty && behind && self.is_dirty(key) && !gives_way {
+        if !dirty && behind && self.map.has_dirty(key) && !gives_way {
             // I12: what ended the dirty block never happened: a start that does not know of the
             // clean one would have it back.
             return;

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::op::Op;
 use crate::op::flush::FlushFor;
+use crate::segment::Older;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -39,8 +40,8 @@ pub(crate) struct Superblocks {
     /// As the next update will write it.
     pub(crate) block: Superblock,
     /// As it is on the devices, and as the update under way will make it.
-    durable_previous_seq: u64,
-    sent_previous_seq: u64,
+    durable_older: Older,
+    sent_older: Older,
     wanted: Vec<Then>,
     under_way: Vec<Then>,
     pending: u32,
@@ -53,11 +54,11 @@ pub(crate) struct Superblocks {
 
 impl Superblocks {
     pub(crate) fn new(block: Superblock) -> Superblocks {
-        let durable_previous_seq = previous_seq(&block);
+        let durable_older = older(&block);
         Superblocks {
             block,
-            durable_previous_seq,
-            sent_previous_seq: durable_previous_seq,
+            durable_older,
+            sent_older: durable_older,
             wanted: Vec::new(),
             under_way: Vec::new(),
             pending: 0,
@@ -78,9 +79,9 @@ impl Superblocks {
         self.block.header.epoch.get()
     }
 
-    /// Records up to here are needed by neither checkpoint.
-    pub(crate) fn previous_seq(&self) -> u64 {
-        self.durable_previous_seq
+    /// The older of the two checkpoints.
+    pub(crate) fn older(&self) -> Older {
+        self.durable_older
     }
 
     /// Whether a device failed and the others do not say so durably yet.
@@ -97,7 +98,7 @@ impl Superblocks {
 
     /// A device failed while another was away: what only those two had of the log up to `seq` is
     /// in a checkpoint when they are both called away. A start that knows neither would take the
-    /// end of what it finds for the end of the log (I3). Whether a checkpoint that is complete
+    /// end of what it finds for the end of the log (I5). Whether a checkpoint that is complete
     /// is too old for that: it never counts.
     pub(crate) fn await_checkpoint(&mut self, seq: u64) -> bool {
         self.checkpoint_from = seq;
@@ -121,10 +122,11 @@ impl Superblocks {
     }
 }
 
-fn previous_seq(block: &Superblock) -> u64 {
-    match block.header.previous_generation.get() {
-        0 => 0,
-        _ => block.header.previous_seq.get(),
+fn older(block: &Superblock) -> Older {
+    let header = &block.header;
+    match header.previous_generation.get() {
+        0 => Older::default(),
+        generation => Older { seq: header.previous_seq.get(), generation },
     }
 }
 
@@ -159,7 +161,7 @@ impl Engine {
         }
         let generation = self.sb.block.header.generation.get() + 1;
         self.sb.block.header.generation = U64::new(generation);
-        self.sb.sent_previous_seq = previous_seq(&self.sb.block);
+        self.sb.sent_older = older(&self.sb.block);
         let copy = (generation % 2) as usize;
         let copies: &[usize] = if self.is(Mutant::SuperblockInPlace) { &[0, 1] } else { &[copy] };
         for index in 0..self.segments.devices().len() {
@@ -232,7 +234,7 @@ impl Engine {
         if self.dead {
             return self.superblock_failed(under_way);
         }
-        self.sb.durable_previous_seq = self.sb.sent_previous_seq;
+        self.sb.durable_older = self.sb.sent_older;
         for then in under_way {
             match then {
                 Then::CaughtUp => self.recover_epoch(),

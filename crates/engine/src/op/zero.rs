@@ -26,7 +26,7 @@ impl Engine {
         let req = self.reqs.get(name).expect("under way");
         let (first, last, id) = (req.first, req.last, req.volume);
         let mut cut_dirty =
-            self.cut_blocks(name).into_iter().flatten().filter(|&k| self.is_dirty(k));
+            self.cut_blocks(name).into_iter().flatten().filter(|&k| self.map.has_dirty(k));
         let stays = cut_dirty.clone().any(|key| self.rests(key, key));
         let cut = cut_dirty.next().is_some();
         if self.stuck_in_log(req) || stays {
@@ -64,10 +64,6 @@ impl Engine {
         req.durable_dseq = need;
         self.intending.push(name);
         self.want_durable(need);
-    }
-
-    pub(crate) fn is_dirty(&self, key: Key) -> bool {
-        self.map.has_dirty(key)
     }
 
     /// Cuts a discard down to whole blocks. Whether any is left.
