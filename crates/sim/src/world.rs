@@ -2,6 +2,7 @@
 
 mod admin;
 mod client;
+mod copies;
 mod crash;
 mod damage;
 mod finish;
@@ -9,14 +10,13 @@ mod io;
 mod metadata;
 mod open;
 
-use crate::Options;
-use crate::Totals;
 use crate::checker::Checker;
 use crate::coverage::Coverage;
 use crate::disk::{Disk, Fault, Io};
 use crate::model::{Stamp, Violation};
 use crate::rng::{Rng, mix};
 use crate::swarm::Params;
+use crate::{Options, Totals};
 use admin::Asked;
 use client::{Client, Waiting};
 use forebay_engine::Distrust;
@@ -137,7 +137,7 @@ struct Life {
     /// Devices that vanished.
     vanished: BTreeSet<usize>,
     /// Client data of writes to cache devices that failed, while no other copy is there.
-    unwritten: BTreeSet<damage::Copied>,
+    unwritten: BTreeSet<copies::Copied>,
 }
 
 /// A world.
@@ -162,15 +162,17 @@ pub struct World {
     origins: Vec<Origin>,
     checker: Checker,
     /// Copies that were harmed, but for those that another device had, and the crashes until then.
-    harmed: BTreeMap<damage::Copied, u64>,
+    harmed: BTreeMap<copies::Copied, u64>,
     /// When client data was last written to a cache device, in pools of three devices and more.
-    written: BTreeMap<(usize, damage::Copied), Time>,
+    written: BTreeMap<(usize, copies::Copied), Time>,
     /// Client data that was sent to an origin after it was acknowledged.
-    sent_home: BTreeSet<damage::Copied>,
+    sent_home: BTreeSet<copies::Copied>,
     /// Generations of checkpoints that were spoilt on a device alone.
     spoilt_checkpoints: BTreeSet<u64>,
     /// Devices that ever failed, rotted or were away.
     troubled: BTreeSet<usize>,
+    /// Blocks of which the last crash left more than one value possible.
+    undecided: BTreeSet<(usize, u64)>,
     clients: Vec<Client>,
     requests: BTreeMap<RequestId, Waiting>,
     commands: BTreeMap<CommandId, Asked>,
@@ -232,6 +234,7 @@ impl World {
             sent_home: BTreeSet::new(),
             spoilt_checkpoints: BTreeSet::new(),
             troubled: BTreeSet::new(),
+            undecided: BTreeSet::new(),
             clients,
             requests: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -434,15 +437,13 @@ impl World {
     }
 
     fn perform_one(&mut self, effect: Effect) -> Result<(), Violation> {
-        let sectors = |offset: u64| offset / SECTOR_SIZE as u64;
+        let sectors = |bytes: u64| bytes / SECTOR_SIZE as u64;
         match effect {
             Effect::Read { op, target, offset, buf } => {
-                let len = buf.len() as u64;
-                self.start_io(op, target, offset, len, Io::Read(buf))
+                self.start_io(op, target, offset, buf.len() as u64, Io::Read(buf))
             }
             Effect::Write { op, target, offset, buf } => {
-                let len = buf.len() as u64;
-                self.start_io(op, target, offset, len, Io::Write(buf))
+                self.start_io(op, target, offset, buf.len() as u64, Io::Write(buf))
             }
             Effect::Flush { op, target } => self.start_io(op, target, 0, 512, Io::Flush),
             Effect::Zero { op, target, offset, len, unmap } => {

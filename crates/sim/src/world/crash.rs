@@ -1,5 +1,6 @@
 //! Lives: how they begin and end.
 
+use super::damage::PER_BLOCK;
 use super::{Delivered, Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
@@ -223,6 +224,7 @@ impl World {
         self.coverage.add("logs spoilt beside a whole mirror", u64::from(strict));
         self.give_up_perhaps();
         self.checker.crash(if damaged { Crash::Damaged } else { crash });
+        self.note_undecided();
         self.requests.clear();
         self.commands.clear();
         self.ops.clear();
@@ -232,6 +234,15 @@ impl World {
         self.now += PAUSE_NS;
         self.heal();
         Ok(())
+    }
+
+    fn note_undecided(&mut self) {
+        self.undecided.clear();
+        for disk in 0..if self.caches.len() > 1 { self.origins.len() } else { 0 } {
+            let sectors = self.checker.touched(disk).iter();
+            let open = |&&sector: &&u64| self.checker.possible(disk, sector, self.stamp).len() > 1;
+            self.undecided.extend(sectors.filter(open).map(|sector| (disk, sector / PER_BLOCK)));
+        }
     }
 
     /// A volume whose removal or addition was under way may be there or not: the superblock will

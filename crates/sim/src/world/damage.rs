@@ -1,6 +1,7 @@
 //! What breaks, and the atlas: which client data the scheduler may have destroyed the last good
 //! copy of.
 
+use super::copies::{Copied, client_data, copies, copies_in_blocks};
 use super::{Due, Flow, Life, Place, Step, World};
 use crate::content::{self, Content};
 use crate::disk::{Astray, Disk, Fault, FlushLoss, Io, IoKind};
@@ -11,29 +12,9 @@ use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
+pub(super) const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
 /// Random places that are looked at to find one that holds client data.
 const SEARCH_MAX: u64 = 64;
-
-/// Client data in one sector of a cache device.
-pub(super) type Copied = (usize, u64, u64);
-
-fn client_data(bytes: &[u8]) -> Option<Copied> {
-    match content::parse(bytes) {
-        Content::Data { disk, sector, version } => Some((disk, sector, version)),
-        _ => None,
-    }
-}
-
-fn copies(disk: &Disk, sectors: Range<u64>) -> Vec<Copied> {
-    let mut bytes = [0; SECTOR_SIZE];
-    let mut found = Vec::new();
-    for sector in sectors.filter(|&sector| disk.written(sector)) {
-        disk.peek(sector, &mut bytes);
-        found.extend(client_data(&bytes));
-    }
-    found
-}
 
 impl World {
     /// Plans the errors of a life.
@@ -174,7 +155,7 @@ impl World {
             .iter()
             .enumerate()
             .filter(alive)
-            .any(|(_, disk)| copies(disk, first..disk.sectors()).contains(&copy))
+            .any(|(_, disk)| copies_in_blocks(disk, first..disk.sectors()).contains(&copy))
     }
 
     /// Notes when client data goes to a cache device.
@@ -188,9 +169,11 @@ impl World {
     /// All dirty data on devices that are gone is out of reach, unless another device holds it too:
     /// with one of two devices missing for a while, some of it has one copy only. What went to this
     /// device later than to another was moved to a place whose partner was missing, maybe: the copy
-    /// on the other is then one that the log has left.
+    /// on the other is then one that the log has left. Beside a whole mirror only what a crash left
+    /// undecided may be on one device: nobody was promised anything of it.
     fn lose_dirty(&mut self, gone: usize) {
-        if self.mirror_is_whole() {
+        let whole = self.mirror_is_whole();
+        if whole && self.undecided.is_empty() {
             return;
         }
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
@@ -201,12 +184,15 @@ impl World {
         };
         for (index, disk) in self.caches.iter().enumerate() {
             if index != gone && disk.dead_from > self.now {
-                let there = copies(disk, first..disk.sectors()).into_iter();
+                let there = copies_in_blocks(disk, first..disk.sectors()).into_iter();
                 elsewhere.extend(there.filter(|copy| !moved(index, copy)));
             }
         }
         for disk in 0..self.origins.len() {
             for sector in self.checker.touched(disk).to_vec() {
+                if whole && !self.undecided.contains(&(disk, sector / PER_BLOCK)) {
+                    continue;
+                }
                 let held = |value: Value| match value {
                     Value::Data(version) => elsewhere.contains(&(disk, sector, version)),
                     Value::Zero => false,
@@ -256,7 +242,7 @@ impl World {
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
         for (_, disk) in self.caches.iter().enumerate().filter(|(index, _)| *index != device) {
-            elsewhere.extend(copies(disk, first..disk.sectors()));
+            elsewhere.extend(copies_in_blocks(disk, first..disk.sectors()));
         }
         self.life.unwritten.extend(brought.difference(&elsewhere));
         let alone = !self.life.unwritten.is_empty();
