@@ -2,7 +2,7 @@
 
 use super::results::{Results, Row, Target};
 use crate::command::{cargo_command, output};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 struct Case {
@@ -71,12 +71,7 @@ pub fn run(results: &mut Results) -> Result<()> {
     let arguments = ["bench", "--quiet", "-p", "forebay-engine", "--bench", "engine"];
     let raw = output(&mut cargo_command(&arguments))?;
     let words: Vec<String> = std::iter::once("cargo").chain(arguments).map(String::from).collect();
-    results.raw("engine.jsonl", &words, &raw)?;
-    let lines: Vec<Value> = raw
-        .lines()
-        .filter(|line| line.starts_with('{'))
-        .map(|line| serde_json::from_str(line).with_context(|| format!("read `{line}`")))
-        .collect::<Result<_>>()?;
+    let lines = results.raw_json("engine.jsonl", &words, &raw)?;
     for case in &CASES {
         let rounds: Vec<&Value> = lines.iter().filter(|line| line["bench"] == case.bench).collect();
         let numbers = |key: &str| -> Vec<f64> {

@@ -3,6 +3,7 @@
 
 use crate::command::output;
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,6 +132,18 @@ impl Results {
         let path = self.directory.join(file);
         std::fs::write(&path, self.scrubbed(raw))
             .with_context(|| format!("write {}", path.display()))
+    }
+
+    /// As `raw`, where each line that begins with a brace is one JSON object. Returns these.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or such a line is no JSON.
+    pub fn raw_json(&mut self, file: &str, words: &[String], raw: &str) -> Result<Vec<Value>> {
+        self.raw(file, words, raw)?;
+        let lines = raw.lines().filter(|line| line.starts_with('{'));
+        lines
+            .map(|line| serde_json::from_str(line).with_context(|| format!("read `{line}`")))
+            .collect()
     }
 
     /// Adds a line to the summary.

@@ -40,9 +40,8 @@ pub fn run(results: &mut Results) -> Result<()> {
     let words = ["--bench"].into_iter().chain(states.split_whitespace());
     let raw = output(Command::new(&bench).args(words.clone()))?;
     let words: Vec<String> = ["settle"].into_iter().chain(words).map(String::from).collect();
-    results.raw("settle.jsonl", &words, &raw)?;
-    for line in raw.lines().filter(|line| line.starts_with('{')) {
-        take(&mut calls, &serde_json::from_str(line)?)?;
+    for line in results.raw_json("settle.jsonl", &words, &raw)? {
+        take(&mut calls, &line)?;
     }
     for (state, calls) in &calls {
         let counted = count(results, &bench, state, calls)?;

@@ -48,12 +48,7 @@ pub fn run(results: &mut Results, folder: &Path) -> Result<()> {
     let raw = output(cargo_command(&words).args(&traces))?;
     let mut told: Vec<String> = std::iter::once("cargo").chain(words).map(String::from).collect();
     told.extend(traces.iter().map(|path| path.display().to_string()));
-    results.raw("traces.jsonl", &told, &raw)?;
-    let lines: Vec<Value> = raw
-        .lines()
-        .filter(|line| line.starts_with('{'))
-        .map(|line| serde_json::from_str(line).with_context(|| format!("read `{line}`")))
-        .collect::<Result<_>>()?;
+    let lines = results.raw_json("traces.jsonl", &told, &raw)?;
     for depth in [8, 1] {
         COMPARED.iter().for_each(|compared| compare(results, &lines, depth, compared));
     }
