@@ -255,7 +255,8 @@ pub struct AttachArgs {
     /// The origin was changed and is right: forget what the cache holds, dirty data too
     #[arg(long, conflicts_with = "keep_dirty")]
     pub drop_dirty: bool,
-    /// The origin was changed and the cache is right: write the dirty data to it as it is now
+    /// The origin was changed and the cache is right: write the dirty data to it as it is now. Or
+    /// devices of the pool will never be back: go on with those here, without what only they hold
     #[arg(long)]
     pub keep_dirty: bool,
     #[command(flatten)]

@@ -119,6 +119,8 @@ struct Inner {
     number_next: u32,
     /// A pool that is opened anew.
     opening: Option<String>,
+    /// Pools of which an administrator gives up what only the missing devices hold.
+    given_up: BTreeSet<String>,
     /// The pools of the configuration and the state were tried once.
     opened: bool,
     /// How long a start waits for origins.
@@ -254,6 +256,7 @@ impl Supervisor {
             unheard: Vec::new(),
             number_next: 1,
             opening: None,
+            given_up: BTreeSet::new(),
             opened: false,
             origins_until: None,
         };

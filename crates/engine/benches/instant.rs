@@ -2,8 +2,8 @@
 
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceId, DeviceSettings, Effect, Engine,
-    Event, IoError, Notice, OriginSettings, Request, RequestId, RequestKind, Settings, State,
-    Target, VolumeId,
+    Event, IoError, Notice, OriginSettings, Presence, Request, RequestId, RequestKind, Settings,
+    State, Target, VolumeId,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -147,10 +147,9 @@ impl World {
             superblock: devices.superblock(spec.mode),
             devices: (0..spec.devices)
                 .map(|_| DeviceSettings {
-                    behind: false,
                     bytes: spec.pool_bytes / spec.devices,
                     volatile_cache: true,
-                    present: true,
+                    presence: Presence::InStep,
                 })
                 .collect(),
             origins: vec![OriginSettings {

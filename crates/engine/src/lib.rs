@@ -42,8 +42,9 @@ pub use event::{
 pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
+pub use op::absent::ABSENT_HOLD;
 pub use op::command::FLUSH_FAILED;
-pub use settings::{DeviceSettings, Distrust, OriginSettings, Settings, Tuning};
+pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
 
 /// Whether a block is in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -113,6 +113,8 @@ mutants! {
     CleanReplacesDirty,
     /// Two devices are called away before a checkpoint has what only they had of the log.
     AwayTooEarly,
+    /// A start gives up what is dirty on devices that are absent.
+    AbsentForgotten,
     /// A device that failed while the pool was open is not told from one that works at the next
     /// start.
     AwayUntold,

@@ -1,5 +1,6 @@
 //! Operations: each in its own file, each a few steps with one named wait between two steps.
 
+pub mod absent;
 pub mod alone;
 pub mod checkpoint;
 pub mod command;

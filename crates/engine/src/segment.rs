@@ -141,7 +141,7 @@ impl Segments {
         let devices = header.devices.iter().zip(given).map(|(entry, given)| Device {
             count: entry.segment_count.get(),
             volatile_cache: given.volatile_cache,
-            healthy: given.present,
+            healthy: given.presence.is_here(),
         });
         let blocks = header.segment_blocks.get();
         let mut segments = Segments {

@@ -1,6 +1,7 @@
 //! What an executor tells the engine when it opens a pool.
 
 use crate::event::VolumeId;
+use forebay_format::standing::Standing;
 use forebay_format::superblock::Superblock;
 use std::collections::BTreeMap;
 
@@ -11,10 +12,39 @@ pub struct DeviceSettings {
     pub bytes: u64,
     /// Whether the device has a volatile write cache: without one a FLUSH costs nothing.
     pub volatile_cache: bool,
-    /// Whether the device can be reached. A pool of two opens with one of them missing.
-    pub present: bool,
-    /// Whether its superblock is one generation older than the pool's.
-    pub behind: bool,
+    /// Whether it can be used.
+    pub presence: Presence,
+}
+
+/// Whether a cache device can be used at a start. A pool of several opens with some of them, as
+/// long as nothing dirty is on the others alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It has the newest superblock.
+    InStep,
+    /// Its superblock is one generation older than the pool's.
+    Behind,
+    /// It cannot be reached, or the pool went on without it.
+    Absent,
+    /// The same, and an administrator says that it never will be: what only it holds is given up.
+    GivenUp,
+}
+
+impl From<Standing> for Presence {
+    fn from(standing: Standing) -> Presence {
+        match standing {
+            Standing::Newest => Presence::InStep,
+            Standing::Behind => Presence::Behind,
+            Standing::Stale | Standing::OtherPool | Standing::Replaced => Presence::Absent,
+        }
+    }
+}
+
+impl Presence {
+    /// Whether the device is here.
+    pub fn is_here(self) -> bool {
+        matches!(self, Presence::InStep | Presence::Behind)
+    }
 }
 
 /// The origin of one volume that the superblock names.

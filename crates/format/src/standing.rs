@@ -39,14 +39,29 @@ pub struct Standings {
 ///
 /// A generation is written to all devices that work before the next one begins, so a crash leaves a
 /// device at most one behind. Further behind, or named as away by a superblock that it does not
-/// have, and the pool went on without it.
+/// have, and the pool went on without it. A crash may also leave one device with a generation of
+/// its own, and a start that does not see it writes another of the same number to the others: that
+/// one calls the first device away, which itself takes the others for its equals.
 pub fn standings(headers: &[&Header]) -> Option<Standings> {
     let uuid = headers.first()?.pool_uuid;
-    let newest = (0..headers.len())
-        .filter(|&index| headers[index].pool_uuid == uuid)
-        .max_by_key(|&index| headers[index].generation.get())?;
+    let own: Vec<&Header> = headers.iter().copied().filter(|it| it.pool_uuid == uuid).collect();
+    let newest = (0..headers.len()).filter(|&index| headers[index].pool_uuid == uuid).max_by_key(
+        |&index| (headers[index].generation.get(), !left_behind(headers[index], &own)),
+    )?;
     let of = headers.iter().map(|own| standing(own, headers[newest])).collect();
     Some(Standings { newest, of })
+}
+
+/// Whether one of the same generation says that the pool goes on without this one, and this one
+/// does not say so of it.
+fn left_behind(own: &Header, pool: &[&Header]) -> bool {
+    let is_away = |one: &Header, of: &Header| {
+        let entry = of.devices.get(usize::from(one.device_index.get()));
+        entry.is_some_and(|entry| entry.away.get() != 0)
+    };
+    pool.iter()
+        .filter(|other| other.generation == own.generation)
+        .any(|other| is_away(own, other) && !is_away(other, own))
 }
 
 fn standing(own: &Header, pool: &Header) -> Standing {
@@ -58,8 +73,9 @@ fn standing(own: &Header, pool: &Header) -> Standing {
         return Standing::Replaced;
     }
     match pool.generation.get() - own.generation.get() {
+        _ if pool.devices[index].away.get() != 0 => Standing::Stale,
         0 => Standing::Newest,
-        1 if pool.devices[index].away.get() == 0 => Standing::Behind,
+        1 => Standing::Behind,
         _ => Standing::Stale,
     }
 }
@@ -107,9 +123,18 @@ mod tests {
         let mut found = headers(&[8, 9]);
         found[1].devices[0].away = U32::new(1);
         assert_eq!(of(&found).of, [Stale, Newest]);
-        // It was taken back: what it has is the newest too.
-        found[0].generation = U64::new(9);
-        assert_eq!(of(&found).of, [Newest, Newest]);
+    }
+
+    #[test]
+    fn of_two_lives_with_one_number_that_which_went_on_without_the_other_counts() {
+        use Standing::{Newest, Stale};
+        // A power cut left a generation on the last device only. The next start did not see it.
+        let mut found = headers(&[9, 9, 9]);
+        found[0].devices[2].away = U32::new(1);
+        found[1].devices[2].away = U32::new(1);
+        assert_eq!(of(&found), Standings { newest: 1, of: vec![Newest, Newest, Stale] });
+        found.swap(0, 2);
+        assert_eq!(of(&found), Standings { newest: 2, of: vec![Stale, Newest, Newest] });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::device::content::{Content, identify_device, uuid_text};
 use crate::device::{Access, Device, DeviceError};
 use crate::sys;
-use forebay_engine::Buf;
+use forebay_engine::{Buf, Presence};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::standing::{Standing, standings};
 use forebay_format::superblock::{
@@ -245,8 +245,8 @@ pub struct PoolDevice {
     pub device: Result<Device, String>,
     /// What the pool remembers of it.
     pub entry: DeviceEntry,
-    /// Whether its superblock is one generation older than the pool's.
-    pub behind: bool,
+    /// Whether it can be used.
+    pub presence: Presence,
 }
 
 /// A pool as it was read.
@@ -261,6 +261,15 @@ pub struct PoolOnDisk {
 }
 
 impl PoolOnDisk {
+    /// The devices that are not here will never be: what only they hold is given up.
+    pub fn give_up_absent(&mut self) {
+        for slot in &mut self.devices {
+            if slot.presence == Presence::Absent {
+                slot.presence = Presence::GivenUp;
+            }
+        }
+    }
+
     /// Name of the pool.
     pub fn name(&self) -> String {
         field_text(&self.superblock.header.pool_name)
@@ -307,7 +316,11 @@ pub fn read_pool(paths: &[PathBuf], access: Access) -> Result<PoolOnDisk, PoolEr
     let count = usize::from(superblock.header.device_count.get());
     let mut devices: Vec<PoolDevice> = superblock.header.devices[..count]
         .iter()
-        .map(|entry| PoolDevice { device: Err(String::new()), entry: *entry, behind: false })
+        .map(|entry| PoolDevice {
+            device: Err(String::new()),
+            entry: *entry,
+            presence: Presence::Absent,
+        })
         .collect();
     for (one, standing) in found.into_iter().zip(stand.of) {
         place(one, standing, &superblock, &mut devices, &mut findings);
@@ -358,7 +371,7 @@ fn place(
         format!("{path} shrank from {} to {is} bytes; it is not used", slot.entry.bytes)
     } else {
         slot.device = Ok(one.device);
-        slot.behind = standing == Standing::Behind;
+        slot.presence = Presence::from(standing);
         return;
     };
     findings.push(refused.clone());

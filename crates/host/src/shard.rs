@@ -386,13 +386,12 @@ fn build(
         .pool
         .devices
         .into_iter()
-        .map(|slot| ((slot.entry.bytes.get(), slot.behind), slot.device.ok()))
+        .map(|slot| ((slot.entry.bytes.get(), slot.presence), slot.device.ok()))
         .collect();
-    let device_settings = devices.iter().map(|((bytes, behind), device)| DeviceSettings {
-        behind: *behind,
+    let device_settings = devices.iter().map(|((bytes, presence), device)| DeviceSettings {
         bytes: device.as_ref().map_or(*bytes, |device| device.info().bytes),
         volatile_cache: device.as_ref().is_none_or(|device| device.needs_flush()),
-        present: device.is_some(),
+        presence: *presence,
     });
     let engine_settings = Settings {
         devices: device_settings.collect(),

@@ -98,6 +98,8 @@ pub struct Faults {
     pub one_vanishes: bool,
     /// Share of starts at which that one is absent.
     pub absent: f64,
+    /// Share of starts for which any devices come too late, several at once.
+    pub late: f64,
     /// Share of starts at which superblock copies or checkpoints are spoilt: where there is one
     /// device, never one without which a start cannot do.
     pub metadata: f64,

@@ -4,6 +4,7 @@
 mod damaged;
 mod gone;
 mod guest_disk;
+mod late;
 mod main_job;
 mod missing;
 mod nbd;

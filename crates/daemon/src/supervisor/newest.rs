@@ -4,7 +4,7 @@
 use super::{Supervisor, lock};
 use crate::convert::hex;
 use forebay_api::ApiError;
-use forebay_engine::Notice;
+use forebay_engine::{ABSENT_HOLD, Notice};
 use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolOnDisk, read_pool};
@@ -73,7 +73,7 @@ impl Supervisor {
 
     /// An administrator takes the old state of a pool for its newest, where that is what keeps it
     /// closed.
-    pub(super) fn accept_old(&self, pool: &str) -> Result<(), ApiError> {
+    fn accept_old(&self, pool: &str) -> Result<(), ApiError> {
         if self.open_pool(pool).is_ok_and(|open| open.bypass.is_none()) {
             return Ok(());
         }
@@ -88,6 +88,35 @@ impl Supervisor {
                 (seen.begun, seen.left) = (0, Vec::new());
             }
         })
+    }
+
+    /// An administrator goes on with the devices of a pool that are here, where old ones or missing
+    /// ones keep it closed: what only these hold is given up at the next try. Of that, `dry_run`
+    /// returns what it would be.
+    pub(super) fn accept_what_is_here(
+        &self,
+        pool: &str,
+        dry_run: bool,
+    ) -> Result<Option<String>, ApiError> {
+        let held = self.absent_hold(pool);
+        if dry_run {
+            return Ok(held.map(|why| format!("would give up what only they hold: {why}")));
+        }
+        self.accept_old(pool)?;
+        if held.is_some() {
+            self.inner().given_up.insert(pool.to_string());
+        }
+        Ok(None)
+    }
+
+    /// Why a pool is closed, if missing devices hold what is nowhere else.
+    fn absent_hold(&self, pool: &str) -> Option<String> {
+        let inner = self.inner();
+        let why = match &inner.pools.get(pool)?.open {
+            Ok(open) => open.bypass.as_ref()?,
+            Err(error) => error,
+        };
+        why.message.contains(ABSENT_HOLD).then(|| why.message.clone())
     }
 
     /// Remembers that a pool is open, and which devices it goes on without.

@@ -180,10 +180,11 @@ impl Supervisor {
         pool: &PoolState,
         accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Vec<(String, Returned)>, ApiError> {
+        let gives_up = self.inner().given_up.remove(&pool.name);
         let paths: Vec<PathBuf> = pool.devices.iter().map(PathBuf::from).collect();
         let supervisor = Arc::clone(self);
         let what = format!("read the devices of pool {}", pool.name);
-        let on_disk = in_time(&what, move || {
+        let mut on_disk = in_time(&what, move || {
             supervisor
                 .patiently(|| read_pool(&paths, Access::Exclusive), is_pool_in_use)
                 .map_err(|error| pool_error(&error))
@@ -198,6 +199,9 @@ impl Supervisor {
         }
         self.check_identity(&on_disk)?;
         self.check_newest(&on_disk)?;
+        if gives_up {
+            on_disk.give_up_absent();
+        }
         if on_disk.devices.iter().all(|slot| slot.device.is_err()) {
             // Their superblock is all that can be used of them.
             return Err(ApiError::not_found(on_disk.findings.join("; ")));

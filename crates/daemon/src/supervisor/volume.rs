@@ -331,9 +331,9 @@ impl Supervisor {
         let known = self.inner().store.get().volume(name).cloned();
         let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
         if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)
-            && !request.dry_run
+            && let Some(would) = self.accept_what_is_here(&known.pool, request.dry_run)?
         {
-            self.accept_old(&known.pool)?;
+            return planned(would);
         }
         match (self.find_volume(name), known) {
             (Ok(found), Some(known)) if found.open.bypass.is_some() => {

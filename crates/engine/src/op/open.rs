@@ -19,7 +19,7 @@ use crate::op::replay::{Found, Plan, Summary};
 use crate::op::superblock::Then;
 use crate::op::survey::Chain;
 use crate::segment::{SegmentId, UnitId};
-use crate::settings::Settings;
+use crate::settings::{Presence, Settings};
 use crate::volume::Volume;
 use forebay_format::checkpoint;
 use forebay_format::record::RecordHeader;
@@ -87,6 +87,8 @@ pub(crate) struct Opening {
     pub(crate) summary: Summary,
     /// Devices whose superblock is one generation older than the pool's.
     pub(crate) behind: Vec<usize>,
+    /// Devices of which an administrator says that they will never be back.
+    pub(crate) given_up: Vec<DeviceId>,
     pub(crate) flushes: usize,
     /// Checkpoints that have to count before the first answer.
     pub(crate) checkpoints: u64,
@@ -109,6 +111,10 @@ impl Engine {
             self.volumes.insert(volume);
         }
         let sources = self.checkpoint_sources();
+        let devices_with = |presence: Presence| {
+            let devices = (0..).zip(&settings.devices);
+            devices.filter(move |(_, it)| it.presence == presence).map(|(n, _)| n)
+        };
         self.opening = Some(Box::new(Opening {
             step: Step::Tail,
             sources,
@@ -132,11 +138,8 @@ impl Engine {
             repairing: 0,
             seq_max: 0,
             summary: Summary::default(),
-            behind: (0..)
-                .zip(&settings.devices)
-                .filter(|(_, it)| it.behind)
-                .map(|(n, _)| n)
-                .collect(),
+            behind: devices_with(Presence::Behind).map(usize::from).collect(),
+            given_up: devices_with(Presence::GivenUp).map(DeviceId).collect(),
             flushes: 0,
             checkpoints: 1,
         }));
@@ -286,6 +289,9 @@ impl Engine {
             self.drop_all_clean();
         }
         self.rebuild_segments();
+        if let Err(why) = self.absent_hold_nothing() {
+            return self.open_failed(why);
+        }
         self.open_mut().step = Step::Repair;
         self.recover_repair();
     }

@@ -181,7 +181,10 @@ fn a_device_that_was_away_is_not_used() {
     rewrite(&rig.paths[1], 0, |sb| sb.header.generation = U64::new(4));
     let pool = read(&rig);
     assert!(pool.devices[1].device.is_ok());
-    assert_eq!([0, 1].map(|index| pool.devices[index].behind), [false, true]);
+    assert_eq!(
+        [0, 1].map(|index| pool.devices[index].presence),
+        [Presence::InStep, Presence::Behind]
+    );
 }
 
 #[test]

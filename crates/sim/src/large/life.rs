@@ -9,7 +9,7 @@ use crate::large::FACTOR;
 use crate::model::Violation;
 use forebay_engine::{
     Command, CommandId, CommandReply, DeviceSettings, Distrust, Engine, Event, OriginSettings,
-    Settings, State,
+    Presence, Settings, State,
 };
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
@@ -141,8 +141,11 @@ impl Large {
             DeviceSettings {
                 bytes: self.caches[n].store.blocks() * BLOCK_SIZE as u64,
                 volatile_cache: self.plan.volatile[n],
-                present: own + 1 >= newest && own > 0,
-                behind: own + 1 == newest,
+                presence: match newest - own {
+                    0 if own > 0 => Presence::InStep,
+                    1 if own > 0 => Presence::Behind,
+                    _ => Presence::Absent,
+                },
             }
         };
         let devices: Vec<DeviceSettings> = all.iter().enumerate().map(device).collect();

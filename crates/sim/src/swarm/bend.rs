@@ -29,6 +29,7 @@ impl Params {
             Bend::Evict => self.evict(rng),
             Bend::Untold => self.leave_untold(rng),
             Bend::Resort => self.last_resort(rng),
+            Bend::Late => self.come_late(rng),
             Bend::Large | Bend::Cloud | Bend::Short => {}
         }
     }
@@ -112,6 +113,14 @@ impl Params {
         self.devices = rng.range(3, 4) as usize;
         (self.faults.vanish, self.faults.vanish_early) = (0.7, true);
         self.faults.origin_missing = 0.0;
+    }
+
+    /// Short lives of a few sound devices of which some come too late for a start, after all ends.
+    fn come_late(&mut self, rng: &mut Rng) {
+        self.live_briefly(rng);
+        self.devices = rng.range(2, 4) as usize;
+        self.faults = Faults { late: rng.pick(&[0.3, 0.6]), ..Faults::default() };
+        self.ends.shutdown = rng.pick(&[1, 8]);
     }
 
     /// Short lives of two devices of which one has what the other lost in a power cut, but cannot

@@ -32,7 +32,8 @@ impl Params {
             self.admin.force_drop = rng.pick(&[0.0, 0.0, 0.1, 0.5]);
         }
         self.ends.stop_cut = rng.pick(&[0.0, 0.5]);
-        if swarm && rng.one_in(8) {
+        // A device that fails while others are late may have had the only copy.
+        if swarm && rng.one_in(8) && self.faults.late == 0.0 {
             self.faults.metadata = rng.pick(&[0.2, 0.5, 1.0]);
             self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();
             self.faults.metadata_errors = rng.pick(&[0.0, 0.2, 0.5]);

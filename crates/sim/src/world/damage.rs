@@ -441,10 +441,10 @@ impl World {
         lost: bool,
     ) -> Result<(), Violation> {
         // Clean copies on a device that is absent, or was, are read from the origin.
-        let Faults { absent, metadata, metadata_errors, .. } = self.params.faults;
+        let Faults { absent, late, metadata, metadata_errors, .. } = self.params.faults;
         // So is what a power cut left on one device only, of dirty ones too, when that one fails.
         let gone = !lost || self.life.devices_failed > 0;
-        let absent = gone && absent + metadata + metadata_errors > 0.0;
+        let absent = gone && absent + late + metadata + metadata_errors > 0.0;
         if !self.params.faults.any_cache_fault() && !absent {
             let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
             return Err(Violation::new("E", text));

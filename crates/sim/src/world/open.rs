@@ -5,7 +5,9 @@ use crate::disk::{Blank, Disk};
 use crate::model::Violation;
 use crate::swarm::{Faults, Params};
 use forebay_engine::mode::MODES;
-use forebay_engine::{DeviceSettings, Engine, OriginSettings, Settings, State, Tuning, VolumeId};
+use forebay_engine::{
+    DeviceSettings, Engine, OriginSettings, Presence, Settings, State, Tuning, VolumeId,
+};
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
 use forebay_format::standing::{Standing, standings};
 use forebay_format::superblock::{
@@ -159,14 +161,13 @@ impl World {
             .map(|(disk, standing)| DeviceSettings {
                 bytes: disk.sectors() * SECTOR_SIZE as u64,
                 volatile_cache: disk.volatile,
-                present: standing.is_some_and(Standing::in_step),
-                behind: *standing == Some(Standing::Behind),
+                presence: standing.map_or(Presence::Absent, Presence::from),
             })
             .collect();
-        let there = (0..).zip(&devices).filter(|(_, device)| device.present);
+        let there = (0..).zip(&devices).filter(|(_, device)| device.presence.is_here());
         self.life.devices = there.map(|(index, _)| index).collect();
         for (index, (disk, device)) in self.caches.iter_mut().zip(&devices).enumerate() {
-            if !device.present {
+            if !device.presence.is_here() {
                 self.troubled.insert(index);
                 disk.dead_from = disk.dead_from.min(now);
                 self.coverage.mark("devices away at open");
@@ -215,6 +216,7 @@ impl World {
             self.coverage.mark("lives with a tuning of their own");
         }
         self.stay_away(number);
+        self.come_late(number);
         self.spoil_metadata(number);
         let Some((superblock, stand)) = self.read_superblock() else {
             return Err(Violation::new("R", "no superblock can be read".into()));
@@ -243,6 +245,26 @@ impl World {
             self.coverage.mark("devices absent at open");
             self.caches[bad_device].dead_from = self.now;
             self.troubled.insert(bad_device);
+        }
+    }
+
+    /// Sometimes devices come after the start, though the pool has not gone on without them.
+    /// Nothing that they hold is lost by that: what no other device has keeps the pool closed.
+    fn come_late(&mut self, number: u64) {
+        if number > self.params.lives || !self.wide_rng.chance(self.params.faults.late) {
+            return;
+        }
+        let Some((_, stand)) = self.read_superblock() else { return };
+        let in_step = |&device: &usize| stand[device].is_some_and(Standing::in_step);
+        let devices: Vec<usize> = (0..self.caches.len()).filter(in_step).collect();
+        let there = self.wide_rng.pick(&devices);
+        for device in devices.into_iter().filter(|&device| device != there) {
+            if self.wide_rng.coin() {
+                self.say(|_| format!("cache {device} is late"));
+                self.coverage.mark("devices late at open");
+                self.caches[device].dead_from = self.now;
+                self.troubled.insert(device);
+            }
         }
     }
 

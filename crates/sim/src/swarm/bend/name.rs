@@ -33,6 +33,8 @@ pub enum Bend {
     Untold,
     /// See `Params::last_resort`.
     Resort,
+    /// See `Params::come_late`.
+    Late,
     /// Another kind of world: see [`crate::large`].
     Large,
     /// The same, before a volume whose provider allows few I/Os.
@@ -42,7 +44,7 @@ pub enum Bend {
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 18] = [
+pub const BENDS: [(&str, Bend); 19] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -58,6 +60,7 @@ pub const BENDS: [(&str, Bend); 18] = [
     ("evict", Bend::Evict),
     ("untold", Bend::Untold),
     ("resort", Bend::Resort),
+    ("late", Bend::Late),
     ("large", Bend::Large),
     ("cloud", Bend::Cloud),
     ("short", Bend::Short),

@@ -1,0 +1,68 @@
+//! Devices that are absent at a start though nobody called them away. To serve without them calls
+//! them away, and then what they hold is never used again: so nothing may be on them alone.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::DeviceId;
+use crate::segment::UnitId;
+use crate::volume::Volume;
+use forebay_format::BLOCK_SIZE;
+
+/// What a refusal for that reason says.
+pub const ABSENT_HOLD: &str = "of dirty data are only on what is missing";
+
+impl Engine {
+    /// Refuses a start that would give up dirty data which is nowhere but on devices that may come
+    /// back. (What is on such as were called away is lost already. A log that may have gone on on
+    /// absent devices: see [`Engine::log_may_go_on`].)
+    pub(crate) fn absent_hold_nothing(&self) -> Result<(), String> {
+        if self.is(Mutant::AbsentForgotten) {
+            return Ok(());
+        }
+        let units = (0..).zip(self.segments.units());
+        let held: Vec<(UnitId, u32)> = units
+            .filter(|&(unit, it)| it.dirty > 0 && !self.segments.usable(unit))
+            .filter(|&(unit, _)| self.holders(unit).next().is_some())
+            .map(|(unit, it)| (unit, it.dirty))
+            .collect();
+        if held.is_empty() {
+            return Ok(());
+        }
+        let mut devices: Vec<DeviceId> =
+            held.iter().flat_map(|&(unit, _)| self.holders(unit)).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        let numbers: Vec<String> = devices.iter().map(|it| (it.0 + 1).to_string()).collect();
+        let (numbers, count) = (numbers.join(", "), self.segments.devices().len());
+        let blocks: u64 = held.iter().map(|&(_, dirty)| u64::from(dirty)).sum();
+        let kib = blocks * (BLOCK_SIZE as u64 >> 10);
+        let name =
+            self.volumes.iter().find(|it| self.out_of_reach(it)).map_or("NAME", |it| &it.name);
+        Err(format!(
+            "{kib} KiB {ABSENT_HOLD}: device {numbers} of {count}. Bring it back, then \
+             `forebay volume attach {name}`. If it will never be back, and these {kib} KiB are \
+             lost: `forebay volume attach {name} --keep-dirty` goes on with the rest"
+        ))
+    }
+
+    /// The devices of a unit that may come back with what they hold.
+    fn holders(&self, unit: UnitId) -> impl Iterator<Item = DeviceId> {
+        let devices = self.segments.segments_of(unit).map(|it| self.segments.device_of(it));
+        devices.filter(|&device| self.may_come_back(device))
+    }
+
+    pub(crate) fn may_come_back(&self, device: DeviceId) -> bool {
+        let index = usize::from(device.0);
+        let opening = self.opening.as_ref().expect("recovery is under way");
+        !self.segments.devices()[index].healthy
+            && self.sb.block.header.devices[index].away.get() == 0
+            && !opening.given_up.contains(&device)
+    }
+
+    fn out_of_reach(&self, volume: &Volume) -> bool {
+        volume.dirty.iter_from(0).any(|block| {
+            let located = self.map.get(volume.base + block).expect("dirty blocks are there");
+            !self.segments.usable(self.segments.unit_of(self.segments.segment_of(located.slot)))
+        })
+    }
+}
