@@ -33,8 +33,8 @@ const IN_PLACE_MAX: u64 = 64 << 10;
 const SLOW_NS: Time = 30_000_000_000;
 /// How often to look for slow ones, in nanoseconds.
 const SCAN_NS: Time = 1_000_000_000;
-/// After so many looks at a cache device that ended nothing of what is under way it counts as one
-/// that hangs: half a minute.
+/// A cache device of which an I/O has not ended after so many looks counts as one that hangs: half a
+/// minute.
 const HANGS_LOOKS: u32 = 30;
 
 /// The I/O side of a shard.
@@ -176,7 +176,8 @@ impl Executor {
             },
         };
         self.number_next += 1;
-        let (number, done, tries, told, given_up) = (self.number_next, 0, 0, false, false);
+        let (number, done, tries, looks) = (self.number_next, 0, 0, 0);
+        let (told, given_up) = (false, false);
         let job = Job {
             op,
             number,
@@ -187,6 +188,7 @@ impl Executor {
             buf,
             done,
             tries,
+            looks,
             started: now,
             told,
             given_up,
@@ -261,7 +263,7 @@ impl Executor {
         }
         let transfers = matches!(job.work, Work::Read | Work::Write);
         if result > 0 && transfers {
-            job.done += result as usize;
+            (job.done, job.looks) = (job.done + result as usize, 0);
             assert!(job.done <= job.buf.len());
             if job.done < job.buf.len() {
                 return self.start_slot(driver, slot);
@@ -312,11 +314,7 @@ impl Executor {
         }
         self.helper.collect(&mut finished);
         for lane in self.lanes.values_mut() {
-            let before = finished.len();
             lane.workers.collect(&mut finished);
-            if finished.len() > before {
-                lane.moves();
-            }
         }
         for (job, result) in finished.drain(..) {
             self.drop_closed(job.target);
@@ -343,6 +341,11 @@ impl Executor {
         lanes + self.helper.under_way()
     }
 
+    #[cfg(test)]
+    fn has_begun(&self) -> bool {
+        self.lanes.values().any(|lane| lane.workers.has_begun())
+    }
+
     /// When to call [`Executor::collect`] and [`Executor::watch`] at the latest.
     pub fn next_due(&self) -> Option<Time> {
         let origins = self.origins.values().filter_map(Origin::next_due).min();
@@ -350,18 +353,25 @@ impl Executor {
         origins.into_iter().chain(scan).min()
     }
 
-    /// Reports I/O that takes too long, each once.
-    pub fn watch(&mut self, now: Time, notices: &mut Notices) {
+    /// Reports I/O that takes too long, each once. Whether it was time to look: then see what is
+    /// [`Executor::hanging`].
+    pub fn watch(&mut self, now: Time, notices: &mut Notices) -> bool {
         if now < self.next_scan {
-            return;
+            return false;
         }
         self.next_scan = now + SCAN_NS;
-        self.lanes.values_mut().for_each(Lane::look);
+        let mut oldest: BTreeMap<Target, u32> = BTreeMap::new();
         for (_, job) in self.jobs.iter_mut() {
+            job.looks += 1;
+            let oldest = oldest.entry(job.target).or_default();
+            *oldest = job.looks.max(*oldest);
             if !job.told && now.saturating_sub(job.started) > SLOW_NS {
                 job.told = true;
                 notices.send(Label::of(job).slow(now));
             }
+        }
+        for (target, lane) in &mut self.lanes {
+            lane.look(oldest.get(target).copied().unwrap_or(0));
         }
         for label in self.with_workers.values_mut() {
             if !label.told && now.saturating_sub(label.started) > SLOW_NS {
@@ -369,11 +379,12 @@ impl Executor {
                 notices.send(label.slow(now));
             }
         }
+        true
     }
 
-    /// The cache devices that have ended nothing for long of what is under way on them.
+    /// The cache devices that have not ended for long what is under way on them.
     pub fn hanging(&self) -> impl Iterator<Item = DeviceId> {
-        let hang = |lane: &Lane| !lane.given_up && lane.still() >= HANGS_LOOKS;
+        let hang = |lane: &Lane| !lane.given_up && lane.oldest() >= HANGS_LOOKS;
         self.lanes.iter().filter(move |(_, lane)| hang(lane)).filter_map(|(target, _)| match target
         {
             Target::Cache(device) => Some(*device),
@@ -384,7 +395,7 @@ impl Executor {
     /// Whether a cache device ends what it is given, or has nothing to do.
     pub fn moves(&self, device: DeviceId) -> bool {
         let lane = self.lanes.get(&Target::Cache(device));
-        lane.is_some_and(|lane| !lane.given_up && lane.still() < HANGS_LOOKS / 2)
+        lane.is_some_and(|lane| !lane.given_up && lane.oldest() < HANGS_LOOKS / 2)
     }
 
     /// Waits no longer for a cache device: what is under way on it has failed, and whatever comes

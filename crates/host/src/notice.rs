@@ -39,7 +39,7 @@ pub enum HostNotice {
     DeviceHangs {
         /// The device.
         path: String,
-        /// Looks, one a second, that saw nothing end.
+        /// Looks, one a second, that saw the oldest under way.
         looks: u32,
         /// I/O that was under way.
         ios: usize,
@@ -64,8 +64,8 @@ impl std::fmt::Display for HostNotice {
             }
             HostNotice::DeviceHangs { path, looks, ios } => write!(
                 f,
-                "{path} has ended none of {ios} I/Os for {looks} s and is waited for no longer: \
-                 the other cache devices have all that matters"
+                "{path} has not ended an I/O for {looks} s and is waited for no longer ({ios} are \
+                 under way): the other cache devices have all that matters"
             ),
             HostNotice::Text(text) => f.write_str(text),
             HostNotice::Suppressed(count) => write!(f, "{count} more notices in that second"),

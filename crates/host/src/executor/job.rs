@@ -51,6 +51,8 @@ pub(super) struct Job {
     pub done: usize,
     /// Times that the kernel wanted it tried again.
     pub tries: u32,
+    /// Looks at it since the ring has it.
+    pub looks: u32,
     pub started: Time,
     /// Whether its slowness was told.
     pub told: bool,

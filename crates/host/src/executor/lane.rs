@@ -31,8 +31,8 @@ pub(super) struct Lane {
     in_ring: usize,
     /// What waits for room in the ring.
     waiting: VecDeque<Job>,
-    /// Looks, one after the other, that saw something under way and nothing that had ended.
-    still: u32,
+    /// Looks that the oldest I/O under way has seen.
+    oldest: u32,
     /// Nothing of it is waited for any more.
     pub given_up: bool,
     /// The origin is not used any more; what is under way ends.
@@ -51,7 +51,7 @@ impl Lane {
             uses_ring,
             in_ring: 0,
             waiting: VecDeque::new(),
-            still: 0,
+            oldest: 0,
             given_up: false,
             closed: false,
         }
@@ -81,15 +81,9 @@ impl Lane {
 
     /// A job has left the ring. The next that may enter.
     pub fn left(&mut self) -> Option<Job> {
-        self.still = 0;
         let next = self.waiting.pop_front();
         self.in_ring -= usize::from(next.is_none());
         next
-    }
-
-    /// Something ended on a thread.
-    pub fn moves(&mut self) {
-        self.still = 0;
     }
 
     /// I/O under way.
@@ -102,14 +96,15 @@ impl Lane {
         &mut self.waiting
     }
 
-    /// One look at whether anything ends. They are counted, and not the time: that may pass while
-    /// this process does not run.
-    pub fn look(&mut self) {
-        self.still = if self.under_way() == 0 { 0 } else { self.still + 1 };
+    /// One look at what is under way, of which `in_ring` says how many the oldest in the ring has
+    /// seen. They are counted, and not the time: that may pass while this process does not run.
+    pub fn look(&mut self, in_ring: u32) {
+        self.oldest = in_ring.max(self.workers.look());
     }
 
-    /// Looks since something ended.
-    pub fn still(&self) -> u32 {
-        self.still
+    /// Looks that the oldest I/O under way has seen: one that never ends holds up what needs it,
+    /// whatever else the device ends meanwhile.
+    pub fn oldest(&self) -> u32 {
+        self.oldest
     }
 }

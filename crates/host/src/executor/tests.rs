@@ -69,6 +69,29 @@ impl Rig {
         done.into_iter().map(|(_, completion)| completion).collect()
     }
 
+    /// Takes what has ended, but for the ring's slot `stuck`, until nothing else is under way.
+    fn end_all_but(&mut self, stuck: u32) {
+        let (mut done, mut arrivals) = (Vec::new(), Vec::new());
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.executor.under_way() > usize::from(stuck != u32::MAX) {
+            assert!(Instant::now() < end, "{} never end", self.executor.under_way());
+            self.driver.wait(Some(Duration::from_millis(5)), &mut arrivals).unwrap();
+            for arrival in arrivals.drain(..) {
+                if let crate::driver::Arrival::Io(slot, result) = arrival
+                    && slot != stuck
+                {
+                    let (executor, driver) = (&mut self.executor, &mut self.driver);
+                    executor.arrived(driver, slot, result, &mut self.notices);
+                }
+            }
+            self.executor.collect(0, &mut done, &mut self.notices);
+        }
+    }
+
+    fn collect_all(&mut self) {
+        self.end_all_but(u32::MAX);
+    }
+
     fn op(&mut self) -> OpId {
         self.op += 1;
         OpId(self.op)
@@ -269,24 +292,48 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
     });
 }
 
-#[test]
-fn a_device_hangs_when_it_ends_nothing_for_long_and_not_when_nobody_looks() {
-    let mut rig = rig(Backend::Threads);
-    let second = SCAN_NS;
-    let read = rig.read(0, 4096);
-    rig.executor.start(&mut rig.driver, 0, read);
-    // The end of it is not collected: as good as none. A process that did not run for an hour looks
-    // once.
-    rig.executor.watch(3600 * second, &mut rig.notices);
-    assert_eq!(rig.executor.hanging().count(), 0);
-    (1..u64::from(HANGS_LOOKS))
-        .for_each(|n| rig.executor.watch((3600 + n) * second, &mut rig.notices));
-    assert_eq!(rig.executor.hanging().collect::<Vec<_>>(), [DeviceId(0)]);
-    assert!(!rig.executor.moves(DeviceId(0)));
-    let (mut done, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
-    while done.is_empty() && Instant::now() < end {
-        rig.executor.collect(0, &mut done, &mut rig.notices);
+/// So many looks, one a second.
+fn look(rig: &mut Rig, from: u64, looks: u32) {
+    for n in 0..u64::from(looks) {
+        assert!(rig.executor.watch((from + n) * SCAN_NS, &mut rig.notices));
     }
-    assert_eq!(rig.executor.hanging().count(), 0);
-    assert!(rig.executor.moves(DeviceId(0)));
+}
+
+#[test]
+fn a_device_hangs_when_an_io_never_ends_and_not_when_nobody_looks() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let read = rig.read(0, 4096);
+        rig.executor.start(&mut rig.driver, 0, read);
+        // The end of it is not collected: as good as none. A thread may need a moment to begin.
+        let end = Instant::now() + Duration::from_secs(10);
+        while backend == Backend::Threads && !rig.executor.has_begun() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        // A process that did not run for an hour looks once.
+        look(&mut rig, 3600, 1);
+        assert_eq!(rig.executor.hanging().count(), 0);
+        look(&mut rig, 3601, HANGS_LOOKS - 1);
+        assert_eq!(rig.executor.hanging().collect::<Vec<_>>(), [DeviceId(0)]);
+        assert!(!rig.executor.moves(DeviceId(0)));
+        rig.collect_all();
+        look(&mut rig, 4000, 1);
+        assert_eq!(rig.executor.hanging().count(), 0);
+        assert!(rig.executor.moves(DeviceId(0)));
+    });
+}
+
+#[test]
+fn a_device_hangs_with_one_io_although_it_ends_all_others() {
+    let mut rig = rig(Backend::Auto);
+    let stuck = rig.read(0, 4096);
+    rig.executor.start(&mut rig.driver, 0, stuck);
+    for second in 1..=u64::from(HANGS_LOOKS) {
+        assert_eq!(rig.executor.hanging().count(), 0);
+        let read = rig.read(4096, 4096);
+        rig.executor.start(&mut rig.driver, 0, read);
+        rig.end_all_but(0);
+        look(&mut rig, second, 1);
+    }
+    assert_eq!(rig.executor.hanging().collect::<Vec<_>>(), [DeviceId(0)]);
 }

@@ -19,6 +19,8 @@ struct State {
     /// is.
     running: BTreeMap<u64, (OpId, Arc<Buf>, usize)>,
     finished: Vec<(Job, io::Result<()>)>,
+    /// Looks that jobs have seen since a thread began with them, by number, until they are collected.
+    looks: BTreeMap<u64, u32>,
     threads: usize,
     idle: usize,
     stop: bool,
@@ -79,8 +81,28 @@ impl Workers {
             return;
         }
         let before = out.len();
-        out.append(&mut self.shared.lock().finished);
+        let mut state = self.shared.lock();
+        out.append(&mut state.finished);
+        for (job, _) in &out[before..] {
+            state.looks.remove(&job.number);
+        }
+        drop(state);
         self.under_way -= out.len() - before;
+    }
+
+    /// One look at what has been begun and not collected. How many the oldest of it has seen.
+    pub fn look(&mut self) -> u32 {
+        if self.under_way == 0 {
+            return 0;
+        }
+        let mut state = self.shared.lock();
+        state.looks.values_mut().for_each(|looks| *looks += 1);
+        state.looks.values().copied().max().unwrap_or(0)
+    }
+
+    #[cfg(test)]
+    pub fn has_begun(&self) -> bool {
+        !self.shared.lock().looks.is_empty()
     }
 
     /// Jobs given and not collected.
@@ -119,6 +141,7 @@ fn work(shared: &Shared) {
             let is_write = matches!(job.work, Work::Write);
             let data = if is_write { std::mem::take(&mut job.buf) } else { Buf::empty() };
             let data = Arc::new(data);
+            state.looks.insert(job.number, 0);
             state.running.insert(job.number, (job.op, Arc::clone(&data), job.buf.len()));
             drop(state);
             let result = job.perform(data.bytes());

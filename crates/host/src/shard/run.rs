@@ -191,8 +191,9 @@ impl Shard {
             }
         }
         self.arrivals = arrivals;
-        self.executor.watch(self.now, &mut self.notices);
-        self.give_up_hanging();
+        if self.executor.watch(self.now, &mut self.notices) {
+            self.give_up_hanging();
+        }
         self.clients.look_around(&mut self.driver, self.now);
         self.take_completions();
         self.take_mail();
