@@ -7,7 +7,7 @@ use forebay_api::request::Export as ExportKind;
 use forebay_api::{ApiError, Mode};
 use forebay_engine::VolumeId;
 use forebay_host::frontend::VolumeBytes;
-use forebay_host::frontend::nbd::{Export, Tls};
+use forebay_host::frontend::nbd::{Export, Share, Tls};
 use forebay_host::origin::Origin;
 use forebay_host::shard::{ListenerSocket, ShardHandle};
 use std::io::ErrorKind;
@@ -96,6 +96,7 @@ impl Supervisor {
             read_only: false,
             sparse: offer.space.sparse,
             fast_zero: AtomicBool::new(offer.mode.may_be_dirty()),
+            share: Share::default(),
         });
         open.exports.insert(name.to_string(), export);
     }
@@ -148,6 +149,7 @@ impl Supervisor {
             read_only: export.read_only,
             sparse: export.sparse,
             fast_zero: AtomicBool::new(export.fast_zero.load(Ordering::Relaxed)),
+            share: Share::default(),
         });
         open.exports.insert(export.name.clone(), again);
     }

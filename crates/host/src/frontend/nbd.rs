@@ -32,7 +32,7 @@ mod tests;
 mod tls;
 mod wire;
 
-pub use budget::{Budget, Limits};
+pub use budget::{Budget, Limits, Share};
 pub use export::{Export, ExportTable};
 pub use session::{Session, SessionEvent, Ticket};
 pub use status::{BlockState, STATE_CACHED, STATE_DIRTY};

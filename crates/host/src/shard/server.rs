@@ -3,7 +3,6 @@
 use super::mailbox::{Mailbox, Message};
 use crate::frontend::nbd::{Budget, ExportTable, Limits};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What clients may make the process hold.
@@ -29,8 +28,6 @@ pub struct NbdServer {
     pub exports: Arc<ExportTable>,
     pub(super) limits: Arc<Limits>,
     pub(super) budget: Arc<Budget>,
-    clients: AtomicUsize,
-    clients_max: usize,
     shards: Mutex<BTreeMap<u32, Arc<Mailbox>>>,
 }
 
@@ -40,23 +37,19 @@ impl NbdServer {
         Arc::new(NbdServer {
             exports: Arc::new(ExportTable::new()),
             limits: Arc::new(limits.connection),
-            budget: Arc::new(Budget::new(limits.bytes_max)),
-            clients: AtomicUsize::new(0),
-            clients_max: limits.clients_max,
+            budget: Arc::new(Budget::new(limits.bytes_max, limits.clients_max)),
             shards: Mutex::default(),
         })
     }
 
     /// Clients connected to all shards.
     pub fn clients(&self) -> usize {
-        self.clients.load(Ordering::Relaxed)
+        self.budget.clients()
     }
 
     /// Counts a client, unless there are too many.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Place> {
-        let more = |clients| (clients < self.clients_max).then_some(clients + 1);
-        let counted = self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.is_ok().then(|| Place(Arc::clone(self)))
+        self.budget.enter().then(|| Place(Arc::clone(&self.budget)))
     }
 
     fn shards(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Arc<Mailbox>>> {
@@ -81,10 +74,10 @@ impl NbdServer {
 }
 
 /// A client's place among those that are counted; dropping it gives it back.
-pub(super) struct Place(Arc<NbdServer>);
+pub(super) struct Place(Arc<Budget>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+        self.0.leave();
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::device::{Access, Device, create_file};
 use crate::frontend::VolumeBytes;
-use crate::frontend::nbd::Export;
+use crate::frontend::nbd::{Export, Share};
 use crate::pool::{FormatOptions, format_pool, read_pool};
 use forebay_engine::{Buf, IoError, Mode, RequestKind};
 use std::io::{Read, Write};
@@ -98,6 +98,7 @@ impl Rig {
             read_only: false,
             sparse: false,
             fast_zero: AtomicBool::new(false),
+            share: Share::default(),
         });
         volume
     }
@@ -359,7 +360,7 @@ fn too_many_clients_are_turned_away() {
     rig.dir = dir;
     rig.add("disk");
     let path = rig.listen();
-    let _kept = [Client::connect(&path, "disk"), Client::connect(&path, "disk")];
+    let _kept = (Client::connect(&path, "disk"), UnixStream::connect(&path).unwrap());
     let mut refused = UnixStream::connect(&path).unwrap();
     assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
     let seen = rig.seen.lock().unwrap();

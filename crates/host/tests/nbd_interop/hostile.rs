@@ -63,7 +63,7 @@ impl Peer {
     fn new(limits: Limits, tls: Tls) -> Peer {
         let exports = Arc::new(ExportTable::new());
         exports.insert(export("disk", DISK_BYTES as u64, false));
-        let budget = Arc::new(Budget::new(256 << 20));
+        let budget = Arc::new(Budget::new(256 << 20, 512));
         Peer {
             session: Session::new(exports, Arc::new(limits), Arc::clone(&budget), tls),
             disk: Disk::new(DISK_BYTES),

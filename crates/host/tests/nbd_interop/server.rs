@@ -3,7 +3,7 @@
 use forebay_engine::{BlockStatus, Buf, BufPool, IoError, Request, RequestKind, VolumeId};
 use forebay_host::frontend::VolumeBytes;
 use forebay_host::frontend::nbd::{
-    Budget, Export, ExportTable, Limits, Session, SessionEvent, Ticket, Tls,
+    Budget, Export, ExportTable, Limits, Session, SessionEvent, Share, Ticket, Tls,
 };
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -102,7 +102,7 @@ impl Server {
             directory,
             exports,
             disk: Disk::new(bytes),
-            budget: Arc::new(Budget::new(256 << 20)),
+            budget: Arc::new(Budget::new(256 << 20, 512)),
             stopping: Arc::default(),
         };
         let listener = UnixListener::bind(server.socket()).unwrap();
@@ -156,6 +156,7 @@ pub fn export(name: &str, bytes: u64, read_only: bool) -> Export {
         read_only,
         sparse: false,
         fast_zero: AtomicBool::new(true),
+        share: Share::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What one client, and all clients together, may make the server hold.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Limits of one connection. The defaults are meant for production; tests set smaller ones.
 #[derive(Debug, Clone)]
@@ -62,37 +62,90 @@ impl Default for Limits {
     }
 }
 
-/// Bytes that the requests of all connections may hold together. Shared by all sessions.
+/// What the clients of one volume hold of a [`Budget`].
+#[derive(Debug, Default)]
+pub struct Share {
+    bytes: AtomicU64,
+    clients: AtomicUsize,
+}
+
+/// What all clients together may hold: places, and bytes of requests. Shared by all sessions.
+///
+/// No volume gets more than it leaves to others: one whose requests never end holds half at most,
+/// another one half of what is left then (dynamic thresholds, Choudhury and Hahne 1998). So there is
+/// always room for one more.
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicU64,
     bytes_max: u64,
+    clients: AtomicUsize,
+    clients_max: usize,
 }
 
 impl Budget {
-    /// A budget of `bytes_max` bytes.
-    pub fn new(bytes_max: u64) -> Budget {
-        Budget { used: AtomicU64::new(0), bytes_max }
+    /// A budget of `bytes_max` bytes, for `clients_max` clients.
+    pub fn new(bytes_max: u64, clients_max: usize) -> Budget {
+        let (used, clients) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Budget { used, bytes_max, clients, clients_max }
     }
 
-    /// Takes `bytes`, if they are left.
-    pub(super) fn take(&self, bytes: u64) -> bool {
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max)
-            })
-            .is_ok()
+    /// Counts a client, if there is a place for one.
+    pub(crate) fn enter(&self) -> bool {
+        let more = |clients| (clients < self.clients_max).then_some(clients + 1);
+        self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A client that was counted is gone, and all that it asked has ended.
+    pub(crate) fn leave(&self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Clients that are counted.
+    pub(crate) fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Counts a client among those of its volume, if they leave as many places to others.
+    pub(super) fn choose(&self, share: &Share) -> bool {
+        let free = self.clients_max.saturating_sub(self.clients());
+        let more = |on_it| (on_it <= free).then_some(on_it + 1);
+        share.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A client that chose this volume is gone.
+    pub(super) fn unchoose(&self, share: &Share) {
+        share.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes `bytes` for a volume, if it leaves as much to others. One request of each volume is
+    /// always taken.
+    pub(super) fn take(&self, share: &Share, bytes: u64) -> bool {
+        let held = share.bytes.load(Ordering::Relaxed);
+        if held == 0 {
+            self.take_anyway(share, bytes);
+            return true;
+        }
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            let free = self.bytes_max.saturating_sub(used);
+            (held + bytes <= free).then_some(used + bytes)
+        });
+        if taken.is_ok() {
+            share.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken.is_ok()
     }
 
     /// Takes `bytes`, left or not: what keeps a connection moving when the budget is used up.
-    pub(super) fn take_anyway(&self, bytes: u64) {
+    pub(super) fn take_anyway(&self, share: &Share, bytes: u64) {
+        share.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Gives `bytes` back.
-    pub(super) fn give(&self, bytes: u64) {
-        let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn give(&self, share: &Share, bytes: u64) {
+        let before = share.bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes);
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Bytes that may be taken.

@@ -63,7 +63,7 @@ pub(super) enum Policy {
 pub(super) struct Core {
     pub(super) exports: Arc<ExportTable>,
     pub(super) limits: Arc<Limits>,
-    budget: Arc<Budget>,
+    pub(super) budget: Arc<Budget>,
     pub(super) policy: Policy,
     /// Whether TLS is on.
     pub(super) secure: bool,
@@ -239,12 +239,13 @@ impl Core {
         if !fits {
             return false;
         }
-        if !self.budget.take(bytes) {
+        let share = &self.export.as_ref().expect("requests follow the choice of an export").share;
+        if !self.budget.take(share, bytes) {
             // One part at a time keeps a connection moving while others hold the budget.
             if !alone || bytes > buf_bytes(self.limits.part_bytes_max) {
                 return false;
             }
-            self.budget.take_anyway(bytes);
+            self.budget.take_anyway(share, bytes);
         }
         self.charged += bytes;
         true
@@ -254,7 +255,9 @@ impl Core {
     pub(super) fn release(&mut self, bytes: u64) {
         assert!(self.charged >= bytes);
         self.charged -= bytes;
-        self.budget.give(bytes);
+        if let Some(export) = &self.export {
+            self.budget.give(&export.share, bytes);
+        }
     }
 
     /// `len` bytes of the output left.
@@ -303,7 +306,10 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.budget.give(self.charged);
+        if let Some(export) = &self.export {
+            self.budget.give(&export.share, self.charged);
+            self.budget.unchoose(&export.share);
+        }
     }
 }
 

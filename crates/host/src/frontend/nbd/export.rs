@@ -1,5 +1,6 @@
 //! What the server offers: volumes by name.
 
+use super::budget::Share;
 use crate::frontend::VolumeBytes;
 use forebay_engine::VolumeId;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub struct Export {
     /// punch holes. Requests with the fast-zero flag are refused otherwise. May change with the
     /// mode.
     pub fast_zero: AtomicBool,
+    /// What its clients hold.
+    pub share: Share,
 }
 
 /// All exports of a server. Shared by its sessions; they look only during the handshake.

@@ -26,6 +26,10 @@ const MALFORMED: Refusal = (rep::ERR_INVALID, "the option's data is malformed");
 const UNKNOWN: Refusal = (rep::ERR_UNKNOWN, "no export has this name");
 const TLS_FIRST: Refusal = (rep::ERR_TLS_REQD, "this server wants TLS first");
 const STOPPING: Refusal = (rep::ERR_SHUTDOWN, "the server stops");
+const TOO_MANY: Refusal = (
+    rep::ERR_POLICY,
+    "the volume has as many clients as it may: requests of theirs have not ended",
+);
 const NO_DATA: Refusal = (rep::ERR_INVALID, "this option has no data");
 const CHUNKS_FIRST: Refusal =
     (rep::ERR_INVALID, "negotiate structured replies or extended headers first");
@@ -150,6 +154,7 @@ impl Core {
             }
             _ => None,
         };
+        let export = export.filter(|export| self.budget.choose(&export.share));
         let Some(export) = export else { return self.hang_up() };
         // Contexts that were chosen for another name do not count.
         if self.negotiated.contexts_of.as_bytes() != data {
@@ -163,6 +168,7 @@ impl Core {
         self.open(export, events);
     }
 
+    /// Requests of this export follow, whose budget counts the client already.
     fn open(&mut self, export: Arc<Export>, events: &mut Vec<SessionEvent>) {
         self.phase = Phase::Header;
         events.push(SessionEvent::Opened(Arc::clone(&export)));
@@ -218,6 +224,9 @@ impl Core {
         }
         data.end()?;
         let export = self.exports.find(name).ok_or(UNKNOWN)?;
+        if option == option::GO && !self.budget.choose(&export.share) {
+            return Err(TOO_MANY);
+        }
         if option == option::GO && self.negotiated.contexts_of != name {
             self.negotiated.contexts = Contexts::default();
         }

@@ -3,7 +3,7 @@
 mod handshake;
 mod requests;
 
-use super::{Budget, Export, ExportTable, Limits, Session, SessionEvent, Ticket, Tls};
+use super::{Budget, Export, ExportTable, Limits, Session, SessionEvent, Share, Ticket, Tls};
 use crate::frontend::VolumeBytes;
 use forebay_engine::{Buf, BufPool, IoError, Request, VolumeId};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ fn export(name: &str, bytes: u64) -> Export {
         read_only: false,
         sparse: false,
         fast_zero: AtomicBool::new(true),
+        share: Share::default(),
     }
 }
 
@@ -98,7 +99,7 @@ impl Driven {
     }
 
     fn plain() -> Driven {
-        Driven::new(table(), Limits::default(), Arc::new(Budget::new(256 * MIB)))
+        Driven::new(table(), Limits::default(), Arc::new(Budget::new(256 * MIB, 512)))
     }
 
     /// A session with the client's flags taken.

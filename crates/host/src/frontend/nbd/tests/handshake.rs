@@ -55,7 +55,7 @@ fn export_name_knows_no_error_but_to_hang_up() {
 fn the_empty_name_is_the_only_export() {
     let exports = table();
     let open = |exports: &Arc<ExportTable>| {
-        let budget = Arc::new(Budget::new(256 * MIB));
+        let budget = Arc::new(Budget::new(256 * MIB, 512));
         let mut driven = Driven::new(Arc::clone(exports), Limits::default(), budget);
         driven.send(bytes().u32(3).option(7, bytes().string("").u16(0)));
         driven.session.export().map(|export| export.name.clone())
@@ -244,4 +244,39 @@ fn a_stopping_server_refuses_options() {
     driven.send(bytes().option(7, bytes().string("disk").u16(0)));
     assert_eq!(refusal(&mut driven), (1 << 31) + 7);
     assert!(driven.session.wants_close());
+}
+
+#[test]
+fn clients_of_one_volume_leave_places_to_those_of_others() {
+    let exports = table();
+    exports.insert(export("other", 64 * MIB));
+    let budget = Arc::new(Budget::new(256 * MIB, 16));
+    let connect = |name: &str| {
+        assert!(budget.enter(), "there is a place");
+        let mut driven = Driven::new(Arc::clone(&exports), Limits::default(), Arc::clone(&budget));
+        driven.send(bytes().u32(3).option(7, bytes().string(name).u16(0)));
+        (driven.session.export().is_some(), driven)
+    };
+    let mut clients = Vec::new();
+    let refused = loop {
+        match connect("disk") {
+            (true, client) => clients.push(client),
+            (false, client) => break client,
+        }
+    };
+    assert_eq!(clients.len(), 8, "half of the places");
+    drop(refused);
+    budget.leave();
+    // Those who went away count as long as something that they asked has not ended.
+    clients[0].send(bytes().request(0, 0, 1, 0, 4096));
+    for client in &mut clients {
+        client.session.disconnected(&mut client.bufs);
+    }
+    assert!(!connect("disk").0);
+    budget.leave();
+    assert!(connect("other").0);
+    budget.leave();
+    drop(clients);
+    (0..8).for_each(|_| budget.leave());
+    assert!(connect("disk").0);
 }

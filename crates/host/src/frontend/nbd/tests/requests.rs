@@ -289,7 +289,7 @@ fn a_long_trim_has_few_parts_under_way_and_stops_at_an_error() {
 fn with_contexts(option: u32) -> Driven {
     let exports = table();
     exports.insert(export("disk", 1 << 43));
-    let budget = Arc::new(Budget::new(256 * MIB));
+    let budget = Arc::new(Budget::new(256 * MIB, 512));
     let mut driven = Driven::new(exports, Limits::default(), budget);
     let queries = bytes().string("disk").u32(2).string("base:allocation").string("forebay:cache");
     let options = bytes().u32(3).option(option, bytes()).option(10, queries);
@@ -377,7 +377,7 @@ fn block_status_of_terabytes_has_64_bit_extents() {
 fn holes_are_told_where_the_origin_tells_them() {
     let exports = table();
     exports.insert(Export { sparse: true, ..export("disk", 1 << 30) });
-    let budget = Arc::new(Budget::new(256 * MIB));
+    let budget = Arc::new(Budget::new(256 * MIB, 512));
     let mut driven = Driven::new(exports, Limits::default(), budget);
     let queries = bytes().string("disk").u32(1).string("base:allocation");
     let options = bytes().u32(3).option(STRUCTURED, bytes()).option(10, queries);
@@ -429,7 +429,7 @@ fn a_stopping_server_finishes_and_refuses() {
 
 #[test]
 fn a_client_that_hangs_up_leaves_nothing_behind() {
-    let budget = Arc::new(Budget::new(256 * MIB));
+    let budget = Arc::new(Budget::new(256 * MIB, 512));
     let mut driven = Driven::new(table(), Limits::default(), Arc::clone(&budget)).open_with(&[]);
     driven.send(bytes().request(0, 0, 1, 0, 8 << 20).request(0, 0, 2, 0, 4096));
     driven.send(bytes().request(0, 4, 3, 0, 64 << 20));
@@ -448,15 +448,15 @@ fn a_client_that_hangs_up_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_used_up_budget_slows_every_client_and_stops_none() {
+fn a_used_up_budget_slows_every_client_of_a_volume_and_stops_none() {
     let limits = || Limits { payload_bytes_max: 4 << 20, ..Limits::default() };
-    let budget = Arc::new(Budget::new(16 << 20));
-    let driven = || Driven::new(table(), limits(), Arc::clone(&budget)).open_with(&[]);
+    let (budget, exports) = (Arc::new(Budget::new(16 << 20, 512)), table());
+    let driven = || Driven::new(Arc::clone(&exports), limits(), Arc::clone(&budget)).open_with(&[]);
     let (mut greedy, mut modest) = (driven(), driven());
-    for cookie in 0..4 {
+    for cookie in 0..2 {
         greedy.send(bytes().request(0, 0, cookie, 0, 4 << 20));
     }
-    assert_eq!(budget.used_bytes(), 16 << 20);
+    assert_eq!(budget.used_bytes(), 8 << 20, "half of it");
     // One part is always possible, ...
     modest.send(bytes().request(0, 0, 1, 0, 4096));
     assert!(!modest.session.paused());
@@ -472,6 +472,39 @@ fn a_used_up_budget_slows_every_client_and_stops_none() {
     assert!(!modest.session.paused());
     assert_eq!(modest.asked().1.kind, RequestKind::Read);
     assert_eq!(modest.asked().1.kind, RequestKind::Flush);
+}
+
+#[test]
+fn volumes_whose_requests_never_end_leave_room_for_requests_of_others() {
+    let budget = Arc::new(Budget::new(256 * MIB, 512));
+    let driven = |exports: &Arc<ExportTable>| {
+        let (exports, budget) = (Arc::clone(exports), Arc::clone(&budget));
+        Driven::new(exports, Limits::default(), budget).open_with(&[])
+    };
+    let mut stuck: Vec<Driven> = Vec::new();
+    let request = |cookie, len| bytes().request(0, 0, cookie, 0, len);
+    for volume in 0..3 {
+        // A table of its own: another volume.
+        let exports = table();
+        let mut clients: Vec<Driven> = (0..8).map(|_| driven(&exports)).collect();
+        for cookie in 0..4 {
+            for it in &mut clients {
+                let input = request(cookie, 16 << 20).0;
+                it.session.receive(&input, &mut it.bufs, &mut it.events);
+            }
+        }
+        let left = 256 * MIB - budget.used_bytes();
+        assert!(left >= (256 * MIB) >> (volume + 1), "{volume}: {left}");
+        stuck.append(&mut clients);
+    }
+    let mut other = driven(&table());
+    for cookie in 0..2 {
+        other.send(request(cookie, 8 << 20));
+        assert!(!other.session.paused(), "its {cookie}th");
+    }
+    // Who stops to wait for the answers gives back what the kernel and the engine do not hold.
+    drop(stuck);
+    assert_eq!(budget.used_bytes(), 16 * MIB);
 }
 
 #[test]
