@@ -77,6 +77,7 @@ enum LogFormat {
 fn main() -> ExitCode {
     let args = Args::parse();
     start_log(args.log);
+    process::stand_limits();
     let done = match &args.other {
         Some(Other::Hold { socket }) => supervisor::run_holder(socket),
         None => run(args),

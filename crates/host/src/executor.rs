@@ -26,15 +26,15 @@ use workers::Workers;
 
 /// Times that an I/O is tried again when the kernel says EAGAIN or EINTR.
 const TRIES_MAX: u32 = 1000;
-/// I/O on a file in memory up to this size is done on the spot, in bytes: a copy costs less than handing it
-/// to the ring, which hands it to a thread on such files.
+/// I/O on a file in memory up to this size is done on the spot, in bytes: a copy costs less than
+/// handing it to the ring, which hands it to a thread on such files.
 const IN_PLACE_MAX: u64 = 64 << 10;
 /// After this time an I/O is reported as slow, in nanoseconds.
 const SLOW_NS: Time = 30_000_000_000;
 /// How often to look for slow ones, in nanoseconds.
 const SCAN_NS: Time = 1_000_000_000;
-/// A cache device of which an I/O has not ended after so many looks counts as one that hangs: half a
-/// minute.
+/// A cache device of which an I/O has not ended after so many looks counts as one that hangs: half
+/// a minute.
 const HANGS_LOOKS: u32 = 30;
 
 /// The I/O side of a shard.

@@ -7,6 +7,21 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// Marks the thread, and those that it starts, as ones that the kernel needs to write pages back.
 const SET_IO_FLUSHER: libc::c_int = 57;
 
+/// A file that reached its limit answers an error, and does not end the process; and as many files
+/// may be open as the process may have.
+pub fn stand_limits() {
+    // SAFETY: no handler is installed: the write that would raise the signal fails instead.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls take a limit that is valid for them. Where they fail, it stays as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+            files.rlim_cur = files.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+        }
+    }
+}
+
 /// Gives the process mounts of its own, which follow those of the machine: so it is never the last
 /// that holds a mount of a device that it serves, which would end in waiting for itself. To be
 /// called before there are threads. Says whether it was done: mounts that are not shared could not

@@ -128,8 +128,7 @@ impl World {
     pub fn start_limited(&mut self, bytes: u64) {
         let daemon = self.daemon_command();
         let mut shell = Command::new("bash");
-        // Else the signal ends it, and nobody has that on a full disk.
-        let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 1024);
+        let script = format!("ulimit -f {}; exec \"$0\" \"$@\"", bytes / 1024);
         shell.arg("-c").arg(script).arg(daemon.get_program()).args(daemon.get_args());
         shell.stdin(Stdio::null()).stdout(Stdio::null());
         self.spawn(shell);

@@ -204,8 +204,7 @@ impl Shard {
 
     /// Does without a cache device that hangs, if another has all that is dirty, and works.
     fn give_up_hanging(&mut self) {
-        let hanging: Vec<DeviceId> = self.executor.hanging().collect();
-        for device in hanging {
+        for device in self.executor.hanging().collect::<Vec<DeviceId>>() {
             if self.engine.can_spare(device, |other| self.executor.moves(other)) {
                 self.executor.give_up(device, &mut self.notices);
             }

@@ -72,8 +72,8 @@ pub struct Share {
 /// What all clients together may hold: places, and bytes of requests. Shared by all sessions.
 ///
 /// No volume gets more than it leaves to others: one whose requests never end holds half at most,
-/// another one half of what is left then (dynamic thresholds, Choudhury and Hahne 1998). So there is
-/// always room for one more.
+/// another one half of what is left then (dynamic thresholds, Choudhury and Hahne 1998). So there
+/// is always room for one more.
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicU64,
