@@ -133,6 +133,11 @@ impl Disk {
         self.current.read(first, out);
     }
 
+    /// As [`Disk::peek`], of what is there whatever a power cut takes.
+    pub fn peek_durable(&self, first: u64, out: &mut [u8]) {
+        self.durable.read(first, out);
+    }
+
     /// Whether anything was ever written near this sector.
     pub fn written(&self, sector: u64) -> bool {
         self.current.written(sector)

@@ -288,10 +288,7 @@ impl World {
                 let mut dropped = asked.given_up;
                 dropped.retain(|&block| !self.is_dirty(asked.disk, block));
                 self.coverage.add("blocks given up", dropped.len() as u64);
-                let origin = &self.origins[asked.disk].disk;
-                for block in dropped {
-                    self.checker.give_up(asked.disk, block, |at, out| origin.peek(at, out));
-                }
+                dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
             Command::OriginBack(_) => self.coverage.mark("origins that came late"),
             Command::Shutdown => {

@@ -191,12 +191,19 @@ impl World {
 
     /// What the administrator asked to give up may be given up, though nobody was told.
     fn give_up_perhaps(&mut self) {
-        for asked in self.commands.values() {
-            let origin = &self.origins[asked.disk].disk;
-            for &block in &asked.given_up {
-                self.checker.give_up(asked.disk, block, |at, out| origin.peek(at, out));
-            }
+        let asked = self.commands.values();
+        let blocks = asked.flat_map(|it| it.given_up.iter().map(|&block| (it.disk, block)));
+        for (disk, block) in blocks.collect::<Vec<_>>() {
+            self.give_up(disk, block);
         }
+    }
+
+    /// The block is what the origin holds, or what a power cut leaves there of that: what was on
+    /// its way home may not be durable.
+    pub(super) fn give_up(&mut self, disk: usize, block: u64) {
+        let origin = &self.origins[disk].disk;
+        self.checker.give_up(disk, block, |at, out| origin.peek(at, out));
+        self.checker.give_up(disk, block, |at, out| origin.peek_durable(at, out));
     }
 
     /// The end of this life.

@@ -251,7 +251,8 @@ impl World {
     /// Sometimes devices come after the start, though the pool has not gone on without them.
     /// Nothing that they hold is lost by that: what no other device has keeps the pool closed.
     fn come_late(&mut self, number: u64) {
-        if number > self.params.lives || !self.wide_rng.chance(self.params.faults.late) {
+        let share = self.params.faults.late;
+        if share == 0.0 || number > self.params.lives || !self.wide_rng.chance(share) {
             return;
         }
         let Some((_, stand)) = self.read_superblock() else { return };
