@@ -36,6 +36,8 @@ const SCAN_NS: Time = 1_000_000_000;
 /// A cache device of which an I/O has not ended after so many looks counts as one that hangs: half
 /// a minute.
 const HANGS_LOOKS: u32 = 30;
+/// After so many, somebody should know of it.
+const SLOW_LOOKS: u32 = 10;
 
 /// The I/O side of a shard.
 pub(crate) struct Executor {
@@ -390,6 +392,13 @@ impl Executor {
             Target::Cache(device) => Some(*device),
             Target::Origin(_) => None,
         })
+    }
+
+    /// What has not ended an I/O for long, and for how many looks, one a second.
+    pub fn slow(&self) -> Vec<(Target, u32)> {
+        let lanes = self.lanes.iter().filter(|(_, lane)| !lane.given_up && !lane.closed);
+        let lanes = lanes.map(|(target, lane)| (*target, lane.oldest()));
+        lanes.filter(|&(_, looks)| looks >= SLOW_LOOKS).collect()
     }
 
     /// Whether a cache device ends what it is given, or has nothing to do.

@@ -23,8 +23,8 @@ use crate::waker::Waker;
 use forebay_engine::Distrust;
 use forebay_engine::stats::{PoolStats, VolumeStats};
 use forebay_engine::{
-    Command, CommandReply, DeviceSettings, OriginSettings, Request, Settings, State, Tuning,
-    VolumeId, VolumeSpec, VolumeView,
+    Command, CommandReply, DeviceSettings, OriginSettings, Request, Settings, State, Target,
+    Tuning, VolumeId, VolumeSpec, VolumeView,
 };
 use mailbox::{Mailbox, Message};
 use std::collections::BTreeMap;
@@ -108,6 +108,8 @@ pub struct ShardSnapshot {
     pub io_under_way: usize,
     /// Whether I/O goes through io_uring.
     pub io_uring: bool,
+    /// Devices that have not ended an I/O for ten seconds and more, and for how many.
+    pub slow: Vec<(Target, u32)>,
 }
 
 struct Inner {

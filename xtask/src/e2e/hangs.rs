@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const BYTES: u64 = 64 << 20;
 /// How long what has to do with nobody that hangs may take.
 const SOON: Duration = Duration::from_secs(8);
+/// After ten seconds `status` says what hangs.
+const TOLD: Duration = Duration::from_secs(20);
 /// A cache device that hangs is waited for half a minute.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
@@ -114,6 +116,10 @@ pub fn origin() -> Result<()> {
         for words in ["write", "read"] {
             io(&daemon, "well", words, SOON)?;
         }
+        until(TOLD, "status names the origin that hangs", || {
+            let (_, told) = daemon.said(&["status"])?;
+            Ok(told.contains("its origin") && told.contains("has not ended an I/O for"))
+        })?;
         ensure!(stuck.try_wait()?.is_none(), "the origin does not hang");
         anyhow::Ok(())
     })();

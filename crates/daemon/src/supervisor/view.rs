@@ -12,6 +12,7 @@ use forebay_api::reply::{
 use forebay_api::stats::{Counters, PoolCounters, VolumeCounters};
 use forebay_api::{ApiError, RamNeed};
 use forebay_engine::stats::REASONS;
+use forebay_engine::{Target, VolumeView};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{ShardSnapshot, VolumeSnapshot};
@@ -172,14 +173,17 @@ impl Supervisor {
             }
         };
         let away = open.away(&pool.name);
-        if (snapshot.pool.degraded || !away.is_empty()) && state == State::Ok {
+        let slow = slow_devices(open, snapshot);
+        let fewer = snapshot.pool.degraded || !away.is_empty();
+        if (fewer || !slow.is_empty()) && state == State::Ok {
             state = State::Degraded;
         }
+        attention.why.extend(slow);
         if state.needs_attention() {
             attention.why.extend(open.findings.iter().cloned());
             attention.why.extend(Supervisor::notices_of(open));
         }
-        if state == State::Degraded {
+        if fewer && state == State::Degraded {
             attention.action.push("see the log of forebayd and the health of the device".into());
             attention.action.push(match open.devices_used(&away) {
                 0 => "clean data is read from the origins; no dirty data is accepted on it".into(),
@@ -331,16 +335,7 @@ impl Supervisor {
             _ if view.draining || running => State::Draining,
             _ => State::Ok,
         };
-        if stats.lost_blocks > 0 {
-            state = State::Degraded;
-            let lost = stats.lost_blocks;
-            attention.why.push(format!(
-                "{lost} blocks are lost: both the cache's copy and its twin are unreadable"
-            ));
-            attention.action.push(
-                "reads of them fail until they are written again: restore these files".into(),
-            );
-        }
+        tell_lost_blocks(stats.lost_blocks, &mut state, &mut attention);
         if snapshot.pool.degraded {
             state = State::Degraded;
             attention.why.extend(open.away_or_failed(pool));
@@ -363,6 +358,7 @@ impl Supervisor {
                 .action
                 .push(format!("when that is mended: forebay volume attach {}", view.name));
         }
+        tell_slow(open, snapshot, view, &mut state, &mut attention);
         self.tell_lost_device(volume, &mut state, &mut attention);
         let now = volume_counters(&view.name, pool, stats);
         let inner = self.inner();
@@ -385,6 +381,53 @@ impl Supervisor {
             attention,
         }
     }
+}
+
+/// A sentence for each cache device that does not end its I/O.
+fn slow_devices(open: &Opened, snapshot: &ShardSnapshot) -> Vec<String> {
+    let slow = snapshot.slow.iter().filter_map(|&(target, seconds)| match target {
+        Target::Cache(device) => Some((open.devices.get(usize::from(device.0))?, seconds)),
+        Target::Origin(_) => None,
+    });
+    slow.map(|(device, seconds)| {
+        format!("the cache device {} has not ended an I/O for {seconds} s", device.path)
+    })
+    .collect()
+}
+
+fn tell_lost_blocks(lost: u64, state: &mut State, attention: &mut Attention) {
+    if lost == 0 {
+        return;
+    }
+    *state = State::Degraded;
+    attention
+        .why
+        .push(format!("{lost} blocks are lost: both the cache's copy and its twin are unreadable"));
+    let restore = "reads of them fail until they are written again: restore these files";
+    attention.action.push(restore.to_string());
+}
+
+/// Who waits for a disk should see for which.
+fn tell_slow(
+    open: &Opened,
+    snapshot: &ShardSnapshot,
+    view: &VolumeView,
+    state: &mut State,
+    attention: &mut Attention,
+) {
+    let mut slow = slow_devices(open, snapshot);
+    slow.extend(snapshot.slow.iter().filter(|(it, _)| *it == Target::Origin(view.id)).map(
+        |(_, seconds)| format!("its origin {} has not ended an I/O for {seconds} s", view.origin),
+    ));
+    if slow.is_empty() {
+        return;
+    }
+    if *state == State::Ok {
+        *state = State::Degraded;
+    }
+    attention.why.extend(slow);
+    let look = "requests that need it wait: look at the disk, or what is behind it";
+    attention.action.push(look.to_string());
 }
 
 /// The state that needs most attention.

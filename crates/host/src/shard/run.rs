@@ -107,14 +107,13 @@ impl Shard {
             notices.send(HostNotice::Text(text));
         }
         let mut effects = Vec::new();
-        let sees = driver.has_ring();
         Shard {
             engine: Engine::open(settings, 0, &mut effects),
+            patience: Patience::new(driver.has_ring()),
             driver,
             executor,
             clients: Clients::new(Arc::clone(&links.server), links.number),
             ports: Ports::new(),
-            patience: Patience::new(sees),
             links,
             notices,
             start: Instant::now(),
@@ -370,6 +369,7 @@ impl Shard {
             clients: self.clients.len(),
             io_under_way: self.executor.under_way(),
             io_uring: self.driver.has_ring(),
+            slow: self.executor.slow(),
         }
     }
 
