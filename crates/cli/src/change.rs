@@ -181,11 +181,15 @@ pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
             &format!("this loses the dirty data of {}, if it has any", args.name),
         )?;
     }
-    let request = Request::VolumeAttach(VolumeAttach {
-        name: args.name.clone(),
-        changed,
-        dry_run: args.flags.dry_run,
-    });
+    let attach =
+        |dry_run| Request::VolumeAttach(VolumeAttach { name: args.name.clone(), changed, dry_run });
+    if args.keep_dirty && !args.flags.dry_run && !args.flags.yes {
+        let planned = ask(&cli.client()?, &attach(true))?;
+        if let Some(loss) = planned.messages.iter().find(|it| it.contains("give up")) {
+            confirm(false, loss)?;
+        }
+    }
+    let request = attach(args.flags.dry_run);
     finish(cli.output, ask(&cli.client()?, &request)?)
 }
 

@@ -97,8 +97,8 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
         ),
         Notice::BadBlock { volume, block, lost: true } => write!(
             f,
-            "block {block} of volume {} was damaged on the cache device and newer than the origin: \
-             its data is lost and reads of it fail until it is written again",
+            "block {block} of volume {} cannot be read from any cache device and was newer than at \
+             the origin: its data is lost and reads of it fail until it is written again",
             volume.0
         ),
         Notice::WritebackFailed { volume, block } => write!(

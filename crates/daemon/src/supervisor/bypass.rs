@@ -9,7 +9,7 @@ use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Pool, STOP_TIMEOUT, Supervisor
 use crate::convert::hex;
 use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
 use forebay_api::{ApiError, ErrorKind, Mode};
-use forebay_engine::{Command, CommandReply, VolumeSpec};
+use forebay_engine::{ABSENT_HOLD, Command, CommandReply, VolumeSpec};
 use forebay_host::device::{Access, Device};
 use forebay_host::frontend::VolumeBytes;
 use forebay_host::note_distrust;
@@ -386,11 +386,21 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
         error.message, volume.name
     );
     let lost = format!(
-        "if they will never be back, and what only they held is lost: forebay volume remove {} \
+        "if they will never be back, and all that is dirty is lost: forebay volume remove {} \
          --drop-dirty",
         volume.name
     );
-    ApiError { message: text, ..error }.action(lost)
+    let held = error.message.contains(ABSENT_HOLD);
+    let error = ApiError { message: text, ..error };
+    match held {
+        true => error.action(format!(
+            "bring them back, then: forebay volume attach {0}; or, if they will never be back, lose \
+             only what they hold: forebay volume attach {0} --keep-dirty",
+            volume.name
+        )),
+        false => error,
+    }
+    .action(lost)
 }
 
 /// Closes an open pool, whose listeners go elsewhere.

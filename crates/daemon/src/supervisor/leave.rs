@@ -76,10 +76,11 @@ impl Supervisor {
         };
         self.no_job(name)?;
         self.check_clients(&found, wanted.force)?;
-        let lost = match found.open.problems.contains_key(name) && wanted.drop_dirty {
-            true => dirty_bytes(&found),
-            false => 0,
-        };
+        let is_well = !found.open.problems.contains_key(name);
+        if is_well && wanted.drop_dirty && found.snapshot.stats.lost_blocks > 0 {
+            return self.remove_what_is_left(wanted, &found);
+        }
+        let lost = if !is_well && wanted.drop_dirty { dirty_bytes(&found) } else { 0 };
         if lost == 0 {
             check_home(&found)?;
         }
@@ -100,6 +101,23 @@ impl Supervisor {
         if lost > 0 && done.outcome == Outcome::Changed {
             done.messages = vec![format!("volume {name} is removed; {size} of dirty data is lost")];
         }
+        Ok(done)
+    }
+
+    /// Gives up what cannot be read of a volume's dirty data, and sends the rest home.
+    fn remove_what_is_left(
+        self: &Arc<Self>,
+        wanted: &Change,
+        found: &FoundVolume,
+    ) -> Result<Done, ApiError> {
+        if wanted.dry_run {
+            let what = "but for what cannot be read, which is given up, and forget it";
+            return Ok(plan_leave(found, what));
+        }
+        // What is found to be so later is refused then, and given up when asked again.
+        self.drop_dirty(found)?;
+        let mut done = self.leave(JobKind::Remove, found, wanted.force)?;
+        done.messages.push("what could not be read of its dirty data is lost".to_string());
         Ok(done)
     }
 

@@ -4,6 +4,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::DeviceId;
+use crate::op::epoch::LOG_WENT_ON;
 use crate::segment::UnitId;
 use crate::volume::Volume;
 use forebay_format::BLOCK_SIZE;
@@ -28,6 +29,10 @@ impl Engine {
         if held.is_empty() {
             return Ok(());
         }
+        if self.log_may_go_on() {
+            // Then it is not all that they hold, and giving it up is no way on.
+            return Err(LOG_WENT_ON.to_owned());
+        }
         let mut devices: Vec<DeviceId> =
             held.iter().flat_map(|&(unit, _)| self.holders(unit)).collect();
         devices.sort_unstable();
@@ -51,7 +56,7 @@ impl Engine {
         devices.filter(|&device| self.may_come_back(device))
     }
 
-    pub(crate) fn may_come_back(&self, device: DeviceId) -> bool {
+    fn may_come_back(&self, device: DeviceId) -> bool {
         let index = usize::from(device.0);
         let opening = self.opening.as_ref().expect("recovery is under way");
         !self.segments.devices()[index].healthy

@@ -284,10 +284,13 @@ impl Engine {
             if !drained && lost >= volume.dirty.len() {
                 // All that is left cannot be read: waiting does not help.
                 self.vol_mut(id).task = None;
-                self.refuse(task.command(), &format!(
-                    "{lost} dirty blocks cannot be read from the cache device, so they cannot be sent \
-                     home; force-drop them to go on with what the origin holds"
-                ));
+                let name = &self.vol(id).name;
+                let why = format!(
+                    "{lost} dirty blocks cannot be read from the cache device, so they cannot be \
+                     sent home. Write them anew, or give them up: forebay volume remove {name} \
+                     --drop-dirty"
+                );
+                self.refuse(task.command(), &why);
                 continue;
             }
             match task {

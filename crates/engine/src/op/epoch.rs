@@ -10,6 +10,11 @@ use crate::op::flush::FlushFor;
 use crate::op::open::Step;
 use zerocopy::little_endian::U64;
 
+/// Why a start fails where [`Engine::log_may_go_on`].
+pub(crate) const LOG_WENT_ON: &str = "the log may have gone on on a device that failed beside one that was away before: what was \
+     written last is not known. Bring the devices back as they were, or `forebay pool destroy` the \
+     pool to go on with what the origins hold";
+
 impl Engine {
     /// The superblock and the records that were read may not have survived a power cut yet: before
     /// anything follows from them, they must (I12).
@@ -34,11 +39,7 @@ impl Engine {
             return;
         }
         if self.log_may_go_on() {
-            let why = "the log may have gone on on a device that failed beside one that was away \
-                       before: what was written last is not known. Bring the devices back as \
-                       they were, or `forebay pool destroy` the pool to go on with what the \
-                       origins hold";
-            return self.open_failed(why.to_owned());
+            return self.open_failed(LOG_WENT_ON.to_owned());
         }
         let behind = std::mem::take(&mut self.open_mut().behind);
         let behind: Vec<usize> =

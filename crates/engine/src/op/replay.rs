@@ -233,7 +233,10 @@ impl Engine {
             let blocks = opening.unreadable.range((segment, 0)..=(segment, u32::MAX));
             !self.segments.healthy(segment) && blocks.count() > 0
         };
-        let used = |segment| self.may_come_back(self.segments.device_of(segment));
+        // Also on such as are given up: nobody could say how much of the log's end that is.
+        let used = |segment| {
+            header.devices[usize::from(self.segments.device_of(segment).0)].away.get() == 0
+        };
         let units = 0..self.segments.units().len() as UnitId;
         !opening.summary.ends_here
             && header.clean == 0

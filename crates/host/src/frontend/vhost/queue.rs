@@ -113,6 +113,9 @@ impl QueuePort {
     /// The queue does not lie in the guest's memory, or the kick is no descriptor to wait on.
     pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
         sys::set_nonblocking(self.setup.kick.as_raw_fd(), true)?;
+        if let Some(call) = &self.setup.call {
+            sys::set_nonblocking(call.as_raw_fd(), true)?;
+        }
         let again = self.setup.rings.open();
         let again = again.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.0))?;
         for head in again {

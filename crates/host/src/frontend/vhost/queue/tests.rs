@@ -201,3 +201,32 @@ fn a_log_that_somebody_wrote_over_breaks_its_queue_once() {
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut next, bytes.len() as u64).unwrap();
     assert_eq!(next, [0xaa; 16], "the next queue's part");
 }
+
+#[test]
+fn a_descriptor_for_calls_that_is_full_does_not_stop_the_queue() {
+    let mut rig = Rig::new();
+    // SAFETY: eventfd takes no pointers; the new descriptor is owned by nobody else.
+    let call = unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+        assert!(fd >= 0);
+        <File as std::os::fd::FromRawFd>::from_raw_fd(fd)
+    };
+    (&call).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let (mut reader, (done, wait)) = (call.try_clone().unwrap(), std::sync::mpsc::channel());
+    // Lets a write that blocks end.
+    let rescue = std::thread::spawn(move || {
+        let late = wait.recv_timeout(std::time::Duration::from_secs(5)).is_err();
+        if late {
+            let _ = std::io::Read::read(&mut reader, &mut [0; 8]);
+        }
+        late
+    });
+    rig.port.setup.call = Some(call);
+    rig.with(|port, link| {
+        port.start(link).unwrap();
+        port.signal = true;
+        port.arm(link);
+    });
+    done.send(()).unwrap();
+    assert!(!rescue.join().unwrap(), "it waited for somebody to read");
+}
