@@ -394,8 +394,8 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
     let error = ApiError { message: text, ..error };
     match held {
         true => error.action(format!(
-            "bring them back, then: forebay volume attach {0}; or, if they will never be back, lose \
-             only what they hold: forebay volume attach {0} --keep-dirty",
+            "if they will never be back, and only what they hold is lost: forebay volume attach {} \
+             --keep-dirty",
             volume.name
         )),
         false => error,

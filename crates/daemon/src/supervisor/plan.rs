@@ -1,6 +1,6 @@
 //! What a pool would be made of: checked and shown before anything is written.
 
-use super::late::real_path;
+use super::late::{in_time, real_path};
 use super::{Supervisor, machine_ram_bytes};
 use crate::convert::{device_error, pool_error};
 use crate::state::{PoolState, Standing, VolumeState};
@@ -12,6 +12,7 @@ use forebay_format::{BLOCK_SIZE, POOL_DEVICES_MAX};
 use forebay_host::device::{Access, Content, Device, identify};
 use forebay_host::pool::{FormatOptions, plan_pool};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What is wanted, checked as far as it can be without the devices.
 pub(super) struct Wanted<'r> {
@@ -64,12 +65,19 @@ fn file_of(origin: &str) -> &str {
     path.split_once('?').filter(|_| path != origin).map_or(path, |(path, _)| path)
 }
 
+/// What a device holds. One that hangs is an error, and nobody else waits for it.
+pub(super) fn content_of(device: &Path) -> Result<Content, ApiError> {
+    let path = device.to_path_buf();
+    let what = format!("look at {}", path.display());
+    in_time(&what, move || identify(&path).map_err(|error| device_error(&error)))
+}
+
 /// The pool that all of these devices hold, if they hold one and all of it.
 pub(super) fn whole_pool_on(devices: &[String]) -> Result<Option<String>, ApiError> {
     let mut names = Vec::new();
     let mut pools = Vec::new();
     for device in devices {
-        let content = identify(Path::new(device)).map_err(|error| device_error(&error))?;
+        let content = content_of(Path::new(device))?;
         let Content::Pool { name, uuid, count, .. } = content else { return Ok(None) };
         if usize::from(count) != devices.len() || name.is_empty() {
             return Ok(None);
@@ -136,8 +144,15 @@ impl Supervisor {
     }
 
     /// Plans a pool on devices that are open: what they hold is shown, not refused.
-    pub(super) fn plan(&self, wanted: &Wanted, devices: &[Device]) -> Result<PoolPlan, ApiError> {
-        let plan = plan_pool(devices, &wanted.options(true)).map_err(|error| pool_error(&error))?;
+    pub(super) fn plan(
+        &self,
+        wanted: &Wanted,
+        devices: &Arc<Vec<Device>>,
+    ) -> Result<PoolPlan, ApiError> {
+        let (used, options) = (Arc::clone(devices), wanted.options(true));
+        let plan = in_time(&format!("read the devices of pool {}", wanted.name), move || {
+            plan_pool(&used, &options).map_err(|error| pool_error(&error))
+        })?;
         let ram = self.ram_need(wanted.name, plan.slots, wanted.ram_bytes()?)?;
         let rows = devices.iter().zip(&plan.superblocks).zip(&plan.contents);
         let rows = rows.zip(wanted.devices).map(|(((device, superblock), content), path)| {
@@ -169,9 +184,13 @@ impl Supervisor {
         &self,
         paths: &[String],
         access: Access,
-    ) -> Result<Vec<Device>, ApiError> {
-        let open = |path: &String| Device::open(Path::new(path), access);
-        paths.iter().map(open).collect::<Result<_, _>>().map_err(|error| device_error(&error))
+    ) -> Result<Arc<Vec<Device>>, ApiError> {
+        let opened = paths.to_vec();
+        in_time(&format!("open {}", paths.join(" ")), move || {
+            let open = |path: &String| Device::open(Path::new(path), access);
+            let devices = opened.iter().map(open).collect::<Result<_, _>>();
+            devices.map(Arc::new).map_err(|error| device_error(&error))
+        })
     }
 
     /// Refuses a cache device that is the origin of a volume.

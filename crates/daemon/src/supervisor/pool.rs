@@ -2,8 +2,9 @@
 
 use super::Supervisor;
 use super::bypass::with_dirty;
-use super::plan::{Wanted, same_file, whole_pool_on};
-use crate::convert::{device_error, pool_error};
+use super::late::in_time;
+use super::plan::{Wanted, content_of, same_file, whole_pool_on};
+use crate::convert::pool_error;
 use crate::state::{PoolState, Standing};
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
@@ -12,7 +13,7 @@ use forebay_api::{ApiError, Outcome};
 use forebay_engine::Buf;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::CHECKPOINT_OFFSET;
-use forebay_host::device::{Access, Content, Device, identify};
+use forebay_host::device::{Access, Content, Device};
 use forebay_host::pool::format_pool;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -121,12 +122,14 @@ impl Supervisor {
             self.check_awaited(wanted.name)?;
             let devices = self.open_devices(wanted.devices, Access::Exclusive)?;
             // Before memory: what a device holds matters more to whoever mistyped its name.
-            for device in &devices {
+            for device in devices.iter() {
                 self.check_content(device.path(), wanted.force)?;
             }
             let plan = self.plan(wanted, &devices)?;
-            format_pool(&devices, &wanted.options(wanted.force))
-                .map_err(|error| pool_error(&error))?;
+            let options = wanted.options(wanted.force);
+            in_time(&format!("write the pool {}", wanted.name), move || {
+                format_pool(&devices, &options).map_err(|error| pool_error(&error))
+            })?;
             // One of this name that nobody waits for: should its devices come back, they are old.
             self.give_up(wanted.name, None)?;
             self.remember(|all| all.seen.retain(|seen| seen.name != wanted.name))?;
@@ -180,7 +183,7 @@ impl Supervisor {
     }
 
     fn check_content(&self, path: &Path, force: bool) -> Result<(), ApiError> {
-        let content = identify(path).map_err(|error| device_error(&error))?;
+        let content = content_of(path)?;
         if force || content.is_empty() {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use super::fstab;
 use super::late::in_time;
 use super::leave::{dirty_bytes, or_lose};
 use super::listen::{Offer, Space};
-use super::plan::same_file;
+use super::plan::{content_of, same_file};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, random_uuid, shard_error};
 use crate::convert::{api_mode, device_error, engine_mode};
 use crate::state::{Standing, VolumeState};
@@ -40,7 +40,7 @@ fn open_origin_now(uri: &str) -> Result<Origin, ApiError> {
         return Err(ApiError::usage(text).action("use a shorter path, such as a symbolic link"));
     }
     if Path::new(uri).is_absolute() {
-        let content = identify(Path::new(uri)).map_err(|error| device_error(&error))?;
+        let content = content_of(Path::new(uri))?;
         if let Content::Pool { .. } = content {
             let text = format!("the origin {uri} holds {content}: it is a cache device");
             return Err(

@@ -11,9 +11,9 @@ use crate::op::open::Step;
 use zerocopy::little_endian::U64;
 
 /// Why a start fails where [`Engine::log_may_go_on`].
-pub(crate) const LOG_WENT_ON: &str = "the log may have gone on on a device that failed beside one that was away before: what was \
-     written last is not known. Bring the devices back as they were, or `forebay pool destroy` the \
-     pool to go on with what the origins hold";
+pub(crate) const LOG_WENT_ON: &str = "the log may have gone on on a device that failed beside one \
+     that was away before: what was written last is not known. Bring the devices back as they \
+     were, or `forebay pool destroy` the pool to go on with what the origins hold";
 
 impl Engine {
     /// The superblock and the records that were read may not have survived a power cut yet: before

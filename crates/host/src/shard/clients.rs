@@ -169,7 +169,7 @@ impl Clients {
             _ => driver.accept(key, fd),
         }
         let Some(socket) = socket else { return };
-        let Some(place) = self.server.enter() else {
+        let Some(place) = self.server.enter().or_else(|| self.make_room()) else {
             let text = "an NBD client was turned away: too many are connected".to_owned();
             return notices.send(HostNotice::Text(text));
         };
@@ -181,6 +181,16 @@ impl Clients {
         let (unread, events) = (0..0, Vec::new());
         let migrant = Migrant { socket, session, input, unread, events, place };
         self.add(driver, migrant, now, notices);
+    }
+
+    /// Who has been in the handshake longest makes room for somebody new: a handshake takes a
+    /// moment, and who only holds his place keeps others out.
+    fn make_room(&mut self) -> Option<Place> {
+        let waiting = self.clients.iter().filter(|(_, it)| it.session.in_handshake() && !it.gone);
+        let (key, _) = waiting.min_by_key(|(_, client)| client.since)?;
+        hang_up(self.clients.get_mut(key).expect("just seen"));
+        self.touch(key);
+        Some(self.server.enter_anyway())
     }
 
     /// Takes a client in. Events that it brings are returned.
@@ -299,10 +309,9 @@ impl Clients {
         events: &mut Events,
     ) {
         let client = self.clients.get_mut(key).expect("a client stays until it is answered");
-        let mut asked = std::mem::take(&mut client.kept);
-        client.session.complete(ticket, result, buf, &mut self.bufs, &mut asked);
+        let asked = &mut client.kept;
+        client.session.complete(ticket, result, buf, &mut self.bufs, asked);
         events.extend(asked.drain(..).map(|event| (key, event)));
-        client.kept = asked;
         self.touch(key);
     }
 

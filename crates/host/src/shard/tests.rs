@@ -353,14 +353,21 @@ fn a_client_that_hangs_up_in_the_middle_leaves_the_shard_in_order() {
 }
 
 #[test]
-fn too_many_clients_are_turned_away() {
+fn who_says_nothing_makes_room_and_too_many_clients_are_turned_away() {
     let dir = TempDir::new().unwrap();
     let limits = ServerLimits { clients_max: 2, ..ServerLimits::default() };
     let mut rig = start(&dir, 1, Backend::Auto, &NbdServer::new(limits));
     rig.dir = dir;
     rig.add("disk");
     let path = rig.listen();
-    let _kept = (Client::connect(&path, "disk"), UnixStream::connect(&path).unwrap());
+    rig.add("other");
+    let mut kept = Client::connect(&path, "disk");
+    let mut silent = UnixStream::connect(&path).unwrap();
+    silent.read_exact(&mut [0; 18]).expect("the greeting");
+    let _other = Client::connect(&path, "other");
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it made room");
+    kept.send(1, 1, 0, 4096, &[7; 4096]);
+    assert_eq!(kept.reply(), (0, 1));
     let mut refused = UnixStream::connect(&path).unwrap();
     assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
     let seen = rig.seen.lock().unwrap();

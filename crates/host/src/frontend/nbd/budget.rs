@@ -78,21 +78,33 @@ pub struct Share {
 pub struct Budget {
     used: AtomicU64,
     bytes_max: u64,
+    /// Clients, and those of them that have chosen a volume.
     clients: AtomicUsize,
+    chosen: AtomicUsize,
     clients_max: usize,
 }
 
 impl Budget {
     /// A budget of `bytes_max` bytes, for `clients_max` clients.
     pub fn new(bytes_max: u64, clients_max: usize) -> Budget {
-        let (used, clients) = (AtomicU64::new(0), AtomicUsize::new(0));
-        Budget { used, bytes_max, clients, clients_max }
+        Budget {
+            used: AtomicU64::new(0),
+            bytes_max,
+            clients: AtomicUsize::new(0),
+            chosen: AtomicUsize::new(0),
+            clients_max,
+        }
     }
 
     /// Counts a client, if there is a place for one.
     pub(crate) fn enter(&self) -> bool {
         let more = |clients| (clients < self.clients_max).then_some(clients + 1);
         self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a client for whom there is no place: another one that has chosen nothing makes room.
+    pub(crate) fn enter_anyway(&self) {
+        self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A client that was counted is gone, and all that it asked has ended.
@@ -107,14 +119,18 @@ impl Budget {
 
     /// Counts a client among those of its volume, if they leave as many places to others.
     pub(super) fn choose(&self, share: &Share) -> bool {
-        let free = self.clients_max.saturating_sub(self.clients());
-        let more = |on_it| (on_it <= free).then_some(on_it + 1);
-        share.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        // Who has chosen nothing yet takes no part in this: he makes room when it is needed.
+        let free = self.clients_max.saturating_sub(self.chosen.load(Ordering::Relaxed));
+        let more = |on_it| (on_it < free).then_some(on_it + 1);
+        let chosen = share.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        self.chosen.fetch_add(usize::from(chosen), Ordering::Relaxed);
+        chosen
     }
 
     /// A client that chose this volume is gone.
     pub(super) fn unchoose(&self, share: &Share) {
         share.clients.fetch_sub(1, Ordering::Relaxed);
+        self.chosen.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Takes `bytes` for a volume, if it leaves as much to others. One request of each volume is
