@@ -35,8 +35,8 @@ pub fn find_or_make(cache: &Path, packages: &Packages, suite: &str, refresh: boo
         let _ = fs::remove_file(&mark);
         make(cache, packages, suite, &image).with_context(|| {
             format!(
-                "make a Debian system in {}: it takes perl, apt and dpkg of this machine, a \
-                 network, and root or user namespaces",
+                "make a Debian system in {}: it takes perl, python3, apt and dpkg of this \
+                 machine, a network, and root or user namespaces",
                 cache.display()
             )
         })?;
@@ -46,7 +46,7 @@ pub fn find_or_make(cache: &Path, packages: &Packages, suite: &str, refresh: boo
 }
 
 fn make(cache: &Path, packages: &Packages, suite: &str, image: &Path) -> Result<()> {
-    need(&[("perl", "perl")])?;
+    need(&[("perl", "perl"), ("python3", "python3")])?;
     need_mounts()?;
     let apt = Apt::set_up(cache)?;
     let directory = apt.state().join("makers");
@@ -63,6 +63,9 @@ fn make(cache: &Path, packages: &Packages, suite: &str, image: &Path) -> Result<
         debian.arg(format!("--dpkgopt=path-exclude={path}"));
     }
     debian.arg(suite).arg(&archive).arg(apt.source(suite)?);
+    // It starts its own filter of paths, which is beside it, by name.
+    let path = std::env::var("PATH").unwrap_or_default();
+    debian.env("PATH", format!("{}:{path}", makers.join("usr/bin").display()));
     run(debian.env_remove("APT_CONFIG").env("LC_ALL", "C"))?;
     let partial = image.with_extension("partial");
     let mut format = packages.program_with("usr/sbin/mke2fs", &makers);
