@@ -31,7 +31,7 @@ use std::path::Path;
 type Bench = (&'static str, fn(&mut Results) -> Result<()>);
 
 /// All benches, in the order in which they run.
-const BENCHES: [Bench; 13] = [
+const BENCHES: [Bench; 14] = [
     ("engine", engine::run),
     ("settle", settle::run),
     ("nbd", nbd::run),
@@ -41,6 +41,7 @@ const BENCHES: [Bench; 13] = [
     ("spindle", spindle::run),
     ("burst", burst::run),
     ("gap", gap::run),
+    ("gap-drain", gap::drain::run),
     ("gap-long", gap::run_long),
     ("recovery", recovery::run),
     ("demo", demo::run),

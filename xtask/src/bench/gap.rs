@@ -6,6 +6,7 @@
 //! machine lengthens the gaps, never shortens them.
 
 mod answers;
+pub mod drain;
 mod mixed;
 
 use super::daemon::{Daemon, Directory, peak_memory_bytes};

@@ -145,11 +145,17 @@ impl Engine {
         most.min(self.tuning.writeback_slice_blocks)
     }
 
+    /// Whether all that is dirty is to go home, whoever uses the origin meanwhile.
+    fn is_drained(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        volume.draining() || volume.urgent || !volume.mode.plan().write_dirty
+    }
+
     fn situation(&self, id: VolumeId) -> Situation {
         let volume = self.vol(id);
         Situation {
             dirty_share: self.dirty_share(),
-            draining: volume.draining() || volume.urgent || !volume.mode.plan().write_dirty,
+            draining: self.is_drained(id),
             reclaim_starves: self.reclaim.starves,
             over_target_ns: self.writeback.over_since.map_or(0, |since| self.now - since),
             crowded: self.room.free() * CROWDED_SHARE < self.segments.dirty_units(),
@@ -173,8 +179,7 @@ impl Engine {
         let ends = slice.abandoned
             || self.writeback_ends()
             || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
-            || !due(&situation, &self.tuning)
-            || (!alone && is_short(&situation, &self.tuning));
+            || !due(&situation, &self.tuning);
         let items = match ends {
             true => Vec::new(),
             false => self.select(id, self.slice_most(id, alone).saturating_sub(blocks)),
@@ -231,11 +236,14 @@ impl Engine {
     }
 
     /// The rest of a slice stays where it is for now: the origin refuses what it is sent, or turns
-    /// out to be slow, and somebody waits for the room that clean blocks give.
+    /// out to be slow, and somebody waits for the room that clean blocks give; or clients use the
+    /// origin, which was idle when the slice began.
     fn slice_cut(&mut self, id: VolumeId) {
         let volume = self.vol(id);
+        let Some(slice) = &volume.home.slice else { return };
         let slow = volume.home.slow_from().is_some_and(|from| from <= self.now);
-        let cut = (slow && self.room_is_wanted()) || volume.quarantine.rests(self.now);
+        let long = !slice.alone && is_short(&self.situation(id), &self.tuning);
+        let cut = (slow && self.room_is_wanted()) || long || volume.quarantine.rests(self.now);
         if let Some(slice) = self.vol_mut(id).home.slice.as_mut().filter(|_| cut) {
             slice.runs.truncate(slice.next);
             slice.blocks = slice.begun;
@@ -303,7 +311,8 @@ impl Engine {
     }
 
     fn slice_flushed(&mut self, id: VolumeId, flushed: bool) {
-        let (now, wanted, dead) = (self.now, self.room_is_wanted(), self.dead);
+        let wanted = self.room_is_wanted() || self.is_drained(id);
+        let (now, dead) = (self.now, self.dead);
         let volume = self.vol_mut(id);
         let slice = volume.home.slice.as_mut().expect("there is one");
         slice.flushed = Some(flushed);
@@ -314,7 +323,7 @@ impl Engine {
         volume.home.took(blocks, took);
         if alone {
             // Clients have the greater part of the time, but for half where somebody waits for
-            // room.
+            // room, or for the end of a drain.
             volume.home.rests_until = now + if wanted { took } else { 3 * took };
         }
         match flushed {

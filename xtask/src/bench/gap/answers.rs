@@ -42,6 +42,11 @@ impl Answers {
         self.0.len()
     }
 
+    /// How many in so many seconds from the start.
+    pub fn until(&self, seconds: f64) -> usize {
+        self.0.partition_point(|answer| answer.at < seconds)
+    }
+
     /// The longest time, in seconds, without an answer; the start and the end of the load count.
     pub fn longest_gap(&self, seconds: f64) -> f64 {
         let mut last = 0.0;
@@ -84,7 +89,7 @@ impl Answers {
     }
 
     fn by_second(&self, seconds: usize) -> impl Iterator<Item = &[Answer]> {
-        let before = |second: usize| self.0.partition_point(|answer| answer.at < second as f64);
+        let before = |second: usize| self.until(second as f64);
         (0..seconds).map(move |second| &self.0[before(second)..before(second + 1)])
     }
 }
@@ -99,6 +104,7 @@ mod tests {
     fn a_gap_is_between_answers_of_anybody() {
         let answers = Answers::of_fio(LOG).unwrap();
         assert_eq!(answers.count(), 3);
+        assert_eq!([0.0, 1.0, 2.0].map(|seconds| answers.until(seconds)), [0, 2, 3]);
         assert_eq!(answers.longest_gap(2.0), 1.625);
         assert_eq!(answers.longest(), 0.002);
         assert_eq!(answers.longest_gap(10.0), 8.25);
