@@ -1,6 +1,7 @@
 //! The numbered invariants, asserted over the whole state, and the state in words.
 
 use crate::engine::{Engine, State};
+use crate::requests::Queue;
 
 impl Engine {
     /// Asserts the numbered invariants over the whole state. Slow; the simulator calls it.
@@ -35,7 +36,7 @@ impl Engine {
             );
             assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
         }
-        assert!(!self.reqs.is_empty() || self.fetches.is_empty(), "a read that nobody waits for");
+        self.reqs.check();
         let mut keys: Vec<_> = self.volumes.iter().map(|v| v.keys()).collect();
         keys.sort_unstable();
         let apart = keys.windows(2).all(|pair| pair[0].1 <= pair[1].0);
@@ -53,11 +54,9 @@ impl Engine {
         let reqs: Vec<_> = self
             .reqs
             .iter()
-            .map(|(_, r)| (r.kind, r.stage, r.pending, r.first, r.last, r.holds))
+            .map(|(_, r)| (r.kind, r.waits_for(), r.pending, r.first, r.last, r.holds()))
             .collect();
         let ops: Vec<_> = self.ops.iter().map(|(_, op)| format!("{op:?}")).collect();
-        let waits: Vec<_> =
-            self.reqs.iter().map(|(_, r)| (r.issued, r.durable_dseq, r.durable_origin)).collect();
         let volumes: Vec<_> = self
             .volumes
             .iter()
@@ -68,7 +67,7 @@ impl Engine {
         format!(
             "room {} dirty {:.3} throttle {:?} {} state {:?} dead {} reqs {reqs:?} ops {ops:?} \
              stalled {} flushing {} log seq {} \
-             dseq {} completed {} durable {} flush {:?} waits {waits:?} volumes {volumes:?} \
+             dseq {} completed {} durable {} flush {:?} volumes {volumes:?} \
              checkpoint {:?} sync {} writeback {} segments {uses:?}",
             self.room.describe(),
             self.dirty_share(),
@@ -77,7 +76,7 @@ impl Engine {
             self.state,
             self.dead,
             self.stalled_len(),
-            self.flushing.len(),
+            self.reqs.waiting(Queue::Durable).len(),
             self.log.seq,
             self.log.dseq,
             self.log.completed_dseq,

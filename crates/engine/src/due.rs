@@ -4,6 +4,7 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::Time;
 use crate::limits::{FILL_AGE_MAX_NS, ROOM_NS_MAX, STALL_NS_MAX};
+use crate::requests::Queue;
 
 impl Engine {
     /// A mark that changes whenever a round of background work has changed something.
@@ -16,7 +17,8 @@ impl Engine {
             self.log.completed_dseq,
             self.log.durable_dseq,
             (self.room.free_all() + self.room.emptied().len() * 65_536) as u64,
-            self.reqs.len() as u64 + ((self.stalled_len() + self.flushing.len()) * 65_536) as u64,
+            self.reqs.len() as u64
+                + ((self.stalled_len() + self.reqs.waiting(Queue::Durable).len()) * 65_536) as u64,
             reclaim_a,
             reclaim_b,
             self.checkpoint.progress(),
@@ -46,8 +48,8 @@ impl Engine {
             }
         }
         self.stalled_due(&mut at);
-        for req in self.behind_room.iter().filter_map(|&name| self.reqs.get(name)) {
-            at(req.since + ROOM_NS_MAX);
+        for &name in self.reqs.waiting(Queue::Entries) {
+            at(self.reqs.get(name).since + ROOM_NS_MAX);
         }
         for volume in self.volumes.iter() {
             volume.online_at.into_iter().filter(|&at| at < Time::MAX).for_each(&mut at);
@@ -94,7 +96,7 @@ impl Engine {
             if !self.is(Mutant::WakeLost) {
                 at(self.throttle_until);
             }
-            at(self.reqs.get(first).map_or(0, |req| req.since + STALL_NS_MAX));
+            at(self.reqs.get(first).since + STALL_NS_MAX);
         }
         if self.stalled_len() > 0 {
             // Others need not wait for one that hangs.

@@ -2,21 +2,20 @@
 
 use crate::buf::{Buf, BufPool};
 use crate::event::*;
-use crate::fetches::Fetches;
 use crate::index::Key;
 use crate::limits::*;
 use crate::log::Log;
 use crate::map::Map;
 use crate::mode::Mode;
+use crate::op::Op;
 use crate::op::load::index_shape;
-use crate::op::{Op, Req};
 use crate::op::{
     checkpoint, distrust, ends, flush, open, reclaim, stall, superblock, sweep, writeback,
 };
-use crate::overlap::Overlap;
 use crate::policy::admission::Admission;
 use crate::pressure::Pressure;
 use crate::ram::Ram;
+use crate::requests::{Req, ReqKey, Requests, Wait};
 use crate::room::Room;
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
@@ -81,9 +80,7 @@ pub struct Engine {
     pub(crate) log: Log,
     pub(crate) ram: Ram,
     pub(crate) admission: Admission,
-    pub(crate) overlap: Overlap,
-    pub(crate) fetches: Fetches,
-    pub(crate) reqs: Slab<Req>,
+    pub(crate) reqs: Requests,
     pub(crate) ops: Slab<Op>,
     pub(crate) pool: BufPool,
     /// Blocks that the volume which was served last had been given.
@@ -91,16 +88,6 @@ pub struct Engine {
     pub(crate) throttle_until: Time,
     pub(crate) wave: stall::Wave,
     pub(crate) pressure: Pressure,
-    /// Requests that wait for a durable position: FLUSH and FUA.
-    pub(crate) flushing: Vec<u64>,
-    /// Origin writes that wait for their intents or for the log.
-    pub(crate) intending: Vec<u64>,
-    /// Requests that wait for the writeback slice to end.
-    pub(crate) behind_writeback: Vec<u64>,
-    /// Requests that wait for room for their entries in the log.
-    pub(crate) behind_room: Vec<u64>,
-    /// Requests that wait for recovery.
-    pub(crate) early: Vec<u64>,
     pub(crate) early_commands: Vec<(CommandId, Command)>,
     pub(crate) cache_flush: flush::CacheFlush,
     pub(crate) opening: Option<Box<open::Opening>>,
@@ -117,8 +104,6 @@ pub struct Engine {
     pub(crate) shutdown_failures: u64,
     /// Reads of recovery that failed, by what they read.
     pub(crate) recover_tries: BTreeMap<(u8, u64), u8>,
-    /// Ranges being zeroed at the origin: first and last block, and the request.
-    pub(crate) zeroing: Vec<(Key, Key, u64)>,
     /// No cache device works: volumes go on without.
     pub(crate) dead: bool,
     pub(crate) distrust: distrust::Distrusting,
@@ -151,20 +136,13 @@ impl Engine {
             log: Log::default(),
             ram: Ram::new(settings.ram_bytes),
             admission: Admission::new(slots),
-            overlap: Overlap::default(),
-            fetches: Fetches::default(),
-            reqs: Slab::default(),
+            reqs: Requests::default(),
             ops: Slab::default(),
             pool: BufPool::new(BUFFERS_HELD_MAX),
             stalled_clock: 0,
             throttle_until: 0,
             wave: stall::Wave::default(),
             pressure: Pressure::default(),
-            flushing: Vec::new(),
-            intending: Vec::new(),
-            behind_writeback: Vec::new(),
-            behind_room: Vec::new(),
-            early: Vec::new(),
             early_commands: Vec::new(),
             cache_flush: flush::CacheFlush::default(),
             opening: None,
@@ -178,7 +156,6 @@ impl Engine {
             closing_command: None,
             shutdown_failures: 0,
             recover_tries: BTreeMap::new(),
-            zeroing: Vec::new(),
             dead: false,
             distrust: distrust::Distrusting::new(settings.distrust.clone()),
             stats,
@@ -265,7 +242,7 @@ impl Engine {
 
     /// Lets those go on that waited for something that may have happened.
     pub(crate) fn wake(&mut self) {
-        while let Some(req) = self.overlap.next_ready() {
+        while let Some(req) = self.reqs.next_ready() {
             self.begin(req);
         }
         self.resume_stalled();
@@ -421,20 +398,15 @@ impl Engine {
         let (first, last) = volume.span(request.offset, request.len);
         let req = self.reqs.insert(Req::new(id, request, first, last, now));
         if self.state == State::Opening {
-            self.early.push(req);
+            self.reqs.wait(req, Wait::Recovery);
         } else {
             self.accept(req);
         }
     }
 
     /// Replies to a request and forgets it.
-    pub(crate) fn reply(&mut self, name: u64) {
-        let req = self.reqs.remove(name).expect("a request is answered once");
-        assert_eq!(req.pending, 0, "nothing of a request runs on after its answer");
-        if req.holds {
-            self.overlap.release(name);
-        }
-        self.zeroing.retain(|&(_, _, zeroing)| zeroing != name);
+    pub(crate) fn reply(&mut self, name: ReqKey) {
+        let req = self.reqs.remove(name);
         let latency = self.now - req.since;
         let volume = self.vol_mut(req.volume);
         volume.requests_active -= 1;

@@ -2,13 +2,14 @@
 //! under way.
 
 use crate::index::Key;
+use crate::requests::ReqKey;
 use std::collections::BTreeMap;
 
 /// A read that takes some blocks of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Joined {
     /// The request.
-    pub req: u64,
+    pub req: ReqKey,
     /// First block.
     pub key: Key,
     /// Blocks.
@@ -20,7 +21,7 @@ struct Fetch {
     /// The block behind the last.
     end: Key,
     /// The request whose read it is.
-    req: u64,
+    req: ReqKey,
     joined: Vec<Joined>,
 }
 
@@ -30,7 +31,7 @@ struct Fetch {
 pub struct Fetches {
     open: BTreeMap<Key, Fetch>,
     /// Those that nobody may join any more, with their readers, by request and first block.
-    closed: BTreeMap<(u64, Key), Vec<Joined>>,
+    closed: BTreeMap<(ReqKey, Key), Vec<Joined>>,
 }
 
 impl Fetches {
@@ -48,7 +49,7 @@ impl Fetches {
     }
 
     /// A request reads so many blocks, none of which another one brings.
-    pub fn begin(&mut self, req: u64, key: Key, blocks: u64) {
+    pub fn begin(&mut self, req: ReqKey, key: Key, blocks: u64) {
         let fetch = Fetch { end: key + blocks, req, joined: Vec::new() };
         assert!(self.open.insert(key, fetch).is_none(), "it would have been joined");
     }
@@ -74,7 +75,7 @@ impl Fetches {
     }
 
     /// A read of a request has ended. Those that have joined it.
-    pub fn end(&mut self, req: u64, key: Key) -> Vec<Joined> {
+    pub fn end(&mut self, req: ReqKey, key: Key) -> Vec<Joined> {
         if self.open.get(&key).is_some_and(|fetch| fetch.req == req) {
             return self.open.remove(&key).expect("just seen").joined;
         }
@@ -94,34 +95,37 @@ mod tests {
     #[test]
     fn a_read_takes_what_others_bring_and_reads_the_rest() {
         let mut fetches = Fetches::default();
-        fetches.begin(1, 10, 4);
-        fetches.begin(2, 20, 2);
+        fetches.begin(ReqKey::nth(1), 10, 4);
+        fetches.begin(ReqKey::nth(2), 20, 2);
         assert_eq!(fetches.joins(8, 10), None);
         assert_eq!(fetches.lacks(8, 10), 2);
         assert_eq!(fetches.joins(12, 10), Some(2));
         assert_eq!(fetches.lacks(14, 10), 6);
-        let joined = Joined { req: 7, key: 12, blocks: 2 };
+        let joined = Joined { req: ReqKey::nth(7), key: 12, blocks: 2 };
         fetches.join(joined);
-        assert_eq!(fetches.end(1, 10), [joined]);
+        assert_eq!(fetches.end(ReqKey::nth(1), 10), [joined]);
         assert_eq!(fetches.joins(12, 1), None);
-        assert_eq!((fetches.end(2, 20), fetches.is_empty()), (Vec::new(), true));
+        assert_eq!((fetches.end(ReqKey::nth(2), 20), fetches.is_empty()), (Vec::new(), true));
     }
 
     #[test]
     fn nobody_joins_a_read_that_a_write_has_overtaken() {
         let mut fetches = Fetches::default();
-        fetches.begin(1, 10, 4);
-        fetches.begin(2, 14, 4);
-        let joined = Joined { req: 7, key: 11, blocks: 1 };
+        fetches.begin(ReqKey::nth(1), 10, 4);
+        fetches.begin(ReqKey::nth(2), 14, 4);
+        let joined = Joined { req: ReqKey::nth(7), key: 11, blocks: 1 };
         fetches.join(joined);
         fetches.overtake(13, 14);
         assert_eq!((fetches.joins(10, 1), fetches.joins(17, 1)), (None, None));
-        fetches.begin(3, 10, 4);
-        assert_eq!(fetches.end(1, 10), [joined], "it has what it waits for");
+        fetches.begin(ReqKey::nth(3), 10, 4);
+        assert_eq!(fetches.end(ReqKey::nth(1), 10), [joined], "it has what it waits for");
         assert_eq!(fetches.joins(10, 4), Some(4));
         fetches.overtake(14, 20);
         assert_eq!(fetches.joins(10, 4), Some(4), "others stay");
-        assert_eq!((fetches.end(2, 14), fetches.end(3, 10)), (vec![], vec![]));
+        assert_eq!(
+            (fetches.end(ReqKey::nth(2), 14), fetches.end(ReqKey::nth(3), 10)),
+            (vec![], vec![])
+        );
         assert!(fetches.is_empty());
     }
 }

@@ -24,6 +24,7 @@ mod policy;
 mod pressure;
 mod quarantine;
 mod ram;
+mod requests;
 mod room;
 mod segment;
 pub mod settings;

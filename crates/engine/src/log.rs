@@ -4,6 +4,7 @@ use crate::buf::Buf;
 use crate::event::Time;
 use crate::index::{Key, Slot};
 use crate::limits::{GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES};
+use crate::requests::ReqKey;
 use crate::segment::SegmentId;
 use forebay_format::record::{Entry, RecordClass};
 use std::collections::VecDeque;
@@ -50,7 +51,7 @@ pub struct Gather {
     /// Most payload blocks: what is left of the segment.
     pub payload_max: u32,
     /// Requests to acknowledge when it is on the device.
-    pub waiters: Vec<u64>,
+    pub waiters: Vec<ReqKey>,
     /// Reads of its blocks.
     pub readers: Vec<u64>,
     /// Some of its blocks replaced dirty ones.
@@ -86,7 +87,7 @@ pub struct Sent {
     /// Copies that were written.
     pub copies: u8,
     /// Requests to acknowledge.
-    pub waiters: Vec<u64>,
+    pub waiters: Vec<ReqKey>,
     /// Some of its blocks replaced dirty ones.
     pub over_dirty: bool,
     /// Reads of its blocks, which the write's buffer serves when it comes back.
@@ -185,7 +186,7 @@ pub struct Log {
     /// Buffers of entries and waiters to use again.
     pub spare_entries: Vec<Vec<Entry>>,
     /// As above.
-    pub spare_waiters: Vec<Vec<u64>>,
+    pub spare_waiters: Vec<Vec<ReqKey>>,
 }
 
 impl Log {

@@ -37,141 +37,12 @@ pub mod write;
 pub mod writeback;
 pub mod zero;
 
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located};
 use crate::overlap::Access;
+use crate::requests::{Req, ReqKey, Wait};
 use crate::segment::{SegmentId, UnitId};
-use forebay_format::BLOCK_SIZE;
-
-/// What a request waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Overlapping requests before it.
-    Waiting,
-    /// Device I/O or records.
-    Working,
-    /// Room in the log.
-    Stalled,
-    /// Its intents to be durable, or the end of dirty versions to be in the log.
-    Intending,
-    /// The log and the origin to be durable.
-    Flushing,
-}
-
-/// A client's request under way.
-#[derive(Debug)]
-pub struct Req {
-    /// The executor's name for it.
-    pub id: RequestId,
-    /// Its volume.
-    pub volume: VolumeId,
-    /// What is asked.
-    pub kind: RequestKind,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// Answer only when durable.
-    pub fua: bool,
-    /// The request's buffer.
-    pub buf: Buf,
-    /// When it came.
-    pub since: Time,
-    /// First block.
-    pub first: Key,
-    /// Last block.
-    pub last: Key,
-    /// What it waits for.
-    pub stage: Stage,
-    /// Device I/Os and records that it waits for.
-    pub pending: u32,
-    /// The first error.
-    pub error: Option<IoError>,
-    /// A write has overtaken this read: what it brings may be old.
-    pub overtaken: bool,
-    /// It is part of a sequential stream.
-    pub sequential: bool,
-    /// It holds its blocks against overlapping requests.
-    pub holds: bool,
-    /// Blocks of a write that are in the log already.
-    pub written: u64,
-    /// Old content of the first and last block of a write that does not cover them, with its valid
-    /// sectors.
-    pub merge: [Option<(u8, Buf)>; 2],
-    /// The log must be durable up to here before the answer.
-    pub durable_dseq: u64,
-    /// This many origin writes must be durable before the answer.
-    pub durable_origin: u64,
-    /// Blocks found in the cache.
-    pub hits: u32,
-    /// Blocks read from the origin.
-    pub misses: u32,
-    /// Whether an origin write has been issued.
-    pub issued: bool,
-    /// It is a write into the cache.
-    pub cached: bool,
-    /// It is a write that found no room in the cache: it goes to the origin.
-    pub around: bool,
-    /// What it did at the origin is done; only its durability is waited for.
-    pub ending: bool,
-}
-
-impl Req {
-    pub(crate) fn new(id: RequestId, request: Request, first: Key, last: Key, now: Time) -> Req {
-        Req {
-            id,
-            volume: request.volume,
-            kind: request.kind,
-            offset: request.offset,
-            len: request.len,
-            fua: request.fua,
-            buf: request.buf,
-            since: now,
-            first,
-            last,
-            stage: Stage::Waiting,
-            pending: 0,
-            error: None,
-            overtaken: false,
-            sequential: false,
-            holds: false,
-            written: 0,
-            merge: [None, None],
-            durable_dseq: 0,
-            durable_origin: 0,
-            hits: 0,
-            misses: 0,
-            issued: false,
-            cached: false,
-            around: false,
-            ending: false,
-        }
-    }
-
-    /// Sectors of block `key` that the request covers.
-    pub(crate) fn mask_of(&self, key: Key, base: Key) -> u8 {
-        let start = (key - base) * BLOCK_SIZE as u64;
-        let from = self.offset.max(start) - start;
-        let to = (self.offset + self.len).min(start + BLOCK_SIZE as u64) - start;
-        let (from, to) = (from as u32 / 512, to as u32 / 512);
-        (((1_u32 << to) - 1) & !((1_u32 << from) - 1)) as u8
-    }
-
-    /// Where the request's part of block `key` lies: range in the block, and first byte in the
-    /// buffer.
-    pub(crate) fn part_of(&self, key: Key, base: Key) -> (std::ops::Range<usize>, usize) {
-        let start = (key - base) * BLOCK_SIZE as u64;
-        let from = self.offset.max(start);
-        let to = (self.offset + self.len).min(start + BLOCK_SIZE as u64);
-        ((from - start) as usize..(to - start) as usize, (from - self.offset) as usize)
-    }
-
-    pub(crate) fn fail(&mut self, error: IoError) {
-        self.error.get_or_insert(error);
-    }
-}
 
 /// An I/O under way.
 #[derive(Debug)]
@@ -204,7 +75,7 @@ pub enum Op {
     /// A cached block is being read because a write covers only part of it.
     Merge {
         /// The write.
-        req: u64,
+        req: ReqKey,
         /// 0 for the write's first block, 1 for its last.
         side: usize,
         /// Where from.
@@ -213,12 +84,12 @@ pub enum Op {
     /// A write to the origin.
     OriginWrite {
         /// The request.
-        req: u64,
+        req: ReqKey,
     },
     /// The origin is being zeroed.
     Zero {
         /// The request.
-        req: u64,
+        req: ReqKey,
     },
     /// Records of a victim are being read.
     Victim {
@@ -284,16 +155,16 @@ pub enum Op {
 }
 
 impl Engine {
-    pub(crate) fn req(&mut self, name: u64) -> &mut Req {
-        self.reqs.get_mut(name).expect("the request is under way")
+    pub(crate) fn req(&mut self, name: ReqKey) -> &mut Req {
+        self.reqs.get_mut(name)
     }
 
     /// Starts a request that recovery does not hold up: it begins now or behind those that it
     /// overlaps.
-    pub(crate) fn accept(&mut self, name: u64) {
+    pub(crate) fn accept(&mut self, name: ReqKey) {
         let now = self.now;
         let bytes_min = self.tuning.sequential_bytes;
-        let req = self.reqs.get_mut(name).expect("just inserted");
+        let req = self.reqs.get_mut(name);
         let (kind, offset, len) = (req.kind, req.offset, req.len);
         let volume = self.volumes.get_mut(req.volume).expect("checked");
         match kind {
@@ -334,19 +205,17 @@ impl Engine {
         if access == Access::CacheWrite {
             self.mark_cached(name);
         }
-        let req = self.req(name);
-        let (first, last) = (req.first, req.last);
-        if self.overlap.acquire(name, first, last, access) {
+        if self.reqs.acquire(name, access) {
             self.begin(name);
         }
     }
 
     /// What a request does to its blocks.
-    fn access_of(&mut self, name: u64) -> Access {
+    fn access_of(&mut self, name: ReqKey) -> Access {
         if self.is(crate::Mutant::OverlapIgnored) {
             return Access::Read;
         }
-        let req = self.reqs.get(name).expect("under way");
+        let req = self.reqs.get(name);
         match req.kind {
             RequestKind::Read | RequestKind::Prefetch => Access::Read,
             RequestKind::Write if self.writes_into_cache(req) => Access::CacheWrite,
@@ -360,10 +229,9 @@ impl Engine {
     }
 
     /// A request that holds its blocks begins.
-    pub(crate) fn begin(&mut self, name: u64) {
-        let req = self.req(name);
-        req.holds = true;
-        req.stage = Stage::Working;
+    pub(crate) fn begin(&mut self, name: ReqKey) {
+        self.reqs.wait(name, Wait::Parts);
+        let req = self.reqs.get(name);
         let (kind, first, last) = (req.kind, req.first, req.last);
         match kind {
             RequestKind::Read | RequestKind::Prefetch
@@ -380,7 +248,7 @@ impl Engine {
     }
 
     /// One of the things that a request waited for has ended; what comes next depends on its kind.
-    pub(crate) fn part_done(&mut self, name: u64) {
+    pub(crate) fn part_done(&mut self, name: ReqKey) {
         let req = self.req(name);
         req.pending -= 1;
         if req.pending > 0 {

@@ -8,6 +8,7 @@
 //! of all if the write fails.
 
 use crate::index::Key;
+use crate::requests::ReqKey;
 
 /// What a request does to its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +26,7 @@ struct Held {
     first: Key,
     last: Key,
     access: Access,
-    req: u64,
+    req: ReqKey,
 }
 
 /// The requests under way and those that wait for them.
@@ -49,7 +50,7 @@ fn conflict(new: Access, old: Access) -> bool {
 
 impl Overlap {
     /// Lets `req` begin on blocks `first..=last`, or makes it wait behind what it overlaps.
-    pub fn acquire(&mut self, req: u64, first: Key, last: Key, access: Access) -> bool {
+    pub fn acquire(&mut self, req: ReqKey, first: Key, last: Key, access: Access) -> bool {
         let new = Held { first, last, access, req };
         self.origin_writes += usize::from(access == Access::OriginWrite);
         if self.blocked(&new, self.waiting.len()) {
@@ -71,14 +72,14 @@ impl Overlap {
     }
 
     /// `req` is done with its blocks.
-    pub fn release(&mut self, req: u64) {
+    pub fn release(&mut self, req: ReqKey) {
         let at = self.held.iter().position(|held| held.req == req).expect("it was acquired");
         let held = self.held.swap_remove(at);
         self.origin_writes -= usize::from(held.access == Access::OriginWrite);
     }
 
     /// A waiting request that may begin now; it holds its blocks from here on.
-    pub fn next_ready(&mut self) -> Option<u64> {
+    pub fn next_ready(&mut self) -> Option<ReqKey> {
         let at = (0..self.waiting.len()).find(|&at| !self.blocked(&self.waiting[at], at))?;
         let ready = self.waiting.remove(at);
         self.held.push(ready);
@@ -86,7 +87,7 @@ impl Overlap {
     }
 
     /// Calls `each` for every read under way that overlaps `first..=last`.
-    pub fn reads(&self, first: Key, last: Key, mut each: impl FnMut(u64)) {
+    pub fn reads(&self, first: Key, last: Key, mut each: impl FnMut(ReqKey)) {
         for held in &self.held {
             if held.access == Access::Read && held.first <= last && first <= held.last {
                 each(held.req);

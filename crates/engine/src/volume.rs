@@ -8,6 +8,7 @@ use crate::mode::Mode;
 use crate::op::slice::Home;
 use crate::op::sync::Sync;
 use crate::quarantine::Quarantine;
+use crate::requests::ReqKey;
 use crate::settings::OriginSettings;
 use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
@@ -196,7 +197,7 @@ pub struct Volume {
     /// What goes home.
     pub(crate) home: Home,
     /// Writes into the cache that wait for room, or for their turn, in order.
-    pub(crate) stalled: VecDeque<u64>,
+    pub(crate) stalled: VecDeque<ReqKey>,
     /// Blocks that they were given, since none of any volume waited.
     pub(crate) stalled_served: u64,
     /// Sequential streams.

@@ -4,6 +4,7 @@
 
 use crate::engine::Engine;
 use crate::event::*;
+use crate::requests::{Queue, ReqKey};
 use crate::volume::Volume;
 
 impl Engine {
@@ -18,11 +19,11 @@ impl Engine {
         let volume = self.vol(id);
         !volume.stalled.is_empty()
             || volume.draining()
-            || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
+            || self.reqs.waiting(Queue::Slice).iter().any(|&name| self.waits_behind(name, id))
     }
 
-    pub(super) fn waits_behind(&self, name: u64, id: VolumeId) -> bool {
-        self.reqs.get(name).is_some_and(|req| req.volume == id)
+    pub(super) fn waits_behind(&self, name: ReqKey, id: VolumeId) -> bool {
+        self.reqs.get(name).volume == id
     }
 
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.

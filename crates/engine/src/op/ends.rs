@@ -7,19 +7,20 @@ use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, VolumeId};
 use crate::index::{Key, Located};
 use crate::limits::{ENDS_LOOK_BLOCKS, LOOKED_UP_STEPS, SEEN_BUCKET_STEPS};
+use crate::requests::ReqKey;
 use forebay_format::record::EntryKind;
 
 /// What ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     /// Clean blocks of a range that is to be zeroed, by key, from this one on.
-    CleanByKey(Key),
+    CleanByKey(ReqKey, Key),
     /// The same, by bucket of the index: there are fewer of these.
-    CleanByBucket(usize),
+    CleanByBucket(ReqKey, usize),
     /// They are gone; the log hears of each stretch between dirty blocks, from this key on.
-    Stretches(Key),
+    Stretches(ReqKey, Key),
     /// Dirty blocks of a range that is zeroed, from this key on.
-    Zeroed(Key),
+    Zeroed(ReqKey, Key),
     /// All dirty blocks of a volume that is not served.
     GivenUp(VolumeId, CommandId),
     /// Those that cannot be read.
@@ -31,7 +32,7 @@ enum What {
 /// What is to end: the first of it is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    due: Vec<(What, u64)>,
+    due: Vec<What>,
     slices: u64,
 }
 
@@ -48,29 +49,30 @@ impl Ends {
 
     /// Whether the index is looked through by bucket.
     pub(crate) fn scanning(&self) -> bool {
-        matches!(self.due.first(), Some((What::CleanByBucket(_), _)))
+        matches!(self.due.first(), Some(What::CleanByBucket(..)))
     }
 
     /// Whether all that is dirty of a volume is being given up: it is not served before the end.
     pub(crate) fn gives_up(&self, id: VolumeId) -> bool {
-        self.due.iter().any(|(what, _)| matches!(what, What::GivenUp(of, _) if *of == id))
+        self.due.iter().any(|what| matches!(what, What::GivenUp(of, _) if *of == id))
     }
 }
 
 impl Engine {
     /// The clean blocks of a request's range end before the origin is zeroed.
-    pub(crate) fn end_clean(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn end_clean(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let few = req.last - req.first < self.map.len() as u64;
-        let what = if few { What::CleanByKey(req.first) } else { What::CleanByBucket(0) };
-        self.end(what, name);
+        let what =
+            if few { What::CleanByKey(name, req.first) } else { What::CleanByBucket(name, 0) };
+        self.end(what);
     }
 
     /// The dirty blocks of a request's range end: the origin durably holds the zeros that replace
     /// them.
-    pub(crate) fn end_zeroed(&mut self, name: u64) {
-        let first = self.reqs.get(name).expect("under way").first;
-        self.end(What::Zeroed(first), name);
+    pub(crate) fn end_zeroed(&mut self, name: ReqKey) {
+        let first = self.reqs.get(name).first;
+        self.end(What::Zeroed(name, first));
     }
 
     /// Dirty blocks of a volume are given up, once none of them is on its way home.
@@ -127,17 +129,17 @@ impl Engine {
             }
             false => What::Unreadable(id, command),
         };
-        self.end(what, 0);
+        self.end(what);
     }
 
     /// Dirty blocks of a volume are given up, and that is noted elsewhere than in the log.
     pub(crate) fn end_on_dead(&mut self, id: VolumeId, command: CommandId) {
-        self.end(What::OnDead(id, command), 0);
+        self.end(What::OnDead(id, command));
     }
 
     /// What is short ends at once, unless others are before it.
-    fn end(&mut self, what: What, name: u64) {
-        self.ends.due.push((what, name));
+    fn end(&mut self, what: What) {
+        self.ends.due.push(what);
         if self.ends.due.len() == 1 {
             self.track_moves();
             self.ends_more();
@@ -151,28 +153,28 @@ impl Engine {
 
     /// Whether it was the last slice of one, and others are due.
     fn ends_slice(&mut self) -> bool {
-        let Some(&(what, name)) = self.ends.due.first() else { return false };
+        let Some(&what) = self.ends.due.first() else { return false };
         let next = match what {
-            What::CleanByKey(from) => self.ends_by_key(name, from),
-            What::CleanByBucket(from) => self.ends_by_bucket(name, from),
-            What::Stretches(from) => self.ends_stretches(name, from),
-            What::Zeroed(from) => self.ends_zeroed(name, from),
+            What::CleanByKey(name, from) => self.ends_by_key(name, from),
+            What::CleanByBucket(name, from) => self.ends_by_bucket(name, from),
+            What::Stretches(name, from) => self.ends_stretches(name, from),
+            What::Zeroed(name, from) => self.ends_zeroed(name, from),
             What::GivenUp(id, _) | What::OnDead(id, _) => self.ends_given_up(id, what),
             What::Unreadable(id, _) => self.ends_unreadable(id).then_some(what),
         };
         self.ends.slices += 1;
         if let Some(next) = next {
-            self.ends.due[0].0 = next;
+            self.ends.due[0] = next;
             self.track_moves();
             return false;
         }
         self.ends.due.remove(0);
         self.track_moves();
         match what {
-            What::CleanByKey(_) | What::CleanByBucket(_) | What::Stretches(_) => {
+            What::CleanByKey(name, _) | What::CleanByBucket(name, _) | What::Stretches(name, _) => {
                 self.zero_ready(name);
             }
-            What::Zeroed(_) => self.zero_end(name),
+            What::Zeroed(name, _) => self.zero_end(name),
             What::GivenUp(_, command) | What::Unreadable(_, command) | What::OnDead(_, command) => {
                 self.answer(command, CommandReply::Changed);
             }
@@ -181,13 +183,13 @@ impl Engine {
     }
 
     /// What follows when the clean blocks of a range are gone.
-    fn stretches_of(&self, name: u64) -> Option<What> {
+    fn stretches_of(&self, name: ReqKey) -> Option<What> {
         let said = self.dead || self.is(Mutant::ZeroCleanUnlogged);
-        (!said).then(|| What::Stretches(self.reqs.get(name).expect("under way").first))
+        (!said).then(|| What::Stretches(name, self.reqs.get(name).first))
     }
 
-    fn ends_by_key(&mut self, name: u64, from: Key) -> Option<What> {
-        let last = self.reqs.get(name).expect("under way").last;
+    fn ends_by_key(&mut self, name: ReqKey, from: Key) -> Option<What> {
+        let last = self.reqs.get(name).last;
         let to = last.min(from + ENDS_LOOK_BLOCKS - 1);
         self.work.did((to - from) as usize * LOOKED_UP_STEPS);
         let keeps_ram = self.is(Mutant::ZeroKeepsRam);
@@ -203,11 +205,11 @@ impl Engine {
             }
             ended += usize::from(self.forget_if_clean(key));
         }
-        if next <= last { Some(What::CleanByKey(next)) } else { self.stretches_of(name) }
+        if next <= last { Some(What::CleanByKey(name, next)) } else { self.stretches_of(name) }
     }
 
-    fn ends_by_bucket(&mut self, name: u64, from: usize) -> Option<What> {
-        let req = self.reqs.get(name).expect("under way");
+    fn ends_by_bucket(&mut self, name: ReqKey, from: usize) -> Option<What> {
+        let req = self.reqs.get(name);
         let range = req.first..=req.last;
         let most = (from + self.tuning.scan_buckets).min(self.map.bucket_count());
         let (to, keys) = self.gather_keys(from, most, |key, located| {
@@ -223,13 +225,13 @@ impl Engine {
         // What moved in the index before this slice may be where the scan was already.
         self.moves_seen();
         let more = to < self.map.bucket_count();
-        if more { Some(What::CleanByBucket(to)) } else { self.stretches_of(name) }
+        if more { Some(What::CleanByBucket(name, to)) } else { self.stretches_of(name) }
     }
 
     /// Entries that moved in the index while the buckets are looked through.
     pub(crate) fn ends_saw(&mut self, moved: &[(Key, Located)]) {
-        let Some(&(What::CleanByBucket(_), name)) = self.ends.due.first() else { return };
-        let Some(req) = self.reqs.get(name) else { return };
+        let Some(&What::CleanByBucket(name, _)) = self.ends.due.first() else { return };
+        let req = self.reqs.get(name);
         let range = req.first..=req.last;
         for (key, _) in moved.iter().filter(|(key, _)| range.contains(key)) {
             self.forget_if_clean(*key);
@@ -242,8 +244,8 @@ impl Engine {
     }
 
     /// One entry for each stretch without dirty blocks.
-    fn ends_stretches(&mut self, name: u64, from: Key) -> Option<What> {
-        let req = self.reqs.get(name).expect("under way");
+    fn ends_stretches(&mut self, name: ReqKey, from: Key) -> Option<What> {
+        let req = self.reqs.get(name);
         let (id, last) = (req.volume, req.last);
         let base = self.vol(id).base;
         let (mut from, last) = (from - base, last - base);
@@ -256,7 +258,7 @@ impl Engine {
             }
             from = end + 1;
         }
-        (!all && from <= last).then_some(What::Stretches(base + from))
+        (!all && from <= last).then_some(What::Stretches(name, base + from))
     }
 
     /// The first dirty blocks of a range of a volume: of one more than end in a slice.
@@ -288,8 +290,8 @@ impl Engine {
         next
     }
 
-    fn ends_zeroed(&mut self, name: u64, from: Key) -> Option<What> {
-        let req = self.reqs.get(name).expect("under way");
+    fn ends_zeroed(&mut self, name: ReqKey, from: Key) -> Option<What> {
+        let req = self.reqs.get(name);
         if req.error.is_some() || self.dead {
             return None;
         }
@@ -297,7 +299,7 @@ impl Engine {
         let base = self.vol(id).base;
         let unlogged = self.is(Mutant::ZeroDirtyUnlogged);
         let next = self.end_dirty(id, from - base, last - base, unlogged)?;
-        Some(What::Zeroed(base + next))
+        Some(What::Zeroed(name, base + next))
     }
 
     fn ends_given_up(&mut self, id: VolumeId, what: What) -> Option<What> {

@@ -5,9 +5,9 @@ use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::index::Key;
 use crate::log::Point;
-use crate::op::Stage;
 use crate::op::superblock::Then;
 use crate::op::sweep::Sweep;
+use crate::requests::{ReqKey, Wait};
 use crate::room::Purpose;
 use crate::segment::SegmentId;
 
@@ -104,11 +104,10 @@ impl Engine {
             self.log.cleaned.retain(|&(_, key)| !(base..end).contains(&key));
             self.distrust.give_up(id, back);
             // Records under way may still succeed; what they say does not count.
-            let begun = self
-                .reqs
-                .iter()
-                .filter(|(_, req)| req.volume == id && req.cached && req.stage != Stage::Flushing);
-            let begun: Vec<u64> = begun.map(|(name, _)| name).collect();
+            let begun = self.reqs.iter().filter(|(_, req)| {
+                req.volume == id && req.cached && !matches!(req.waits_for(), Wait::Durable { .. })
+            });
+            let begun: Vec<ReqKey> = begun.map(|(name, _)| name).collect();
             begun.into_iter().for_each(|name| self.req(name).fail(IoError::Io));
         }
     }

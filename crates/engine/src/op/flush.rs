@@ -8,7 +8,8 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::FLUSH_RETRY_NS;
-use crate::op::{Op, Stage};
+use crate::op::Op;
+use crate::requests::{Queue, ReqKey, Wait};
 use std::collections::BTreeSet;
 
 /// FLUSHes of the cache devices.
@@ -48,8 +49,8 @@ pub(crate) struct Turn {
 }
 
 impl Engine {
-    pub(crate) fn flush_begin(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn flush_begin(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let volume = self.vol(req.volume);
         let written = volume.flush.client_written;
         // What was acknowledged is in completed records; those under way nobody was promised.
@@ -59,18 +60,14 @@ impl Engine {
         }
         dseq -= u64::from(dseq > 0 && self.is(Mutant::FlushOneShort));
         let written = if self.is(Mutant::FlushSkipsOrigin) { 0 } else { written };
-        self.flush_wait(name, dseq, written);
+        self.flush_wait(name, dseq, written, false);
     }
 
-    /// The request is answered (or goes on) when the log is durable up to `dseq` and `written`
-    /// origin writes are.
-    pub(crate) fn flush_wait(&mut self, name: u64, dseq: u64, written: u64) {
-        let req = self.req(name);
-        req.stage = Stage::Flushing;
-        req.durable_dseq = dseq;
-        req.durable_origin = written;
-        let id = req.volume;
-        self.flushing.push(name);
+    /// The request is answered, or dirty blocks of it end, when the log is durable up to `dseq` and
+    /// `written` origin writes are.
+    pub(crate) fn flush_wait(&mut self, name: ReqKey, dseq: u64, written: u64, ends: bool) {
+        let id = self.reqs.get(name).volume;
+        self.reqs.wait(name, Wait::Durable { dseq, written, ends });
         self.want_durable(dseq);
         self.want_origin(id, written);
         self.resume_flushing();
@@ -79,34 +76,32 @@ impl Engine {
     /// Ends the waits that are over.
     pub(crate) fn resume_flushing(&mut self) {
         let mut at = 0;
-        while at < self.flushing.len() {
-            let name = self.flushing[at];
-            let req = self.reqs.get(name).expect("under way");
+        while let Some(&name) = self.reqs.waiting(Queue::Durable).get(at) {
+            let req = self.reqs.get(name);
+            let Wait::Durable { dseq, written, ends } = req.waits_for() else {
+                unreachable!("the others are not listed here");
+            };
             let id = req.volume;
             let volume = self.vol(id);
-            let poisoned = volume.flush.poisoned && req.durable_origin > 0;
-            let lost =
-                self.dead && req.durable_dseq > self.log.durable_dseq && !volume.dirty.is_empty();
+            let poisoned = volume.flush.poisoned && written > 0;
+            let lost = self.dead && dseq > self.log.durable_dseq && !volume.dirty.is_empty();
             // A device that failed lacks what is promised now: should it come back when others are
             // missing, these must say so.
             let told = !self.sb.tells_away() || self.is(Mutant::AwayUntold);
-            let log = self.dead || (told && req.durable_dseq <= self.log.durable_dseq);
-            let origin = req.durable_origin <= volume.flush.flushed;
+            let log = self.dead || (told && dseq <= self.log.durable_dseq);
+            let origin = written <= volume.flush.flushed;
             if !(poisoned || lost || (log && origin)) {
                 at += 1;
                 continue;
             }
-            self.flushing.swap_remove(at);
+            self.reqs.take(Queue::Durable, at);
             if poisoned || lost {
                 self.req(name).fail(IoError::Io);
             }
             let doubtful = poisoned && self.vol(id).flush.doubtful;
-            let req = self.reqs.get(name).expect("under way");
-            let zero = matches!(req.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-            if zero && !req.ending && !req.cached {
-                self.zero_flushed(name);
-            } else {
-                self.reply(name);
+            match ends {
+                true => self.zero_flushed(name),
+                false => self.reply(name),
             }
             if doubtful {
                 // Clients know now. What the cache has of it would be there until it is evicted,

@@ -18,6 +18,7 @@ use crate::op::repair::Repair;
 use crate::op::replay::{Found, Plan, Summary};
 use crate::op::superblock::Then;
 use crate::op::survey::Chain;
+use crate::requests::Queue;
 use crate::segment::{SegmentId, UnitId};
 use crate::settings::{Presence, Settings};
 use crate::volume::Volume;
@@ -186,7 +187,7 @@ impl Engine {
         for (id, command) in std::mem::take(&mut self.early_commands) {
             self.command(id, command);
         }
-        for name in std::mem::take(&mut self.early) {
+        for name in self.reqs.take_all(Queue::Recovery) {
             self.req(name).fail(IoError::Gone);
             self.reply(name);
         }
@@ -377,8 +378,8 @@ impl Engine {
         for (id, command) in std::mem::take(&mut self.early_commands) {
             self.command(id, command);
         }
-        for name in std::mem::take(&mut self.early) {
-            let req = self.reqs.get(name).expect("waits");
+        for name in self.reqs.take_all(Queue::Recovery) {
+            let req = self.reqs.get(name);
             let volume = self.vol(req.volume);
             let (span, offline) = (volume.span(req.offset, req.len), volume.offline.is_some());
             // The volume's keys may have become others when the checkpoint was read.

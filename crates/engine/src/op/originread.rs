@@ -12,6 +12,7 @@ use crate::fetches::Joined;
 use crate::index::Key;
 use crate::log::Point;
 use crate::op::Op;
+use crate::requests::{Fetch, ReqKey};
 use crate::room::Purpose;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
@@ -21,7 +22,7 @@ use forebay_format::{BLOCK_SIZE, MASK_FULL};
 #[derive(Debug)]
 pub struct OriginRun {
     /// The request.
-    pub req: u64,
+    pub req: ReqKey,
     /// First block.
     pub key: Key,
     /// Blocks.
@@ -34,13 +35,13 @@ pub struct OriginRun {
 
 impl Engine {
     /// Reads blocks for this request alone.
-    pub(crate) fn read_origin(&mut self, name: u64, key: Key, blocks: u64) {
+    pub(crate) fn read_origin(&mut self, name: ReqKey, key: Key, blocks: u64) {
         self.read_origin_run(OriginRun { req: name, key, blocks, direct: false, overlay: None });
     }
 
     /// Reads blocks that are not in the cache: those that another read brings, together with it.
     /// What is prefetched enters the cache in any case, and is read for itself.
-    pub(crate) fn read_missing(&mut self, name: u64, first: Key, blocks: u64) {
+    pub(crate) fn read_missing(&mut self, name: ReqKey, first: Key, blocks: u64) {
         if self.req(name).kind == RequestKind::Prefetch {
             self.read_origin(name, first, blocks);
             return;
@@ -48,23 +49,23 @@ impl Engine {
         let end = first + blocks;
         let mut key = first;
         while key < end {
-            if let Some(blocks) = self.fetches.joins(key, end - key) {
-                self.fetches.join(Joined { req: name, key, blocks });
-                let req = self.req(name);
-                req.pending += 1;
-                req.misses += blocks as u32;
-                key += blocks;
-            } else {
-                let blocks = self.fetches.lacks(key, end - key);
-                self.fetches.begin(name, key, blocks);
-                self.read_origin(name, key, blocks);
-                key += blocks;
+            match self.reqs.fetch(name, key, end - key) {
+                Fetch::Joined(blocks) => {
+                    let req = self.req(name);
+                    req.pending += 1;
+                    req.misses += blocks as u32;
+                    key += blocks;
+                }
+                Fetch::Own(blocks) => {
+                    self.read_origin(name, key, blocks);
+                    key += blocks;
+                }
             }
         }
     }
 
     pub(crate) fn read_origin_run(&mut self, mut run: OriginRun) {
-        let req = self.reqs.get_mut(run.req).expect("under way");
+        let req = self.reqs.get_mut(run.req);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         let id = volume.id;
         let offset = (run.key - volume.base) * BLOCK_SIZE as u64;
@@ -104,7 +105,7 @@ impl Engine {
         }
         let id = self.req(name).volume;
         self.origin_read_ended(id);
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         match result {
             Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
@@ -122,7 +123,7 @@ impl Engine {
             }
         }
         if run.overlay.is_none() {
-            for joined in self.fetches.end(name, run.key) {
+            for joined in self.reqs.fetched(name, run.key) {
                 let from = (joined.key - run.key) as usize * BLOCK_SIZE;
                 self.joined_done(joined, result, &buf.bytes()[from..]);
             }
@@ -146,7 +147,7 @@ impl Engine {
             self.read_origin(name, key, count);
             return self.part_done(name);
         }
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         for (key, block) in (key..key + count).zip(blocks.chunks_exact(BLOCK_SIZE)) {
             let (part, at) = req.part_of(key, volume.base);
@@ -158,10 +159,10 @@ impl Engine {
 
     /// Puts what came from the origin into RAM and, if it is admitted, into the cache.
     fn fill(&mut self, run: &OriginRun, buf: &Buf) {
-        let req = self.reqs.get(run.req).expect("under way");
+        let req = self.reqs.get(run.req);
         let (prefetch, sequential, id) =
             (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
-        let overtaken = req.overtaken && !self.is(Mutant::StaleFill);
+        let overtaken = req.overtaken() && !self.is(Mutant::StaleFill);
         let plan = self.vol(id).mode.plan();
         let not_now = self.vol(id).removing || self.vol(id).fills_off || self.sweeps.empties(id);
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {

@@ -13,34 +13,30 @@ use crate::event::*;
 use crate::index::Key;
 use crate::limits::*;
 use crate::log::Point;
-use crate::op::{Op, Req, Stage};
+use crate::op::Op;
+use crate::requests::{Queue, Req, ReqKey, Wait};
 use crate::room::Purpose;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {
-    pub(crate) fn origin_write_begin(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn origin_write_begin(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let (first, last, id) = (req.first, req.last, req.volume);
         if self.stuck_in_log(req) {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
         if self.vol(id).home.covers(first, last) {
-            self.req(name).stage = Stage::Waiting;
-            return self.behind_writeback.push(name);
+            return self.reqs.wait(name, Wait::Slice);
         }
         if !self.room_for_entries() {
-            self.req(name).stage = Stage::Waiting;
-            return self.behind_room.push(name);
+            return self.reqs.wait(name, Wait::Entries);
         }
         self.overtake(name);
         let need = self.mark_regions(id, first, last);
-        let req = self.req(name);
-        req.stage = Stage::Intending;
-        req.durable_dseq = need;
-        self.intending.push(name);
+        self.reqs.wait(name, Wait::Intent(need));
         self.want_durable(need);
     }
 
@@ -52,12 +48,12 @@ impl Engine {
     /// Lets those begin that waited for room in the log. Where an origin takes no dirty blocks home
     /// no room may come: then those that have waited long fail.
     pub(crate) fn resume_behind_room(&mut self) {
-        if self.behind_room.is_empty() {
+        if self.reqs.waiting(Queue::Entries).is_empty() {
             return;
         }
         let room = self.room_for_entries();
         let none = self.origins_fail() && self.room.emptied().is_empty();
-        for name in std::mem::take(&mut self.behind_room) {
+        for name in self.reqs.take_all(Queue::Entries) {
             let late = self.req(name).since + ROOM_NS_MAX <= self.now;
             match (room, none && late) {
                 (true, _) => self.begin(name),
@@ -65,7 +61,7 @@ impl Engine {
                     self.req(name).fail(IoError::Io);
                     self.reply(name);
                 }
-                (false, false) => self.behind_room.push(name),
+                (false, false) => self.reqs.wait(name, Wait::Entries),
             }
         }
     }
@@ -132,33 +128,33 @@ impl Engine {
     /// Lets origin writes go on whose intents are durable, and those end that waited for the log.
     pub(crate) fn resume_intending(&mut self) {
         let mut at = 0;
-        while at < self.intending.len() {
-            let name = self.intending[at];
-            let req = self.reqs.get(name).expect("under way");
-            let late = !req.issued && self.distrust.gives_up_at().is_some_and(|at| at <= self.now);
-            let ready = match (req.issued, self.dead) {
-                (false, true) => self.distrust.is_noted(),
-                (true, true) => true,
-                (false, false) => req.durable_dseq <= self.log.durable_dseq,
-                (true, false) => req.durable_dseq <= self.log.completed_dseq,
+        while let Some(&name) = self.reqs.waiting(Queue::Log).get(at) {
+            let wait = self.reqs.get(name).waits_for();
+            let (ready, issued) = match (wait, self.dead) {
+                (Wait::Intent(_), true) => (self.distrust.is_noted(), false),
+                (Wait::Intent(dseq), false) => (dseq <= self.log.durable_dseq, false),
+                (Wait::Logged(_), true) => (true, true),
+                (Wait::Logged(dseq), false) => (dseq <= self.log.completed_dseq, true),
+                _ => unreachable!("the others are not listed here"),
             };
+            let late = !issued && self.distrust.gives_up_at().is_some_and(|at| at <= self.now);
             if !ready && !late {
                 at += 1;
                 continue;
             }
-            self.intending.swap_remove(at);
+            self.reqs.take(Queue::Log, at);
             if !ready {
                 // Nowhere can be noted that the cache's clean blocks are old from here on.
                 self.req(name).fail(IoError::Io);
                 self.reply(name);
                 continue;
             }
-            if self.reqs.get(name).expect("under way").issued {
-                if self.stuck_in_log(self.reqs.get(name).expect("under way")) {
+            if issued {
+                if self.stuck_in_log(self.reqs.get(name)) {
                     self.req(name).fail(IoError::Io);
                 }
                 self.origin_write_end(name);
-            } else if self.reqs.get(name).expect("under way").kind == RequestKind::Write {
+            } else if self.reqs.get(name).kind == RequestKind::Write {
                 self.origin_write_issue(name);
             } else {
                 self.zero_issue(name);
@@ -166,8 +162,8 @@ impl Engine {
         }
     }
 
-    fn origin_write_issue(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    fn origin_write_issue(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let (first, last) = (req.first, req.last);
         if self.stuck_in_log(req) {
             self.req(name).fail(IoError::Io);
@@ -177,9 +173,8 @@ impl Engine {
             self.drop_range(first, last);
         }
         let now = self.now;
-        let req = self.reqs.get_mut(name).expect("under way");
-        req.stage = Stage::Working;
-        req.issued = true;
+        self.reqs.wait(name, Wait::Parts);
+        let req = self.reqs.get_mut(name);
         req.pending = 1;
         let (offset, id) = (req.offset, req.volume);
         let buf = std::mem::take(&mut req.buf);
@@ -206,7 +201,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn origin_write_done(&mut self, name: u64, result: Result<(), IoError>, buf: Buf) {
+    pub(crate) fn origin_write_done(
+        &mut self,
+        name: ReqKey,
+        result: Result<(), IoError>,
+        buf: Buf,
+    ) {
         let req = self.req(name);
         req.buf = buf;
         let id = req.volume;
@@ -221,8 +221,8 @@ impl Engine {
 
     /// The origin holds data of the write: it may enter the cache, and the write may be
     /// acknowledged.
-    pub(crate) fn origin_write_step(&mut self, name: u64) {
-        if self.reqs.get(name).expect("under way").error.is_none() {
+    pub(crate) fn origin_write_step(&mut self, name: ReqKey) {
+        if self.reqs.get(name).error.is_none() {
             self.fill_written(name);
         }
         self.hold_for_log(name);
@@ -230,30 +230,26 @@ impl Engine {
 
     /// I: an older dirty version of these blocks may have ended by a record that is not written
     /// yet; a `kill -9` before it is would bring that version back. Waits for it.
-    pub(crate) fn hold_for_log(&mut self, name: u64) {
+    pub(crate) fn hold_for_log(&mut self, name: ReqKey) {
         let ends = self.log.cleaned.back().map_or(0, |&(dseq, _)| dseq);
         let ends = if self.is(Mutant::EndsUnawaited) { 0 } else { ends };
-        let req = self.req(name);
-        req.stage = Stage::Intending;
-        req.durable_dseq = ends;
-        self.intending.push(name);
+        self.reqs.wait(name, Wait::Logged(ends));
     }
 
-    fn origin_write_end(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    fn origin_write_end(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         if req.fua && req.error.is_none() && !self.is(Mutant::FuaIgnored) {
             let written = self.vol(req.volume).flush.client_written;
             let dseq = if self.dead { 0 } else { self.log.dseq_gathered() };
-            self.req(name).ending = true;
-            return self.flush_wait(name, dseq, written);
+            return self.flush_wait(name, dseq, written, false);
         }
         self.reply(name);
     }
 
     /// Write-through: what was written is kept in the cache. Only whole blocks, and before an
     /// overlapping write may begin. What is not kept is counted.
-    fn fill_written(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    fn fill_written(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
         let volume = self.vol(id);
         let base = volume.base;
@@ -276,13 +272,13 @@ impl Engine {
             return;
         }
         for key in first..=last {
-            let req = self.reqs.get(name).expect("under way");
+            let req = self.reqs.get(name);
             if req.mask_of(key, base) != MASK_FULL {
                 continue;
             }
             let (_, at) = req.part_of(key, base);
             let mut block = self.pool.take(BLOCK_SIZE);
-            let req = self.reqs.get(name).expect("under way");
+            let req = self.reqs.get(name);
             block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
             let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
             let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, purpose);

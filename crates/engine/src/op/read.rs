@@ -11,13 +11,14 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::CACHE_READ_TRIES;
 use crate::op::Op;
 use crate::op::originread::OriginRun;
+use crate::requests::ReqKey;
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
 /// Blocks being read from consecutive slots.
 #[derive(Debug)]
 pub struct CacheRun {
     /// The request.
-    pub req: u64,
+    pub req: ReqKey,
     /// First block.
     pub key: Key,
     /// First slot.
@@ -35,7 +36,7 @@ pub struct CacheRun {
 }
 
 impl CacheRun {
-    pub(crate) fn one(req: u64, key: Key, located: Located, mask: u8) -> CacheRun {
+    pub(crate) fn one(req: ReqKey, key: Key, located: Located, mask: u8) -> CacheRun {
         CacheRun {
             req,
             key,
@@ -60,7 +61,7 @@ impl CacheRun {
 }
 
 impl Engine {
-    pub(crate) fn read_begin(&mut self, name: u64) {
+    pub(crate) fn read_begin(&mut self, name: ReqKey) {
         let req = self.req(name);
         let (first, last) = (req.first, req.last);
         req.pending = 1; // Held until all parts are started.
@@ -91,7 +92,7 @@ impl Engine {
     /// Adds a cached block to the run gathered so far, or starts the run and gathers a new one.
     fn extend_run(
         &mut self,
-        name: u64,
+        name: ReqKey,
         run: Option<CacheRun>,
         key: Key,
         located: Option<Located>,
@@ -124,7 +125,7 @@ impl Engine {
     }
 
     /// Serves a block that is in RAM or in a record being gathered.
-    fn read_from_memory(&mut self, name: u64, key: Key, located: Option<Located>) -> bool {
+    fn read_from_memory(&mut self, name: ReqKey, key: Key, located: Option<Located>) -> bool {
         if let Some(located) = located
             && self.read_untold(name, key, located)
         {
@@ -133,7 +134,7 @@ impl Engine {
             req.hits += 1;
             return true;
         }
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         let (part, at) = req.part_of(key, volume.base);
         if let Some(block) = self.ram.get(key) {
@@ -214,10 +215,10 @@ impl Engine {
 
     fn read_run_good(&mut self, run: CacheRun, buf: Buf) {
         let name = run.req;
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         volume.stats.read_bytes_cache += buf.len() as u64;
-        let keep = !req.overtaken && self.ram.blocks_max() > 0;
+        let keep = !req.overtaken() && self.ram.blocks_max() > 0;
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             if keep {
                 self.ram.insert_hit(key, block);
@@ -318,14 +319,14 @@ impl Engine {
     /// One cached block of a read is here. What its mask leaves out is asked from the origin.
     pub(crate) fn read_bytes(&mut self, run: CacheRun, block: &[u8]) {
         let name = run.req;
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         if req.kind == RequestKind::Prefetch {
             return self.part_done(name);
         }
         let wanted = req.mask_of(run.key, volume.base);
         let whole = run.mask == MASK_FULL || self.is(Mutant::MaskIgnored);
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         if whole || wanted & !run.mask == 0 {
             let (part, at) = req.part_of(run.key, volume.base);
@@ -345,8 +346,8 @@ impl Engine {
     }
 
     /// All parts of a read are here.
-    pub(crate) fn read_end(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn read_end(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let (hits, misses, id) = (req.hits, req.misses, req.volume);
         if req.kind == RequestKind::Read {
             let stats = &mut self.vol_mut(id).stats;

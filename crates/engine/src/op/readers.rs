@@ -8,12 +8,13 @@ use crate::engine::Engine;
 use crate::index::{Key, Located};
 use crate::op::Op;
 use crate::op::read::CacheRun;
+use crate::requests::ReqKey;
 use forebay_format::BLOCK_SIZE;
 
 impl Engine {
     /// Whether the read waits for the record that the block is in: the write that brought it is not
     /// answered.
-    pub(crate) fn read_untold(&mut self, name: u64, key: Key, located: Located) -> bool {
+    pub(crate) fn read_untold(&mut self, name: ReqKey, key: Key, located: Located) -> bool {
         if self.log.readers_of_untold(located.slot).is_none() {
             return false;
         }

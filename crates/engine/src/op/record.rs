@@ -13,6 +13,7 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
 use crate::op::Op;
+use crate::requests::ReqKey;
 use crate::room::Purpose;
 use crate::segment::SegmentId;
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
@@ -182,7 +183,7 @@ impl Engine {
         self.out.push(Effect::Write { op, target: Target::Cache(device), offset, buf });
     }
 
-    fn reuse(&mut self, buf: Buf, mut entries: Vec<Entry>, mut waiters: Vec<u64>) {
+    fn reuse(&mut self, buf: Buf, mut entries: Vec<Entry>, mut waiters: Vec<ReqKey>) {
         self.pool.give(buf);
         entries.clear();
         waiters.clear();
@@ -242,7 +243,7 @@ impl Engine {
     /// Acknowledges dirty-class records in the order of the log.
     fn complete_dirty(&mut self) {
         if self.is(Mutant::AckOutOfOrder) {
-            let done: Vec<Vec<u64>> = self
+            let done: Vec<Vec<ReqKey>> = self
                 .log
                 .sent_dirty
                 .iter_mut()
@@ -348,10 +349,7 @@ impl Engine {
         let awaited = || {
             wanted
                 || self.room.undurable_emptied(&self.segments, self.log.dseq).is_some()
-                || self
-                    .intending
-                    .iter()
-                    .any(|&req| self.reqs.get(req).is_some_and(|r| r.durable_dseq > self.log.dseq))
+                || self.reqs.want_more_than(self.log.dseq)
         };
         if gather.payload > 0 && gather.waiters.is_empty() && self.reclaim.is_moving() {
             return awaited();

@@ -32,7 +32,7 @@ impl Engine {
             looked += 1;
             let key = base + block;
             let waits = volume.quarantine.holds(block, now);
-            if waits || self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key)) {
+            if waits || self.reqs.is_zeroing(key) {
                 continue;
             }
             let located = self.map.get(key).expect("dirty blocks are in the index");

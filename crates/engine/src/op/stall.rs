@@ -5,9 +5,9 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::{STALL_NS_MAX, WAVE_NS_MAX, WAVE_WRITES_MAX};
-use crate::op::Stage;
 use crate::overlap::Access;
 use crate::policy::writeback::write_gap_ns;
+use crate::requests::{ReqKey, Wait};
 use crate::volume::Volume;
 
 /// Writes that share a pause.
@@ -29,8 +29,8 @@ impl Engine {
     }
 
     /// A write waits for room, or for its turn.
-    pub(crate) fn stall(&mut self, name: u64) {
-        self.req(name).stage = Stage::Stalled;
+    pub(crate) fn stall(&mut self, name: ReqKey) {
+        self.reqs.wait(name, Wait::Room);
         let (id, clock) = (self.req(name).volume, self.stalled_clock);
         let served_last = self.is(Mutant::OneServedLast);
         let volume = self.vol_mut(id);
@@ -66,12 +66,12 @@ impl Engine {
     /// Lets the first write of a volume go on that waits. Whether it waits no more.
     fn resume_one(&mut self, id: VolumeId) -> bool {
         let Some(&name) = self.vol(id).stalled.front() else { return false };
-        let req = self.reqs.get(name).expect("stalled requests stay");
+        let req = self.reqs.get(name);
         if req.error.is_some() || self.dead {
             self.vol_mut(id).stalled.pop_front();
+            self.reqs.wait(name, Wait::Parts);
             let req = self.req(name);
             req.fail(IoError::Io);
-            req.stage = Stage::Working;
             if req.pending == 0 {
                 self.write_failed(name);
             }
@@ -160,8 +160,8 @@ impl Engine {
     /// The first stalled write has waited long, and an origin fails to take dirty blocks home, or
     /// they cannot be read, so no room may come. Writes to an origin that fails fail; others go
     /// around the cache if they can. Whether it waits no more.
-    fn stalled_gives_way(&mut self, name: u64) -> bool {
-        let req = self.reqs.get(name).expect("stalled requests stay");
+    fn stalled_gives_way(&mut self, name: ReqKey) -> bool {
+        let req = self.reqs.get(name);
         if self.now < req.since + STALL_NS_MAX || !self.origins_fail() {
             return false;
         }
@@ -182,27 +182,25 @@ impl Engine {
     }
 
     /// A write into the cache begins anew, as one to the origin.
-    fn go_around(&mut self, name: u64) {
-        if self.req(name).holds {
-            self.overlap.release(name);
-        }
+    fn go_around(&mut self, name: ReqKey) {
+        self.reqs.release(name);
         let req = self.req(name);
-        (req.cached, req.around, req.holds, req.stage) = (false, true, false, Stage::Waiting);
-        (req.written, req.durable_dseq, req.error) = (0, 0, None);
-        let (first, last, id) = (req.first, req.last, req.volume);
+        (req.cached, req.around, req.error) = (false, true, None);
+        (req.written, req.written_dseq) = (0, 0);
+        let id = req.volume;
         for (_, buf) in std::mem::take(&mut req.merge).into_iter().flatten() {
             self.pool.give(buf);
         }
         self.vol_mut(id).cache_writes_active -= 1;
-        if self.overlap.acquire(name, first, last, Access::OriginWrite) {
+        if self.reqs.acquire(name, Access::OriginWrite) {
             self.begin(name);
         }
     }
 
     /// A write into the cache has failed. Where only the cache did, and holds nothing that counts,
     /// the origin takes it.
-    pub(crate) fn write_failed(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn write_failed(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         match self.dead && req.cached && self.distrust.gave_up(req.volume) {
             true => self.go_around(name),
             false => self.reply(name),

@@ -9,8 +9,8 @@ use crate::engine::{Engine, State};
 use crate::event::{RequestKind, Time, VolumeId};
 use crate::limits::{SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
-use crate::op::Stage;
 use crate::op::sweep::Sweep;
+use crate::requests::Wait;
 use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 
@@ -94,7 +94,9 @@ impl Engine {
             .reqs
             .iter()
             .filter(|(_, req)| req.volume == id && !req.cached)
-            .filter(|(_, req)| matches!(req.stage, Stage::Intending | Stage::Working))
+            .filter(|(_, req)| {
+                matches!(req.waits_for(), Wait::Intent(_) | Wait::Logged(_) | Wait::Parts)
+            })
             .map(|(_, req)| (req.kind, req.first, req.last))
             .collect();
         for (kind, first, last) in open {

@@ -10,8 +10,9 @@ use crate::event::*;
 use crate::index::{Key, Located, Slot};
 use crate::limits::CACHE_READ_TRIES;
 use crate::log::Point;
+use crate::op::Op;
 use crate::op::read::CacheRun;
-use crate::op::{Op, Req, Stage};
+use crate::requests::{Req, ReqKey, Wait};
 use crate::room::Purpose;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -41,8 +42,8 @@ impl Engine {
             .is_some_and(|block| block <= req.last - volume.base)
     }
 
-    pub(crate) fn write_begin(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn write_begin(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         if !req.cached {
             if !self.touches_dirty(req) || self.dead {
                 return self.origin_write_begin(name);
@@ -54,9 +55,7 @@ impl Engine {
             }
             if self.nearly_drained(req.volume) && !self.rests(req.first, req.last) {
                 // A block that is written again and again must not keep a drain from ending.
-                self.req(name).stage = Stage::Waiting;
-                self.behind_writeback.push(name);
-                return;
+                return self.reqs.wait(name, Wait::Slice);
             }
             self.mark_cached(name);
         }
@@ -66,24 +65,23 @@ impl Engine {
         }
         self.req(name).pending = 1;
         self.merge_begin(name, 0);
-        let req = self.reqs.get(name).expect("under way");
+        let req = self.reqs.get(name);
         if req.last != req.first {
             self.merge_begin(name, 1);
         }
         self.part_done(name);
     }
 
-    fn write_after_home(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    fn write_after_home(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         if self.rests(req.first, req.last) {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
-        self.req(name).stage = Stage::Waiting;
-        self.behind_writeback.push(name);
+        self.reqs.wait(name, Wait::Slice);
     }
 
-    pub(crate) fn mark_cached(&mut self, name: u64) {
+    pub(crate) fn mark_cached(&mut self, name: ReqKey) {
         let req = self.req(name);
         assert!(!req.cached);
         req.cached = true;
@@ -92,17 +90,11 @@ impl Engine {
     }
 
     /// Tells the reads under way on these blocks that they may bring old data.
-    pub(crate) fn overtake(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn overtake(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         let (first, last) = (req.first, req.last);
-        let mut reads = Vec::new();
-        self.overlap.reads(first, last, |read| reads.push(read));
-        for read in reads {
-            self.req(read).overtaken = true;
-        }
-        if !self.is(Mutant::JoinOvertaken) {
-            self.fetches.overtake(first, last);
-        }
+        let joins = self.is(Mutant::JoinOvertaken);
+        self.reqs.overtake(first, last, joins);
     }
 
     /// Sectors of block `key` that exist: the last block of a volume may be cut short.
@@ -113,8 +105,8 @@ impl Engine {
     }
 
     /// Asks for the old content of the write's first (0) or last (1) block, if part of it stays.
-    fn merge_begin(&mut self, name: u64, side: usize) {
-        let req = self.reqs.get(name).expect("under way");
+    fn merge_begin(&mut self, name: ReqKey, side: usize) {
+        let req = self.reqs.get(name);
         let key = if side == 0 { req.first } else { req.last };
         let covered = req.mask_of(key, self.vol(req.volume).base);
         if covered == self.valid_mask(req.volume, key) {
@@ -132,7 +124,7 @@ impl Engine {
         self.merge_read(name, side, run);
     }
 
-    fn merge_read(&mut self, req: u64, side: usize, run: CacheRun) {
+    fn merge_read(&mut self, req: ReqKey, side: usize, run: CacheRun) {
         // A record under way is read from its slot: until it is there the checksum does not match,
         // and the read is tried again (`merge_done`).
         self.segments.pin(run.slot);
@@ -141,7 +133,7 @@ impl Engine {
 
     pub(crate) fn merge_done(
         &mut self,
-        req: u64,
+        req: ReqKey,
         side: usize,
         run: CacheRun,
         result: Result<(), IoError>,
@@ -179,7 +171,7 @@ impl Engine {
     }
 
     /// The block has moved since the merge began.
-    fn merge_again(&mut self, req: u64, side: usize, key: Key, now: Located, mask: u8) {
+    fn merge_again(&mut self, req: ReqKey, side: usize, key: Key, now: Located, mask: u8) {
         if let Some(block) = self.gathered(now.slot) {
             let copy = Buf::copy_of(block);
             self.req(req).merge[side] = Some((mask, copy));
@@ -189,41 +181,41 @@ impl Engine {
     }
 
     /// Goes on with a write into the cache (or hands a write to the origin on).
-    pub(crate) fn write_step(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn write_step(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         if !req.cached {
             return self.origin_write_step(name);
         }
         if req.error.is_some() {
             // Some blocks may be in the log already: they may hold the new data, as after any
             // failed write.
-            if req.stage != Stage::Stalled {
+            if req.waits_for() != Wait::Room {
                 self.write_failed(name);
             }
             return;
         }
         let total = req.last - req.first + 1;
         if req.written < total {
-            if req.stage != Stage::Stalled {
+            if req.waits_for() != Wait::Room {
                 self.stall(name);
                 self.resume_stalled();
-                let waits = self.reqs.get(name).is_some_and(|req| req.stage == Stage::Stalled);
+                let waits = self.reqs.find(name).is_some_and(|req| req.waits_for() == Wait::Room);
                 self.stats.write_stalls += u64::from(waits);
             }
             return;
         }
         if req.fua && !self.is(Mutant::FuaIgnored) {
-            return self.flush_wait(name, req.durable_dseq, 0);
+            return self.flush_wait(name, req.written_dseq, 0, false);
         }
         self.reply(name);
     }
 
     /// Appends what is left of a write. Whether all of it found room.
-    pub(crate) fn append_blocks(&mut self, name: u64) -> bool {
+    pub(crate) fn append_blocks(&mut self, name: ReqKey) -> bool {
         // Reads that began while the write waited have taken the old places.
         self.overtake(name);
         loop {
-            let req = self.reqs.get_mut(name).expect("under way");
+            let req = self.reqs.get_mut(name);
             let key = req.first + req.written;
             if key > req.last {
                 break;
@@ -239,14 +231,13 @@ impl Engine {
             self.join_record(name);
             self.vol_mut(id).stats.write_bytes_cache += BLOCK_SIZE as u64;
         }
-        let durable_dseq = self.log.dseq_gathered();
+        let written_dseq = self.log.dseq_gathered();
         let early = self.is(Mutant::AckBeforeWrite);
         let req = self.req(name);
-        req.durable_dseq = durable_dseq;
-        req.stage = Stage::Working;
-        req.holds = false;
+        req.written_dseq = written_dseq;
         let pending = req.pending;
-        self.overlap.release(name);
+        self.reqs.wait(name, Wait::Parts);
+        self.reqs.release(name);
         if early && pending > 0 {
             self.leave_records(name);
         }
@@ -255,9 +246,9 @@ impl Engine {
 
     /// Appends one block of a write. A whole one goes from the request's buffer straight into the
     /// record.
-    fn append_block(&mut self, name: u64, key: Key, id: VolumeId) -> Option<Slot> {
+    fn append_block(&mut self, name: ReqKey, key: Key, id: VolumeId) -> Option<Slot> {
         let base = self.vol(id).base;
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let kind = EntryKind::Dirty;
         if req.kind == RequestKind::Write && req.mask_of(key, base) == MASK_FULL {
             let (part, at) = req.part_of(key, base);
@@ -274,7 +265,7 @@ impl Engine {
     }
 
     /// A planted bug answers a write without waiting for its records.
-    fn leave_records(&mut self, name: u64) {
+    fn leave_records(&mut self, name: ReqKey) {
         for gather in self.log.gather.iter_mut().flatten() {
             gather.waiters.retain(|&waiter| waiter != name);
         }
@@ -286,7 +277,7 @@ impl Engine {
     }
 
     /// The write waits for the record that its newest block is in.
-    fn join_record(&mut self, name: u64) {
+    fn join_record(&mut self, name: ReqKey) {
         let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("just appended to");
         let joined = gather.waiters.last() == Some(&name);
         if !joined {
@@ -298,13 +289,13 @@ impl Engine {
     }
 
     /// What block `key` is after the write, and which of its sectors are valid.
-    fn compose(&mut self, name: u64, key: Key, id: VolumeId) -> (Buf, u8) {
+    fn compose(&mut self, name: ReqKey, key: Key, id: VolumeId) -> (Buf, u8) {
         let base = self.vol(id).base;
         let valid = self.valid_mask(id, key);
         let wrong = self.is(Mutant::MergeWrong);
         let other = self.is(Mutant::MergeOtherEnd);
         let mut block = self.pool.take(BLOCK_SIZE);
-        let req = self.reqs.get_mut(name).expect("under way");
+        let req = self.reqs.get_mut(name);
         let (part, at) = req.part_of(key, base);
         let covered = req.mask_of(key, base);
         if covered != MASK_FULL {

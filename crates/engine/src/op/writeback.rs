@@ -11,9 +11,9 @@ use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::limits::*;
-use crate::op::Stage;
 use crate::op::slice::{Item, Run, RunState, Slice};
 use crate::policy::writeback::{Situation, due, is_short};
+use crate::requests::{Queue, Wait};
 use forebay_format::BLOCK_SIZE;
 use std::collections::BTreeMap;
 
@@ -178,7 +178,7 @@ impl Engine {
         let situation = self.situation(id);
         let ends = slice.abandoned
             || self.writeback_ends()
-            || self.behind_writeback.iter().any(|&name| self.waits_behind(name, id))
+            || self.reqs.waiting(Queue::Slice).iter().any(|&name| self.waits_behind(name, id))
             || !due(&situation, &self.tuning);
         let items = match ends {
             true => Vec::new(),
@@ -348,11 +348,9 @@ impl Engine {
 
     /// Requests that wait for writeback go on when there is none, too.
     pub(crate) fn resume_behind_writeback(&mut self) {
-        for name in std::mem::take(&mut self.behind_writeback) {
-            let req = self.reqs.get(name).expect("under way");
-            debug_assert_eq!(req.stage, Stage::Waiting);
-            match self.vol(req.volume).home.busy() {
-                true => self.behind_writeback.push(name),
+        for name in self.reqs.take_all(Queue::Slice) {
+            match self.vol(self.reqs.get(name).volume).home.busy() {
+                true => self.reqs.wait(name, Wait::Slice),
                 false => self.begin(name),
             }
         }

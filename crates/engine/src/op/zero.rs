@@ -9,21 +9,20 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::Key;
-use crate::op::{Op, Stage};
+use crate::op::Op;
+use crate::requests::{ReqKey, Wait};
 use forebay_format::BLOCK_SIZE;
 
 impl Engine {
-    pub(crate) fn zero_begin(&mut self, name: u64) {
-        if self.reqs.get(name).expect("under way").cached {
+    pub(crate) fn zero_begin(&mut self, name: ReqKey) {
+        if self.reqs.get(name).cached {
             return self.write_begin(name);
         }
-        let base = self.vol(self.reqs.get(name).expect("under way").volume).base;
-        if self.reqs.get(name).expect("under way").kind == RequestKind::Discard
-            && !self.shrink(name, base)
-        {
+        let base = self.vol(self.reqs.get(name).volume).base;
+        if self.reqs.get(name).kind == RequestKind::Discard && !self.shrink(name, base) {
             return self.reply(name); // Less than one block: nothing to give back.
         }
-        let req = self.reqs.get(name).expect("under way");
+        let req = self.reqs.get(name);
         let (first, last, id) = (req.first, req.last, req.volume);
         let mut cut_dirty =
             self.cut_blocks(name).into_iter().flatten().filter(|&k| self.map.has_dirty(k));
@@ -37,16 +36,13 @@ impl Engine {
         if cut || self.vol(id).home.covers(first, last) {
             // A dirty block of which only part is zeroed goes home first.
             self.vol_mut(id).urgent = cut;
-            self.req(name).stage = Stage::Waiting;
-            return self.behind_writeback.push(name);
+            return self.reqs.wait(name, Wait::Slice);
         }
         if !self.room_for_entries() {
-            self.req(name).stage = Stage::Waiting;
-            return self.behind_room.push(name);
+            return self.reqs.wait(name, Wait::Entries);
         }
         self.overtake(name);
-        self.zeroing.push((first, last, name));
-        self.req(name).stage = Stage::Working;
+        self.reqs.zeroes(name);
         match self.is(Mutant::ZeroKeepsCached) {
             true => self.zero_ready(name),
             false => self.end_clean(name),
@@ -55,21 +51,18 @@ impl Engine {
 
     /// No clean block of the range is cached any more: once the log says so durably, the origin is
     /// zeroed.
-    pub(crate) fn zero_ready(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn zero_ready(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         self.mark_range(req.volume, req.first, req.last);
         let need = self.log.dseq_gathered();
-        let req = self.req(name);
-        req.stage = Stage::Intending;
-        req.durable_dseq = need;
-        self.intending.push(name);
+        self.reqs.wait(name, Wait::Intent(need));
         self.want_durable(need);
     }
 
     /// Cuts a discard down to whole blocks. Whether any is left.
-    fn shrink(&mut self, name: u64, base: Key) -> bool {
+    fn shrink(&mut self, name: ReqKey, base: Key) -> bool {
         let block = BLOCK_SIZE as u64;
-        let req = self.reqs.get(name).expect("under way");
+        let req = self.reqs.get(name);
         let volume_bytes = self.vol(req.volume).bytes;
         let from = req.offset.next_multiple_of(block);
         let end = req.offset + req.len;
@@ -85,8 +78,8 @@ impl Engine {
     }
 
     /// First and last block of the request, where it covers them only in part.
-    fn cut_blocks(&self, name: u64) -> [Option<Key>; 2] {
-        let req = self.reqs.get(name).expect("under way");
+    fn cut_blocks(&self, name: ReqKey) -> [Option<Key>; 2] {
+        let req = self.reqs.get(name);
         let volume = self.vol(req.volume);
         let head = !req.offset.is_multiple_of(BLOCK_SIZE as u64);
         let end = req.offset + req.len;
@@ -94,13 +87,13 @@ impl Engine {
         [head.then_some(req.first), tail.then_some(req.last)]
     }
 
-    pub(crate) fn zero_issue(&mut self, name: u64) {
-        if self.stuck_in_log(self.reqs.get(name).expect("under way")) {
+    pub(crate) fn zero_issue(&mut self, name: ReqKey) {
+        if self.stuck_in_log(self.reqs.get(name)) {
             self.req(name).fail(IoError::Io);
             return self.reply(name);
         }
+        self.reqs.wait(name, Wait::Parts);
         let req = self.req(name);
-        req.stage = Stage::Working;
         req.pending = 1;
         let unmap = match req.kind {
             RequestKind::Discard => true,
@@ -110,7 +103,7 @@ impl Engine {
         self.zero_send(name, unmap);
     }
 
-    fn zero_send(&mut self, name: u64, unmap: bool) {
+    fn zero_send(&mut self, name: ReqKey, unmap: bool) {
         let now = self.now;
         let req = self.req(name);
         let (offset, len, id) = (req.offset, req.len, req.volume);
@@ -119,11 +112,11 @@ impl Engine {
         self.out.push(Effect::Zero { op, target: Target::Origin(id), offset, len, unmap });
     }
 
-    pub(crate) fn zero_done(&mut self, name: u64, result: Result<(), IoError>) {
-        let req = self.reqs.get_mut(name).expect("under way");
+    pub(crate) fn zero_done(&mut self, name: ReqKey, result: Result<(), IoError>) {
+        let req = self.reqs.get_mut(name);
         let id = req.volume;
         match (result, req.kind) {
-            (Ok(()), _) => req.issued = true,
+            (Ok(()), _) => req.zeroed = true,
             (Err(IoError::Unsupported), RequestKind::Discard) => {}
             (Err(IoError::Unsupported), RequestKind::WriteZeroes { unmap: true }) => {
                 req.kind = RequestKind::WriteZeroes { unmap: false };
@@ -136,31 +129,30 @@ impl Engine {
     }
 
     /// The origin holds the zeros. Dirty blocks of the range wait for its FLUSH.
-    pub(crate) fn zero_step(&mut self, name: u64) {
-        let req = self.reqs.get(name).expect("under way");
+    pub(crate) fn zero_step(&mut self, name: ReqKey) {
+        let req = self.reqs.get(name);
         if req.cached {
             return self.write_step(name);
         }
-        let done = req.issued && req.error.is_none();
+        let done = req.zeroed && req.error.is_none();
         if done && self.touches_dirty(req) && !self.dead {
             let written = self.vol(req.volume).flush.client_written;
             if self.is(Mutant::ZeroForgetsEarly) {
                 return self.zero_flushed(name);
             }
-            return self.flush_wait(name, 0, written);
+            return self.flush_wait(name, 0, written, true);
         }
         self.zero_end(name);
     }
 
     /// The zeros are durable at the origin: the dirty versions may end. Many requests may come here
     /// at once, and none asks for room.
-    pub(crate) fn zero_flushed(&mut self, name: u64) {
+    pub(crate) fn zero_flushed(&mut self, name: ReqKey) {
+        self.reqs.wait(name, Wait::Ends);
         self.end_zeroed(name);
     }
 
-    pub(crate) fn zero_end(&mut self, name: u64) {
-        let req = self.req(name);
-        req.issued = true;
+    pub(crate) fn zero_end(&mut self, name: ReqKey) {
         self.hold_for_log(name);
     }
 }
