@@ -1,7 +1,9 @@
 //! What is gone for good: an origin under dirty data, one of two cache devices.
 
-use crate::world::{DEVICE_BYTES, World, pattern};
+use crate::world::{DEVICE_BYTES, ORIGIN_BYTES, World, pattern};
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A write-back volume with 1 MiB of dirty data whose origin is gone.
 fn without_origin() -> World {
@@ -50,6 +52,55 @@ fn a_volume_whose_origin_never_comes_back_is_removed_with_what_is_lost() {
     world.stop();
     world.start();
     world.forebay(&["status"]).expect(0).says("no volumes");
+}
+
+/// Reads a volume over one connection until `ends`. The longest read.
+fn read_on(world: &World, volume: &str, ends: &AtomicBool) -> Duration {
+    let (mut client, mut longest) = (world.nbd(volume), Duration::ZERO);
+    while !ends.load(Ordering::Relaxed) {
+        let begin = Instant::now();
+        client.read(0, 4096).unwrap();
+        longest = longest.max(begin.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    longest
+}
+
+#[test]
+fn an_origin_that_is_back_cuts_off_no_client_of_another_volume() {
+    let mut world = without_origin();
+    world.empty_file("other.img", 16 << 20);
+    let create = ["volume", "create", "other", "--origin", "other.img"];
+    world.forebay(&create).expect(0);
+    let mut model = pattern(1, ORIGIN_BYTES);
+    model[..1 << 20].copy_from_slice(&pattern(4, 1 << 20));
+    let ends = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_on(&world, "other", &ends));
+        fs::rename(world.path("away.img"), world.path("big.img")).unwrap();
+        world.forebay(&["volume", "attach", "big"]).expect(0);
+        assert!(world.nbd("big").read_all() == model, "dirty blocks and others");
+        ends.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    world.forebay(&["status"]).expect(0);
+    world.forebay(&["volume", "drain", "big"]).expect(0);
+    // A copy of it in its place is another file.
+    let data = pattern(5, 4096);
+    world.nbd("big").write(8192, &data).unwrap();
+    model[8192..][..4096].copy_from_slice(&data);
+    world.kill();
+    fs::rename(world.path("big.img"), world.path("away.img")).unwrap();
+    world.start();
+    fs::copy(world.path("away.img"), world.path("big.img")).unwrap();
+    let mut client = world.nbd("other");
+    world.forebay(&["volume", "attach", "big"]).expect(4).complains("--keep-dirty");
+    world.forebay(&["status"]).expect(3).says("another file");
+    world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
+    assert!(world.nbd("big").read_all() == model);
+    client.read(0, 4096).unwrap();
+    world.forebay(&["status"]).expect(0);
 }
 
 /// A pool of two whose second device is missing.

@@ -168,8 +168,7 @@ impl Supervisor {
             }
         })?;
         let memory = stand_in(&pool.name).map_err(|error| crate::convert::pool_error(&error))?;
-        let opened =
-            Opened { bypass: Some(why.clone()), ..self.start_shard(pool, memory, None)?.0 };
+        let opened = Opened { bypass: Some(why.clone()), ..self.start_shard(pool, memory)?.0 };
         let handle = opened.handle.clone();
         let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
         self.inner().pools.insert(pool.name.clone(), entry);

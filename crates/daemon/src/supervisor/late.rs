@@ -1,12 +1,13 @@
-//! Origins that hang: opening one may take for ever, and takes nobody along. A start waits a moment
-//! for all of them together; who comes later is served from then on.
+//! Origins that come later than their pool, and those that come back. Opening one may take for
+//! ever, and takes nobody along: a start waits a moment for all of them together, and who comes
+//! later is served from then on. Clients of other volumes notice nothing.
 
 use super::listen::{Offer, Space};
 use super::origin::{Returned, is_origin_in_use};
-use super::{COMMAND_TIMEOUT, Supervisor, lock, shard_error};
-use crate::convert::api_mode;
-use forebay_api::{ApiError, ErrorKind};
-use forebay_engine::VolumeId;
+use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, lock, shard_error};
+use crate::convert::{api_mode, hex};
+use forebay_api::{ApiError, ErrorKind, Mode};
+use forebay_engine::{VolumeId, VolumeView};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::fingerprint::Fingerprint;
 use forebay_host::frontend::VolumeBytes;
@@ -40,16 +41,49 @@ pub(super) struct Looked {
 /// An origin that is being opened.
 pub(super) type Coming = Receiver<Result<Looked, OriginError>>;
 
-/// A volume whose origin has not been opened in time.
-pub(super) struct Late {
-    pub entry: VolumeEntry,
-    pub coming: Coming,
+/// A volume that waits for its origin, as the pool remembers both.
+#[derive(Debug, Clone)]
+pub(super) struct Awaited {
+    pub id: VolumeId,
+    pub name: String,
+    pub uri: String,
+    pub bytes: u64,
+    pub mode: Mode,
+    pub fingerprint: [u8; 32],
 }
 
-impl Late {
-    pub fn name(&self) -> String {
-        field_text(&self.entry.name)
+impl From<&VolumeEntry> for Awaited {
+    fn from(entry: &VolumeEntry) -> Awaited {
+        Awaited {
+            id: VolumeId(entry.id.get()),
+            name: field_text(&entry.name),
+            uri: field_text(&entry.origin),
+            bytes: entry.bytes.get(),
+            mode: forebay_engine::Mode::from_raw(entry.mode).map(api_mode).unwrap_or_default(),
+            fingerprint: entry.fingerprint,
+        }
     }
+}
+
+impl From<&VolumeView> for Awaited {
+    fn from(view: &VolumeView) -> Awaited {
+        Awaited {
+            id: view.id,
+            name: view.name.clone(),
+            uri: view.origin.clone(),
+            bytes: view.bytes,
+            mode: api_mode(view.mode),
+            fingerprint: view.fingerprint,
+        }
+    }
+}
+
+type Served = Result<(), ApiError>;
+
+/// A volume whose origin has not been opened in time.
+pub(super) struct Late {
+    pub volume: Awaited,
+    pub coming: Coming,
 }
 
 /// What is told of an origin that hangs.
@@ -122,16 +156,29 @@ impl Supervisor {
 
     /// Waits for an origin on a thread of its own, and serves its volume when it is there.
     pub(super) fn follow_late(self: &Arc<Self>, pool: &str, late: Late) {
-        let (supervisor, pool, name) = (Arc::clone(self), pool.to_string(), late.name());
-        let Ok(number) = self.open_pool(&pool).map(|open| open.handle.number()) else { return };
+        let Late { volume, coming } = late;
+        self.follow(pool, volume, move |supervisor, pool, number, volume| {
+            let Ok(looked) = coming.recv() else { return Ok(()) };
+            supervisor.late_is_here(pool, number, volume, looked)
+        });
+    }
+
+    /// Serves a volume on a thread of its own.
+    fn follow(
+        self: &Arc<Self>,
+        pool: &str,
+        volume: Awaited,
+        serve: impl FnOnce(&Arc<Self>, &str, u32, &Awaited) -> Served + Send + 'static,
+    ) {
+        let Ok(number) = self.open_pool(pool).map(|open| open.handle.number()) else { return };
+        let (supervisor, pool, name) = (Arc::clone(self), pool.to_string(), volume.name.clone());
         let follow = move || {
-            let Ok(looked) = late.coming.recv() else { return };
-            let name = late.name();
-            match supervisor.late_is_here(&pool, number, &late.entry, looked) {
-                Ok(()) => tracing::info!(volume = name.as_str(), "its origin is here now"),
+            let name = volume.name.as_str();
+            match serve(&supervisor, &pool, number, &volume) {
+                Ok(()) => tracing::info!(volume = name, "its origin is here now"),
                 Err(error) => {
-                    tracing::error!(volume = name.as_str(), "{}", error.message);
-                    supervisor.not_late(&pool, number, &name, Some(error));
+                    tracing::error!(volume = name, "{}", error.message);
+                    supervisor.not_late(&pool, number, name, Some(error));
                 }
             }
         };
@@ -163,51 +210,159 @@ impl Supervisor {
         self: &Arc<Self>,
         pool: &str,
         number: u32,
-        entry: &VolumeEntry,
+        volume: &Awaited,
         looked: Result<Looked, OriginError>,
     ) -> Result<(), ApiError> {
-        let (name, uri) = (field_text(&entry.name), field_text(&entry.origin));
         let changes = lock(&self.changes);
-        if !self.waits_for(pool, number, &name) {
+        if !self.waits_for(pool, number, &volume.name) {
             return Ok(());
         }
-        let looked = looked.map_err(|error| cannot_be_used(&uri, &name, &error))?;
-        let Looked { origin, fingerprint, rest } = looked;
-        let changed = match self.check_origin(entry, &name, &fingerprint, false)? {
-            None => self.check_rest(&name, rest, false)?,
-            changed => changed,
-        };
-        if let Some(error) = changed {
-            drop(origin);
-            self.not_late(pool, number, &name, Some(error));
-            return self.settle_volume(pool, &name, Returned::Changed);
+        let looked = looked.map_err(|error| cannot_be_used(&volume.uri, &volume.name, &error))?;
+        if let Some(error) = self.differs(volume, &looked, false)? {
+            drop(looked);
+            self.not_late(pool, number, &volume.name, Some(error));
+            return self.settle_volume(pool, &volume.name, Returned::Changed);
         }
-        let (volume, space) = (VolumeId(entry.id.get()), Space::of(&origin));
-        let handle = self.open_pool(pool)?.handle;
-        let back = handle.origin_back(volume, origin, COMMAND_TIMEOUT);
-        back.map_err(|error| shard_error(pool, &error))?;
+        let space = self.give_origin(pool, volume, looked.origin)?;
         drop(changes);
-        loop {
-            if !self.waits_for(pool, number, &name) {
+        self.late_is_flushed(pool, number, volume, space)
+    }
+
+    /// Serves a volume as soon as its origin was flushed.
+    fn late_is_flushed(
+        self: &Arc<Self>,
+        pool: &str,
+        number: u32,
+        volume: &Awaited,
+        space: Space,
+    ) -> Result<(), ApiError> {
+        while self.not_flushed(pool, volume)?.is_some() {
+            if !self.waits_for(pool, number, &volume.name) {
                 return Ok(());
             }
-            let snapshot = handle.snapshot().map_err(|error| shard_error(pool, &error))?;
-            let mut views = snapshot.volumes.into_iter().map(|volume| volume.view);
-            match views.find(|view| view.id == volume) {
-                None => return Ok(()),
-                Some(view) if view.offline.is_none() => break,
-                Some(_) => std::thread::sleep(PAUSE),
-            }
+            std::thread::sleep(PAUSE);
         }
         let _changes = lock(&self.changes);
-        if self.waits_for(pool, number, &name) {
-            self.not_late(pool, number, &name, None);
-            let mode = forebay_engine::Mode::from_raw(entry.mode).map(api_mode).unwrap_or_default();
-            let bytes = VolumeBytes::new(entry.bytes.get());
-            self.export_volume(pool, &name, &Offer { volume, bytes, space, mode })?;
-            self.nbd_mend();
+        match self.waits_for(pool, number, &volume.name) {
+            true => self.serve_again(pool, volume, space),
+            false => Ok(()),
         }
+    }
+
+    /// Brings a volume back whose origin was missing, or is not as the pool remembers it. What
+    /// stands against it is an error, or a problem of the volume.
+    pub(super) fn bring_origin(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        keep: bool,
+    ) -> Result<(), ApiError> {
+        let (pool, volume) = (found.pool.as_str(), Awaited::from(&found.snapshot.view));
+        if let Some(returned) = self.returned(&hex(&found.open.uuid), &volume.name) {
+            return self.settle_volume(pool, &volume.name, returned);
+        }
+        if found.open.problems.contains_key(&volume.name) {
+            let (begin, coming) = (Instant::now(), self.begin_to_open(&volume.uri)?);
+            let Ok(looked) = coming.recv_timeout(ORIGIN_LIMIT) else {
+                let error = not_yet(&volume.uri, begin.elapsed());
+                self.is_late(pool, &volume.name, error);
+                self.follow_late(pool, Late { volume, coming });
+                return Ok(());
+            };
+            let looked = looked.map_err(|it| cannot_be_used(&volume.uri, &volume.name, &it))?;
+            if let Some(error) = self.differs(&volume, &looked, keep)? {
+                drop(looked);
+                self.has_problem(pool, &volume.name, error);
+                return self.settle_volume(pool, &volume.name, Returned::Changed);
+            }
+            let space = self.give_origin(pool, &volume, looked.origin)?;
+            self.serve_when_flushed(pool, volume, space)
+        } else {
+            // It has its origin, which the pool tries to flush again and again.
+            let why = found.snapshot.view.offline.clone().unwrap_or_default();
+            Err(ApiError::failed(format!("volume {}: {why}", volume.name))
+                .action("see whether the disk behind it works")
+                .action("nothing else is needed: the volume is served as soon as that succeeds"))
+        }
+    }
+
+    /// Serves a volume when its origin was flushed: at once, or later where that takes long.
+    fn serve_when_flushed(
+        self: &Arc<Self>,
+        pool: &str,
+        volume: Awaited,
+        space: Space,
+    ) -> Result<(), ApiError> {
+        let begin = Instant::now();
+        while let Some(why) = self.not_flushed(pool, &volume)? {
+            if begin.elapsed() > ORIGIN_LIMIT {
+                let error = ApiError::failed(why)
+                    .action("see whether the disk behind it works")
+                    .action("nothing else is needed: the volume is served when that succeeds");
+                self.is_late(pool, &volume.name, error);
+                self.follow(pool, volume, move |supervisor, pool, number, volume| {
+                    supervisor.late_is_flushed(pool, number, volume, space)
+                });
+                return Ok(());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        self.serve_again(pool, &volume, space)
+    }
+
+    /// What is to be told where an origin is not the one that the pool remembers.
+    pub(super) fn differs(
+        &self,
+        volume: &Awaited,
+        looked: &Looked,
+        keep: bool,
+    ) -> Result<Option<ApiError>, ApiError> {
+        match self.check_origin(volume, &looked.fingerprint, keep)? {
+            None => self.check_rest(&volume.name, looked.rest.clone(), keep),
+            changed => Ok(changed),
+        }
+    }
+
+    /// Gives the pool the origin of a volume: it flushes it, and answers requests then.
+    fn give_origin(&self, pool: &str, volume: &Awaited, origin: Origin) -> Result<Space, ApiError> {
+        let (space, handle) = (Space::of(&origin), self.open_pool(pool)?.handle);
+        let back = handle.origin_back(volume.id, origin, COMMAND_TIMEOUT);
+        back.map(|_| space).map_err(|error| shard_error(pool, &error))
+    }
+
+    /// Why the pool does not answer a volume's requests yet.
+    fn not_flushed(&self, pool: &str, volume: &Awaited) -> Result<Option<String>, ApiError> {
+        let handle = self.open_pool(pool)?.handle;
+        let snapshot = handle.snapshot().map_err(|error| shard_error(pool, &error))?;
+        let mut views = snapshot.volumes.into_iter().map(|volume| volume.view);
+        Ok(views.find(|view| view.id == volume.id).and_then(|view| view.offline))
+    }
+
+    fn serve_again(&self, pool: &str, volume: &Awaited, space: Space) -> Result<(), ApiError> {
+        self.with_open(pool, |open| {
+            open.late.remove(&volume.name);
+            open.problems.remove(&volume.name);
+        });
+        let (bytes, mode) = (VolumeBytes::new(volume.bytes), volume.mode);
+        self.export_volume(pool, &volume.name, &Offer { volume: volume.id, bytes, space, mode })?;
+        self.nbd_mend();
         Ok(())
+    }
+
+    fn is_late(&self, pool: &str, name: &str, problem: ApiError) {
+        self.has_problem(pool, name, problem);
+        self.with_open(pool, |open| {
+            open.late.insert(name.to_string());
+        });
+    }
+
+    fn has_problem(&self, pool: &str, name: &str, problem: ApiError) {
+        self.with_open(pool, |open| drop(open.problems.insert(name.to_string(), problem)));
+    }
+
+    fn with_open(&self, pool: &str, act: impl FnOnce(&mut Opened)) {
+        if let Some(Ok(open)) = self.inner().pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
+            act(open);
+        }
     }
 }
 

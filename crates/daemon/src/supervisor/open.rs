@@ -8,7 +8,7 @@ use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, pool_error};
 use crate::state::PoolState;
 use forebay_api::reply::DeviceInfo;
-use forebay_api::request::{ChangedOrigin, VolumeCreate};
+use forebay_api::request::VolumeCreate;
 use forebay_api::{ApiError, ErrorKind};
 use forebay_engine::{Notice, Tuning, VolumeId};
 use forebay_format::BLOCK_SIZE;
@@ -52,7 +52,7 @@ impl Supervisor {
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
-            match self.launch_pool(pool, None) {
+            match self.launch_pool(pool) {
                 Ok(returned) => started.push((pool, returned)),
                 Err(error) => self.pool_failed(pool, error),
             }
@@ -119,7 +119,7 @@ impl Supervisor {
 
     /// Opens a pool and waits until it serves.
     pub(super) fn start_pool(self: &Arc<Self>, pool: &PoolState) -> Result<(), ApiError> {
-        let changed = self.launch_pool(pool, None)?;
+        let changed = self.launch_pool(pool)?;
         self.settle_pool(&pool.name, &changed)
     }
 
@@ -132,25 +132,6 @@ impl Supervisor {
         if self.open_pool(&pool.name).is_err() {
             self.pool_failed(pool, error.clone());
         }
-    }
-
-    /// Opens a pool again, after an origin came back or was accepted as it is.
-    pub(super) fn reopen_pool(
-        self: &Arc<Self>,
-        name: &str,
-        accept: (&str, ChangedOrigin),
-    ) -> Result<(), ApiError> {
-        let open = self.open_pool(name)?;
-        let pool = self.inner().pools.get(name).cloned();
-        let state = self.pool_state(&pool.ok_or_else(|| self.no_such_pool(name))?);
-        tracing::info!(pool = name, "opening the pool again; its clients have to connect again");
-        self.while_opening(name, || {
-            self.close_pool(name, &open)?;
-            drop(open);
-            let launched = self.launch_pool(&state, Some(accept));
-            let settled = launched.and_then(|returned| self.settle_pool(name, &returned));
-            settled.inspect_err(|error| self.keep_why(&state, error))
-        })
     }
 
     /// At the start, tries again for a while when something is in use: a daemon that was killed
@@ -178,7 +159,6 @@ impl Supervisor {
     fn launch_pool(
         self: &Arc<Self>,
         pool: &PoolState,
-        accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Vec<(String, Returned)>, ApiError> {
         let gives_up = self.inner().given_up.remove(&pool.name);
         let paths: Vec<PathBuf> = pool.devices.iter().map(PathBuf::from).collect();
@@ -210,7 +190,7 @@ impl Supervisor {
         for finding in &on_disk.findings {
             tracing::warn!(pool = pool.name.as_str(), "{finding}");
         }
-        let opened = self.start_shard(pool, on_disk, accept)?;
+        let opened = self.start_shard(pool, on_disk)?;
         let (opened, returned, late) = opened;
         let mut inner = self.inner();
         let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
@@ -225,7 +205,6 @@ impl Supervisor {
         self: &Arc<Self>,
         pool: &PoolState,
         on_disk: PoolOnDisk,
-        accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Started, ApiError> {
         let header = on_disk.superblock.header;
         let block = BLOCK_SIZE as u64;
@@ -236,7 +215,7 @@ impl Supervisor {
         let slots = segments * u64::from(header.segment_blocks.get());
         let ram = self.ram_need(&pool.name, slots, pool.ram_bytes)?;
         let volumes = on_disk.superblock.volumes.clone();
-        let origins = self.open_origins(&pool.name, &on_disk, accept)?;
+        let origins = self.open_origins(&pool.name, &on_disk)?;
         let (uuid, findings) = (on_disk.uuid(), on_disk.findings.clone());
         let (parts, failed) = (Parts::of(&on_disk), Arc::default());
         let devices = device_infos(pool, &on_disk);
@@ -272,7 +251,7 @@ impl Supervisor {
             findings,
             parts,
             problems: origins.problems,
-            late: origins.late.iter().map(Late::name).collect(),
+            late: origins.late.iter().map(|late| late.volume.name.clone()).collect(),
             exports: BTreeMap::new(),
             notices,
             failed,

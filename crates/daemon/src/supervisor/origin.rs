@@ -1,10 +1,10 @@
 //! The origins of a pool's volumes: opened, and checked that they are the right ones.
 
-use super::late::{Late, cannot_be_used, not_yet};
+use super::late::{Awaited, Late, cannot_be_used, not_yet};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
 use crate::convert::{api_mode, hex};
 use crate::state::{Standing, VolumeState};
-use forebay_api::request::{ChangedOrigin, Export as ExportKind, VolumeCreate};
+use forebay_api::request::{Export as ExportKind, VolumeCreate};
 use forebay_api::{ApiError, Mode};
 use forebay_engine::{Command, CommandReply, VolumeId};
 use forebay_format::superblock::{VolumeEntry, field_text};
@@ -58,7 +58,6 @@ impl Supervisor {
         self: &Arc<Self>,
         pool: &str,
         on_disk: &PoolOnDisk,
-        accept: Option<(&str, ChangedOrigin)>,
     ) -> Result<Origins, ApiError> {
         let mut origins = Origins {
             usable: Vec::new(),
@@ -81,32 +80,28 @@ impl Supervisor {
                 origins.returned.push((name, returned));
                 continue;
             }
-            coming.push((entry, name, uri.clone(), self.begin_to_open(&uri)?));
+            coming.push((Awaited::from(entry), self.begin_to_open(&uri)?));
         }
         let (begin, deadline) = (Instant::now(), self.origin_deadline());
-        for (entry, name, uri, coming) in coming {
+        for (volume, coming) in coming {
+            let (name, uri) = (volume.name.clone(), volume.uri.as_str());
             let looked = match coming.recv_timeout(deadline - Instant::now().min(deadline)) {
                 Ok(Ok(looked)) => looked,
                 late_or_failed => {
                     let error = match &late_or_failed {
-                        Ok(Err(error)) => cannot_be_used(&uri, &name, error),
-                        _ => not_yet(&uri, begin.elapsed()),
+                        Ok(Err(error)) => cannot_be_used(uri, &name, error),
+                        _ => not_yet(uri, begin.elapsed()),
                     };
                     tracing::error!(pool, volume = name.as_str(), "{}", error.message);
                     origins.problems.insert(name, error);
                     if late_or_failed.is_err() {
-                        origins.late.push(Late { entry: *entry, coming });
+                        origins.late.push(Late { volume, coming });
                     }
                     continue;
                 }
             };
-            let keep = accept == Some((&name, ChangedOrigin::KeepDirty));
-            let changed = match self.check_origin(entry, &name, &looked.fingerprint, keep)? {
-                None => self.check_rest(&name, looked.rest, keep)?,
-                changed => changed,
-            };
-            match changed {
-                None => origins.usable.push((VolumeId(entry.id.get()), looked.origin)),
+            match self.differs(&volume, &looked, false)? {
+                None => origins.usable.push((volume.id, looked.origin)),
                 Some(error) => {
                     tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
                     origins.problems.insert(name.clone(), error);
@@ -118,7 +113,7 @@ impl Supervisor {
     }
 
     /// What happened to a volume of this pool while the pool was missing, if something did.
-    fn returned(&self, pool_uuid: &str, name: &str) -> Option<Returned> {
+    pub(super) fn returned(&self, pool_uuid: &str, name: &str) -> Option<Returned> {
         let inner = self.inner();
         let state = inner.store.get();
         if state.is_given_up(pool_uuid, Some(name)) {
@@ -132,12 +127,12 @@ impl Supervisor {
     /// place.
     pub(super) fn check_origin(
         &self,
-        entry: &VolumeEntry,
-        name: &str,
+        volume: &Awaited,
         now: &Fingerprint,
         keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
-        let mismatch = match fingerprint::check(&entry.fingerprint, entry.bytes.get(), now) {
+        let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
+        let mismatch = match fingerprint::check(&volume.fingerprint, volume.bytes, now) {
             Ok(()) => return Ok(None),
             Err(mismatch) => mismatch,
         };
@@ -156,12 +151,11 @@ impl Supervisor {
             })?;
             return Ok(None);
         }
-        let uri = field_text(&entry.origin);
         Ok(Some(match shrank {
             true => ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
                 .action(format!("grow it back, then: forebay volume attach {name}"))
                 .action(drop_it(name)),
-            false => changed_origin(&uri, name, &mismatch.to_string()),
+            false => changed_origin(uri, name, &mismatch.to_string()),
         }))
     }
 

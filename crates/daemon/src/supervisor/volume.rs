@@ -413,12 +413,10 @@ impl Supervisor {
             }
             return self.replace_origin(found);
         }
-        self.reopen_pool(&found.pool, (name, changed))?;
+        let brought = self.bring_origin(found, changed == ChangedOrigin::KeepDirty);
         let open = self.open_pool(&found.pool)?;
-        match open.problems.get(name) {
-            Some(error) => Err(or_lose(error.clone(), name, dirty_bytes(found))),
-            None => Ok(()),
-        }
+        let problem = brought.err().or_else(|| open.problems.get(name).cloned());
+        problem.map_or(Ok(()), |error| Err(or_lose(error, name, dirty_bytes(found))))
     }
 
     /// The mode that a volume is in, from the engine's view.
