@@ -302,6 +302,16 @@ impl ShardHandle {
         ended(receive(&reply, timeout)?)
     }
 
+    /// As [`ShardHandle::detach_port`], of several, whose requests end beside each other: all of
+    /// them in `timeout`. How each ended, in their order.
+    pub fn detach_ports(&self, ports: &[u32], timeout: Duration) -> Vec<Result<(), ShardError>> {
+        let end = Instant::now() + timeout;
+        let ask = |port: &u32| self.ask(|reply| Message::Detach(*port, reply));
+        let asked: Vec<_> = ports.iter().map(ask).collect();
+        let left = || end.saturating_duration_since(Instant::now());
+        asked.into_iter().map(|reply| ended(receive(&reply?, left())?)).collect()
+    }
+
     /// Ends the port of a ublk device that rests ([`UblkDevice::quiesce`]).
     ///
     /// A device that is told to rest gives back what waits for requests. What the port answers

@@ -7,9 +7,10 @@ use super::queue::{QUEUE_SIZE_MAX, QueueSetup};
 use super::request;
 use super::rings::Rings;
 use super::server::VhostVolume;
-use crate::shard::PortSetup;
+use crate::shard::{PortSetup, ShardError};
 use crate::sys;
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -142,7 +143,7 @@ impl Device {
         let wanted = ring.enabled && ring.kick.is_some() && ring.addresses.is_some();
         match (wanted && self.memory.is_some(), ring.served.is_some()) {
             (true, false) => self.serve(index),
-            (false, true) => self.take_back(index),
+            (false, true) => self.take_back(index..index + 1),
             _ => Ok(()),
         }
     }
@@ -184,22 +185,27 @@ impl Device {
         Ok(())
     }
 
-    fn take_back(&mut self, index: usize) -> Result<()> {
-        let Some((key, next_avail)) = self.rings[index].served.take() else { return Ok(()) };
-        let ended = self.volume.shard.detach_port(key, REST);
-        self.rings[index].base = next_avail.load(Ordering::Acquire);
-        // A shard that is gone has let the queue go.
-        match ended {
-            Err(crate::shard::ShardError::Timeout(_)) => Err(Error::BackendInternalError),
-            _ => Ok(()),
+    /// Takes queues back: nothing of them is under way then. A queue whose requests do not end is
+    /// let go.
+    fn take_back(&mut self, indexes: Range<usize>) -> Result<()> {
+        let rings = self.rings[indexes].iter_mut();
+        let (rings, served): (Vec<_>, Vec<_>) =
+            rings.filter_map(|ring| ring.served.take().map(|served| (ring, served))).unzip();
+        let keys: Vec<u32> = served.iter().map(|&(key, _)| key).collect();
+        let ended = self.volume.shard.detach_ports(&keys, REST);
+        for (ring, (_, next_avail)) in rings.into_iter().zip(served) {
+            ring.base = next_avail.load(Ordering::Acquire);
+        }
+        // A shard that is gone has let the queues go.
+        match ended.iter().any(|ended| matches!(ended, Err(ShardError::Timeout(_)))) {
+            true => Err(Error::BackendInternalError),
+            false => Ok(()),
         }
     }
 
     /// Takes all queues back.
     pub fn take_all_back(&mut self) -> Result<()> {
-        let ended: Vec<Result<()>> =
-            (0..self.rings.len()).map(|index| self.take_back(index)).collect();
-        ended.into_iter().collect()
+        self.take_back(0..self.rings.len())
     }
 
     fn settle_all(&mut self) -> Result<()> {
@@ -229,7 +235,7 @@ impl Device {
     /// Changes something of a queue, which is not served meanwhile.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Ring)) -> Result<()> {
         self.ring(index)?;
-        self.take_back(index as usize)?;
+        self.take_back(index as usize..index as usize + 1)?;
         change(&mut self.rings[index as usize]);
         self.settle(index as usize)
     }
@@ -317,7 +323,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.ring(index)?;
-        self.take_back(index as usize)?;
+        self.take_back(index as usize..index as usize + 1)?;
         // The queue stands until it gets a new kick.
         let ring = &mut self.rings[index as usize];
         (ring.kick, ring.call) = (None, None);

@@ -10,9 +10,13 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::time::Duration;
 use vhost::vhost_user::{BackendReqHandler, Error};
+
+/// How long the end of a socket waits for the requests that a guest still has under way.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The volume behind a socket.
 #[derive(Clone)]
@@ -51,7 +55,8 @@ struct State {
 pub struct VhostServer {
     listener: Arc<UnixListener>,
     state: Arc<Mutex<State>>,
-    thread: Option<JoinHandle<()>>,
+    /// It ends with the thread.
+    ended: Mutex<Receiver<()>>,
 }
 
 impl VhostServer {
@@ -63,10 +68,12 @@ impl VhostServer {
         let (listener, state) = (Arc::new(listener), Arc::new(Mutex::new(State::default())));
         let (own, told) = (Arc::clone(&listener), Arc::clone(&state));
         let name = format!("vhost-{}", volume.volume.0);
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || accept_all(&own, &told, &volume))?;
-        Ok(VhostServer { listener, state, thread: Some(thread) })
+        let (ends, ended) = sync_channel(0);
+        std::thread::Builder::new().name(name).spawn(move || {
+            let _ends: SyncSender<()> = ends;
+            accept_all(&own, &told, &volume);
+        })?;
+        Ok(VhostServer { listener, state, ended: Mutex::new(ended) })
     }
 
     /// Whether a guest is connected.
@@ -91,7 +98,8 @@ impl VhostServer {
 }
 
 impl Drop for VhostServer {
-    /// Takes the queues back from the guest and closes the socket.
+    /// Closes the socket and takes the queues back from the guest. Where their requests do not end,
+    /// because an origin hangs, that goes on by itself.
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         state.stopping = true;
@@ -101,9 +109,8 @@ impl Drop for VhostServer {
         drop(state);
         // Ends the accept under way.
         crate::sys::shutdown(self.listener.as_raw_fd());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let ended = self.ended.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _ = ended.recv_timeout(FAREWELL);
     }
 }
 

@@ -585,3 +585,40 @@ fn a_head_beyond_its_queue_stops_that_queue_and_nothing_else() {
         assert_eq!(rig.seen.lock().unwrap().as_slice(), &[] as &[String]);
     }
 }
+
+/// An origin that takes seconds for a request, or for ever, does not hold up who ends the socket.
+#[test]
+fn a_socket_ends_although_the_origin_does_not_answer() {
+    const BYTES: u64 = 4 << 30;
+    let rig = rig(Backend::Auto);
+    let file = rig.dir.path().join("slow");
+    create_file(&file, BYTES).unwrap();
+    let uri = format!(
+        "spindle:{}?stroke=full&read-ahead=0&seek-track=900&seek=950&seek-full=1000",
+        file.display()
+    );
+    let volume = rig.add_on("slow", &uri);
+    let (server, path) = serve_bytes(&rig, volume, &VolumeBytes::new(BYTES));
+    let mut guest = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+    let mut second = guest.second();
+    guest.start(0);
+    second.start(0);
+    // A second each, one after the other.
+    let sectors = BYTES / 512;
+    for (queue, from) in [(&mut guest, 0), (&mut second, sectors / 2)] {
+        for number in 0..8 {
+            let head = queue.prepare(number, 0, from + u64::from(number) * sectors / 16, Err(512));
+            queue.publish(head);
+        }
+        queue.kick.write(1).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    drop(server);
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    // The queues are taken back when their requests have ended, and nothing is broken.
+    let (_server, path) = serve(&rig, volume);
+    let mut again = Guest::connect(&path, memory(), EVENT_IDX | FLUSH);
+    again.start(0);
+    assert_eq!(again.ask(8, 0, Err(20)), 0);
+}
