@@ -18,7 +18,7 @@ impl Engine {
             self.log.durable_dseq,
             (self.room.free_all() + self.room.emptied().len() * 65_536) as u64,
             self.reqs.len() as u64
-                + ((self.stalled_len() + self.reqs.waiting(Queue::Durable).len()) * 65_536) as u64,
+                + ((self.turns.len() + self.reqs.waiting(Queue::Durable).len()) * 65_536) as u64,
             reclaim_a,
             reclaim_b,
             self.checkpoint.progress(),
@@ -91,14 +91,14 @@ impl Engine {
 
     /// When writes that wait for room, or for their turn, may go on.
     fn stalled_due(&self, at: &mut impl FnMut(Time)) {
-        for volume in self.volumes.iter() {
-            let Some(&first) = volume.stalled.front() else { continue };
+        for (_, id) in self.turns.volumes() {
+            let first = self.turns.first(id).expect("one of it waits");
             if !self.is(Mutant::WakeLost) {
-                at(self.throttle_until);
+                at(self.turns.pause_until());
             }
             at(self.reqs.get(first).since + STALL_NS_MAX);
         }
-        if self.stalled_len() > 0 {
+        if self.turns.len() > 0 {
             // Others need not wait for one that hangs.
             let hangs = self.volumes.iter().filter_map(|v| v.hangs_from());
             hangs.for_each(at);

@@ -10,7 +10,7 @@ use crate::mode::Mode;
 use crate::op::Op;
 use crate::op::load::index_shape;
 use crate::op::{
-    checkpoint, distrust, ends, flush, open, reclaim, stall, superblock, sweep, writeback,
+    checkpoint, closing, distrust, ends, flush, open, reclaim, superblock, sweep, writeback,
 };
 use crate::policy::admission::Admission;
 use crate::pressure::Pressure;
@@ -21,12 +21,12 @@ use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
 use crate::slab::Slab;
 use crate::stats::{PoolStats, VolumeStats};
+use crate::turns::Turns;
 use crate::volume::Volume;
 use crate::volumes::Volumes;
 use crate::work::Work;
 use crate::{BlockStatus, Mutant};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
-use std::collections::BTreeMap;
 
 /// Where the engine stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,12 +83,8 @@ pub struct Engine {
     pub(crate) reqs: Requests,
     pub(crate) ops: Slab<Op>,
     pub(crate) pool: BufPool,
-    /// Blocks that the volume which was served last had been given.
-    pub(crate) stalled_clock: u64,
-    pub(crate) throttle_until: Time,
-    pub(crate) wave: stall::Wave,
+    pub(crate) turns: Turns,
     pub(crate) pressure: Pressure,
-    pub(crate) early_commands: Vec<(CommandId, Command)>,
     pub(crate) cache_flush: flush::CacheFlush,
     pub(crate) opening: Option<Box<open::Opening>>,
     pub(crate) reclaim: reclaim::Reclaim,
@@ -96,14 +92,7 @@ pub struct Engine {
     pub(crate) checkpoint: checkpoint::Checkpoint,
     pub(crate) sweeps: sweep::Sweeps,
     pub(crate) ends: ends::Ends,
-    pub(crate) shutdown: Option<CommandId>,
-    /// The shutdown waits for a checkpoint after this many.
-    pub(crate) closing: Option<u64>,
-    pub(crate) closing_command: Option<CommandId>,
-    /// FLUSHes of origins that had failed when the shutdown began.
-    pub(crate) shutdown_failures: u64,
-    /// Reads of recovery that failed, by what they read.
-    pub(crate) recover_tries: BTreeMap<(u8, u64), u8>,
+    pub(crate) closing: closing::Closing,
     /// No cache device works: volumes go on without.
     pub(crate) dead: bool,
     pub(crate) distrust: distrust::Distrusting,
@@ -139,11 +128,8 @@ impl Engine {
             reqs: Requests::default(),
             ops: Slab::default(),
             pool: BufPool::new(BUFFERS_HELD_MAX),
-            stalled_clock: 0,
-            throttle_until: 0,
-            wave: stall::Wave::default(),
+            turns: Turns::default(),
             pressure: Pressure::default(),
-            early_commands: Vec::new(),
             cache_flush: flush::CacheFlush::default(),
             opening: None,
             reclaim: reclaim::Reclaim::default(),
@@ -151,11 +137,7 @@ impl Engine {
             checkpoint: checkpoint::Checkpoint::default(),
             sweeps: sweep::Sweeps::default(),
             ends: ends::Ends::default(),
-            shutdown: None,
-            closing: None,
-            closing_command: None,
-            shutdown_failures: 0,
-            recover_tries: BTreeMap::new(),
+            closing: closing::Closing::default(),
             dead: false,
             distrust: distrust::Distrusting::new(settings.distrust.clone()),
             stats,
@@ -204,7 +186,7 @@ impl Engine {
                     self.send_gathered();
                     self.flush_more();
                     self.wake();
-                    self.shutdown_more();
+                    self.closing_more();
                     rounds += 1;
                     if self.progress() == before {
                         self.deadline = self.next_deadline();

@@ -30,6 +30,7 @@ mod segment;
 pub mod settings;
 mod slab;
 pub mod stats;
+mod turns;
 mod volume;
 mod volumes;
 mod work;

@@ -3,6 +3,7 @@
 pub mod absent;
 pub mod alone;
 pub mod checkpoint;
+pub mod closing;
 pub mod command;
 pub mod copies;
 pub mod distrust;

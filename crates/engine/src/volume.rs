@@ -8,13 +8,11 @@ use crate::mode::Mode;
 use crate::op::slice::Home;
 use crate::op::sync::Sync;
 use crate::quarantine::Quarantine;
-use crate::requests::ReqKey;
 use crate::settings::OriginSettings;
 use crate::stats::VolumeStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use roaring::RoaringTreemap;
-use std::collections::VecDeque;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U64};
 
@@ -196,10 +194,6 @@ pub struct Volume {
     pub(crate) cleaned_dseq: u64,
     /// What goes home.
     pub(crate) home: Home,
-    /// Writes into the cache that wait for room, or for their turn, in order.
-    pub(crate) stalled: VecDeque<ReqKey>,
-    /// Blocks that they were given, since none of any volume waited.
-    pub(crate) stalled_served: u64,
     /// Sequential streams.
     pub streams: [Stream; 8],
     /// Requests seen.
@@ -272,8 +266,6 @@ impl Volume {
             quarantine: Quarantine::default(),
             cleaned_dseq: 0,
             home: Home::default(),
-            stalled: VecDeque::new(),
-            stalled_served: 0,
             looked_in_vain: 0,
             passed_undurable: false,
             undurable_at: None,

@@ -10,14 +10,14 @@ use crate::volume::Volume;
 impl Engine {
     /// Whether somebody waits for the room that clean blocks give.
     pub(super) fn room_is_wanted(&self) -> bool {
-        let waits = |volume: &Volume| !volume.stalled.is_empty() && !self.over_quota(volume);
+        let waits = |volume: &Volume| self.turns.is_waiting(volume.id) && !self.over_quota(volume);
         self.reclaim.starves || self.room.is_short() || self.volumes.iter().any(waits)
     }
 
     /// Whether clients, or a command, wait for what a volume sends home.
     pub(super) fn is_waited_for(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        !volume.stalled.is_empty()
+        self.turns.is_waiting(id)
             || volume.draining()
             || self.reqs.waiting(Queue::Slice).iter().any(|&name| self.waits_behind(name, id))
     }

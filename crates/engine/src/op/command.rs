@@ -3,7 +3,7 @@
 use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::limits::{FLUSH_TRIES, SHUTDOWN_FLUSHES_MAX, WRITEBACK_RUN_BLOCKS};
+use crate::limits::{FLUSH_TRIES, WRITEBACK_RUN_BLOCKS};
 use crate::mode::Mode;
 use crate::op::superblock::Then;
 use crate::op::sweep::Sweep;
@@ -20,7 +20,7 @@ pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was
 impl Engine {
     pub(crate) fn command(&mut self, id: CommandId, command: Command) {
         if self.state == State::Opening {
-            return self.early_commands.push((id, command));
+            return self.open_mut().early.push((id, command));
         }
         if self.state != State::Serving {
             let why = match &self.state {
@@ -39,9 +39,7 @@ impl Engine {
             Command::OriginBack(volume) => self.origin_back(id, volume),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
             Command::Shutdown => {
-                self.state = State::Stopping;
-                self.shutdown = Some(id);
-                self.shutdown_failures = self.flush_failures();
+                self.closing_begin(id);
                 self.tasks_fail("the pool is being closed");
             }
         }
@@ -362,87 +360,6 @@ impl Engine {
             self.note(EntryKind::VolumeDrop, id, 0, 0);
         }
         self.sweep(Sweep::Removed(id, command));
-    }
-
-    /// Closing: requests end, everything gathered is written, a checkpoint, then the clean mark.
-    pub(crate) fn shutdown_more(&mut self) {
-        let Some(id) = self.shutdown else { return };
-        if self.flush_failures() - self.shutdown_failures > SHUTDOWN_FLUSHES_MAX {
-            self.shutdown = None;
-            self.closing = None;
-            self.state = State::Serving;
-            let why = "an origin cannot be flushed, so what was written to it last may be lost; repair \
-                       it and stop again, or end the process: the log is safe";
-            return self.refuse(id, why);
-        }
-        if self.dead {
-            if self.reqs.is_empty() && self.origins_flushed() {
-                self.shutdown = None;
-                self.closing_command = Some(id);
-                self.closed();
-            }
-            return;
-        }
-        if !self.reqs.is_empty() || self.log.busy() || self.writeback_is_busy() || !self.sb.idle() {
-            // What reclaim moves gathers: a record for each block would fill as much as it empties.
-            if self.reqs.is_empty() && !self.reclaim.is_moving() {
-                for point in crate::log::POINTS {
-                    self.send(point);
-                }
-            }
-            return;
-        }
-        if !self.origins_flushed() {
-            return;
-        }
-        let counted = self.checkpoint.counted;
-        match self.closing {
-            None if !self.checkpoint.running() => {
-                self.closing = Some(counted);
-                self.checkpoint.wanted = true;
-            }
-            Some(before) if counted > before && !self.checkpoint.running() => {
-                self.shutdown = None;
-                self.closing_command = Some(id);
-                self.sb.block.header.clean = 1;
-                self.superblock_write(Then::Closed);
-            }
-            Some(_) if !self.checkpoint.running() => self.checkpoint.wanted = true,
-            _ => {}
-        }
-    }
-
-    fn flush_failures(&self) -> u64 {
-        self.volumes.iter().map(|v| v.flush.failures).sum()
-    }
-
-    /// Asks for the FLUSHes that the origins still need. Whether there are none.
-    fn origins_flushed(&mut self) -> bool {
-        let behind: Vec<(VolumeId, u64)> = self
-            .volumes
-            .iter()
-            .filter(|v| v.offline.is_none())
-            .filter(|v| v.flush.flushed < v.flush.written)
-            .map(|v| (v.id, v.flush.written))
-            .collect();
-        for &(id, written) in &behind {
-            self.want_origin(id, written);
-        }
-        behind.is_empty()
-    }
-
-    pub(crate) fn closed(&mut self) {
-        let Some(id) = self.closing_command.take() else { return };
-        if self.dead && self.volumes.iter().any(|v| !v.dirty.is_empty()) {
-            let why = "the cache device failed while it held dirty blocks, which are nowhere else";
-            return self.refuse(id, why);
-        }
-        if self.volumes.iter().any(|v| v.flush.poisoned) {
-            let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: what \
-                       was written there before may be lost";
-            return self.refuse(id, why);
-        }
-        self.answer(id, CommandReply::Changed);
     }
 }
 

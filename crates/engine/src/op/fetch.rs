@@ -147,7 +147,7 @@ impl Engine {
             RecoverRead::Payload(number) => (5, u64::from(number)),
             RecoverRead::Block(segment, at) => (3, u64::from(segment) << 32 | u64::from(at)),
         };
-        let tries = self.recover_tries.entry(key).or_insert(0);
+        let tries = self.open_mut().tries.entry(key).or_insert(0);
         *tries += 1;
         if *tries >= CACHE_WRITE_TRIES {
             return false;

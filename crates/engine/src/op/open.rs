@@ -93,6 +93,10 @@ pub(crate) struct Opening {
     pub(crate) flushes: usize,
     /// Checkpoints that have to count before the first answer.
     pub(crate) checkpoints: u64,
+    /// Reads that failed, by what they read.
+    pub(crate) tries: BTreeMap<(u8, u64), u8>,
+    /// Commands that came meanwhile.
+    pub(crate) early: Vec<(CommandId, Command)>,
 }
 
 impl Engine {
@@ -143,6 +147,8 @@ impl Engine {
             given_up: devices_with(Presence::GivenUp).map(DeviceId).collect(),
             flushes: 0,
             checkpoints: 1,
+            tries: BTreeMap::new(),
+            early: Vec::new(),
         }));
         if self.segments.devices().iter().all(|device| !device.healthy) {
             return self.open_failed("no device of the pool is there; attach one".to_owned());
@@ -181,10 +187,10 @@ impl Engine {
     }
 
     pub(crate) fn open_failed(&mut self, why: String) {
-        self.opening = None;
+        let early = self.opening.take().map(|opening| opening.early).unwrap_or_default();
         self.state = State::Failed(why.clone());
         self.out.push(Effect::Notice(Notice::OpenFailed(why)));
-        for (id, command) in std::mem::take(&mut self.early_commands) {
+        for (id, command) in early {
             self.command(id, command);
         }
         for name in self.reqs.take_all(Queue::Recovery) {
@@ -200,7 +206,7 @@ impl Engine {
     /// Starts to read the next checkpoint that may be used.
     fn recover_checkpoint(&mut self) {
         self.replay_reset();
-        self.recover_tries.clear();
+        self.open_mut().tries.clear();
         let opening = self.open_mut();
         opening.segments.clear();
         opening.marks.clear();
@@ -371,11 +377,10 @@ impl Engine {
             blocks: self.map.len() as u64,
             dirty: self.volumes.iter().map(|v| v.dirty.len()).sum(),
         }));
-        self.recover_tries.clear();
         if self.away_untold() {
             self.superblock_write(Then::Away);
         }
-        for (id, command) in std::mem::take(&mut self.early_commands) {
+        for (id, command) in opening.early {
             self.command(id, command);
         }
         for name in self.reqs.take_all(Queue::Recovery) {

@@ -10,65 +10,37 @@ use crate::policy::writeback::write_gap_ns;
 use crate::requests::{ReqKey, Wait};
 use crate::volume::Volume;
 
-/// Writes that share a pause.
-#[derive(Debug, Default)]
-pub(crate) struct Wave {
-    /// Writes that may still go on before the next pause.
-    left: usize,
-    /// Blocks that they took.
-    blocks: u64,
-    /// Blocks of the wave before, which the pause is for, and when it ended.
-    before: u64,
-    since: Time,
-}
-
 impl Engine {
-    /// Writes that wait for room, or for their turn.
-    pub(crate) fn stalled_len(&self) -> usize {
-        self.volumes.iter().map(|volume| volume.stalled.len()).sum()
-    }
-
     /// A write waits for room, or for its turn.
     pub(crate) fn stall(&mut self, name: ReqKey) {
         self.reqs.wait(name, Wait::Room);
-        let (id, clock) = (self.req(name).volume, self.stalled_clock);
-        let served_last = self.is(Mutant::OneServedLast);
-        let volume = self.vol_mut(id);
-        if volume.stalled.is_empty() {
-            volume.stalled_served = volume.stalled_served.max(clock);
-        }
-        match served_last {
-            true => volume.stalled.push_front(name),
-            false => volume.stalled.push_back(name),
-        }
+        let first = self.is(Mutant::OneServedLast);
+        self.turns.wait(self.reqs.get(name).volume, name, first);
     }
 
-    /// Lets writes that wait for room, or for their turn, go on. Of several volumes each gets as
-    /// many blocks as the others (start-time fair queueing, Goyal et al. 1996).
+    /// Lets writes that wait for room, or for their turn, go on.
     pub(crate) fn resume_stalled(&mut self) {
         self.shorten_pause();
-        let waiting = |volume: &&Volume| !volume.stalled.is_empty();
-        let volumes = self.volumes.iter().filter(waiting);
-        let mut turns: Vec<(u64, VolumeId)> = volumes.map(|v| (v.stalled_served, v.id)).collect();
+        let mut turns: Vec<(u64, VolumeId)> = self.turns.volumes().collect();
         while let Some(at) = (0..turns.len()).min_by_key(|&at| turns[at]) {
-            let (served, id) = turns[at];
+            let (given, id) = turns[at];
             let went = self.resume_one(id);
-            match self.vol(id).stalled.is_empty() || !went {
-                true => drop(turns.swap_remove(at)),
-                false => turns[at].0 = self.vol(id).stalled_served,
-            }
             if went {
-                self.stalled_clock = self.stalled_clock.max(served);
+                self.turns.served(given);
+            }
+            match self.turns.volumes().find(|&(_, waiting)| waiting == id).filter(|_| went) {
+                Some(next) => turns[at] = next,
+                None => drop(turns.swap_remove(at)),
             }
         }
     }
 
     /// Lets the first write of a volume go on that waits. Whether it waits no more.
     fn resume_one(&mut self, id: VolumeId) -> bool {
-        let Some(&name) = self.vol(id).stalled.front() else { return false };
+        let Some(name) = self.turns.first(id) else { return false };
         let req = self.reqs.get(name);
         if req.error.is_some() || self.dead {
-            self.vol_mut(id).stalled.pop_front();
+            self.turns.leave(id, 0);
             self.reqs.wait(name, Wait::Parts);
             let req = self.req(name);
             req.fail(IoError::Io);
@@ -78,20 +50,17 @@ impl Engine {
             return true;
         }
         if self.over_quota(self.vol(id)) {
-            // It waits for its own origin: what others get meanwhile is not owed to it.
-            let clock = self.stalled_clock;
-            let volume = self.vol_mut(id);
-            volume.stalled_served = volume.stalled_served.max(clock);
+            // It waits for its own origin.
+            self.turns.owes_nothing(id);
             return self.stalled_gives_way(name);
         }
-        let waits = self.now < self.throttle_until || self.dirty_share() >= self.tuning.dirty_max;
+        let pauses = self.now < self.turns.pause_until();
+        let waits = pauses || self.dirty_share() >= self.tuning.dirty_max;
         let blocks = req.last - req.first + 1;
         if waits || !self.append_blocks(name) {
             return self.stalled_gives_way(name);
         }
-        let volume = self.vol_mut(id);
-        volume.stalled.pop_front();
-        volume.stalled_served += blocks;
+        self.turns.leave(id, blocks);
         self.throttle(blocks);
         true
     }
@@ -117,15 +86,9 @@ impl Engine {
     /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
     /// a little, some of them together.
     fn throttle(&mut self, written: u64) {
-        self.wave.blocks += written;
-        self.wave.left = self.wave.left.saturating_sub(1);
-        if self.wave.left > 0 {
-            return;
-        }
-        self.throttle_until = self.now + self.pause_ns(self.wave.blocks);
+        let Some(blocks) = self.turns.took(written) else { return };
         let most = if self.is(Mutant::WavesOfOne) { 1 } else { WAVE_WRITES_MAX };
-        let left = self.stalled_len().clamp(1, most);
-        self.wave = Wave { left, blocks: 0, before: self.wave.blocks, since: self.now };
+        self.turns.pause(self.now, self.pause_ns(blocks), most);
     }
 
     /// Room that reclaim keeps free for clients, in blocks.
@@ -151,9 +114,8 @@ impl Engine {
 
     /// Ends a pause early that is longer than what has come back since calls for.
     fn shorten_pause(&mut self) {
-        if self.now < self.throttle_until {
-            let until = self.wave.since + self.pause_ns(self.wave.before);
-            self.throttle_until = self.throttle_until.min(until);
+        if let Some(blocks) = self.turns.pause_is_for(self.now) {
+            self.turns.shorten(self.pause_ns(blocks));
         }
     }
 
@@ -175,8 +137,7 @@ impl Engine {
         if bound {
             return false;
         }
-        let of = req.volume;
-        self.vol_mut(of).stalled.pop_front();
+        self.turns.leave(req.volume, 0);
         self.go_around(name);
         true
     }

@@ -265,6 +265,7 @@ impl Engine {
                 }
                 Then::Added(volume, id) => {
                     self.volumes.remove(volume);
+                    self.turns.forget(volume);
                     self.superblock_failed_answer(id);
                 }
                 Then::Removed(volume, id) => {

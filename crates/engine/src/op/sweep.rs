@@ -99,6 +99,7 @@ impl Engine {
         if let Sweep::Removed(id, command) = sweep {
             self.checkpoint_spoilt();
             self.volumes.remove(id);
+            self.turns.forget(id);
             self.answer(command, CommandReply::Changed);
         }
     }
