@@ -41,7 +41,7 @@ use device::{Choice, Device, NoDevice};
 use forebay_api::config::{Config, nearest};
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
-use forebay_engine::CommandReply;
+use forebay_engine::{CommandReply, VolumeId};
 use forebay_host::frontend::nbd::{Export, Tls, TlsConfig};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::hold::Holder;
@@ -152,7 +152,7 @@ struct Opened {
     /// Volumes whose origin could not be used, by name.
     problems: BTreeMap<String, ApiError>,
     /// Those of them whose origin is still awaited.
-    late: BTreeSet<String>,
+    late: BTreeMap<String, VolumeId>,
     /// What clients are offered, by name.
     exports: BTreeMap<String, Arc<Export>>,
     /// The newest notices that an administrator should see.

@@ -133,7 +133,13 @@ pub enum Command {
     ForceDropDirty(VolumeId),
     /// The origin of a volume that was missing when the pool was opened is there, and is the right
     /// one. It is flushed, and then the volume is served.
-    OriginBack(VolumeId),
+    OriginBack {
+        /// The volume.
+        volume: VolumeId,
+        /// It is another origin, or has been written to, and was accepted: dirty blocks go there,
+        /// and clean ones are forgotten before the volume is served.
+        changed: bool,
+    },
     /// Writes a checkpoint and marks the pool clean. Afterwards the engine refuses requests.
     Shutdown,
 }

@@ -42,7 +42,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located};
 use crate::overlap::Access;
-use crate::requests::{Req, ReqKey, Wait};
+use crate::requests::{Req, ReqKey};
 use crate::segment::{SegmentId, UnitId};
 
 /// An I/O under way.
@@ -231,7 +231,6 @@ impl Engine {
 
     /// A request that holds its blocks begins.
     pub(crate) fn begin(&mut self, name: ReqKey) {
-        self.reqs.wait(name, Wait::Parts);
         let req = self.reqs.get(name);
         let (kind, first, last) = (req.kind, req.first, req.last);
         match kind {

@@ -230,11 +230,13 @@ pub struct Requests {
 
 impl Requests {
     /// Takes a request in.
+    #[inline]
     pub fn insert(&mut self, req: Req) -> ReqKey {
         ReqKey(self.all.insert(req))
     }
 
     /// Forgets a request that is answered. Those that it held up may begin.
+    #[inline]
     pub fn remove(&mut self, name: ReqKey) -> Req {
         let req = self.all.remove(name.0).expect("a request is answered once");
         assert_eq!(req.pending, 0, "nothing of a request runs on after its answer");
@@ -246,16 +248,19 @@ impl Requests {
     }
 
     /// The request, unless it is answered.
+    #[inline]
     pub fn find(&self, name: ReqKey) -> Option<&Req> {
         self.all.get(name.0)
     }
 
     /// A request that is under way for sure.
+    #[inline]
     pub fn get(&self, name: ReqKey) -> &Req {
         self.find(name).expect("the request is under way")
     }
 
     /// As [`Requests::get`].
+    #[inline]
     pub fn get_mut(&mut self, name: ReqKey) -> &mut Req {
         self.all.get_mut(name.0).expect("the request is under way")
     }
@@ -276,6 +281,7 @@ impl Requests {
     }
 
     /// The request waits for this from now on.
+    #[inline]
     pub fn wait(&mut self, name: ReqKey, wait: Wait) {
         self.get_mut(name).wait = wait;
         if let Some(queue) = wait.queue() {
@@ -288,9 +294,11 @@ impl Requests {
         &self.queues[queue as usize]
     }
 
-    /// Takes all of a list; who still waits says so again.
+    /// Takes all of a list, to go on; who still waits says so again.
     pub fn take_all(&mut self, queue: Queue) -> Vec<ReqKey> {
-        std::mem::take(&mut self.queues[queue as usize])
+        let taken = std::mem::take(&mut self.queues[queue as usize]);
+        taken.iter().for_each(|&name| self.get_mut(name).wait = Wait::Parts);
+        taken
     }
 
     /// Takes the one at a place of a list; another one is there now.
@@ -307,22 +315,25 @@ impl Requests {
     }
 
     /// Lets a request begin on its blocks, or makes it wait behind what it overlaps.
+    #[inline]
     pub fn acquire(&mut self, name: ReqKey, access: Access) -> bool {
-        let Req { first, last, .. } = *self.get(name);
-        let begins = self.overlap.acquire(name, first, last, access);
-        let req = self.get_mut(name);
-        (req.holds, req.wait) = (begins, Wait::Turn);
-        begins
+        let req = self.all.get_mut(name.0).expect("the request is under way");
+        req.holds = self.overlap.acquire(name, req.first, req.last, access);
+        req.wait = if req.holds { Wait::Parts } else { Wait::Turn };
+        req.holds
     }
 
     /// A request that waited for its turn, and has it now.
+    #[inline]
     pub fn next_ready(&mut self) -> Option<ReqKey> {
         let name = self.overlap.next_ready()?;
-        self.get_mut(name).holds = true;
+        let req = self.get_mut(name);
+        (req.holds, req.wait) = (true, Wait::Parts);
         Some(name)
     }
 
     /// The request is done with its blocks, if it holds them.
+    #[inline]
     pub fn release(&mut self, name: ReqKey) {
         if std::mem::take(&mut self.get_mut(name).holds) {
             self.overlap.release(name);

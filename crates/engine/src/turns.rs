@@ -5,11 +5,12 @@
 
 use crate::event::{Time, VolumeId};
 use crate::requests::ReqKey;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// The writes of a volume that wait, in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Line {
+    volume: VolumeId,
     waiting: VecDeque<ReqKey>,
     /// Blocks that they were given, since none of any volume waited.
     served: u64,
@@ -30,7 +31,8 @@ struct Wave {
 /// The writes that wait, of all volumes.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    lines: BTreeMap<VolumeId, Line>,
+    /// By volume.
+    lines: Vec<Line>,
     waiting: usize,
     /// Blocks that the volume which was served last had been given.
     clock: u64,
@@ -40,12 +42,29 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
+    fn line(&self, volume: VolumeId) -> Option<&Line> {
+        let at = self.lines.binary_search_by_key(&volume, |line| line.volume).ok()?;
+        Some(&self.lines[at])
+    }
+
+    fn line_mut(&mut self, volume: VolumeId) -> &mut Line {
+        let at = match self.lines.binary_search_by_key(&volume, |line| line.volume) {
+            Ok(at) => at,
+            Err(at) => {
+                self.lines.insert(at, Line { volume, waiting: VecDeque::new(), served: 0 });
+                at
+            }
+        };
+        &mut self.lines[at]
+    }
+
     /// A write waits: behind the others of its volume, or `first` of them.
     pub(crate) fn wait(&mut self, volume: VolumeId, write: ReqKey, first: bool) {
-        if !self.is_waiting(volume) {
-            self.owes_nothing(volume);
+        let clock = self.clock;
+        let line = self.line_mut(volume);
+        if line.waiting.is_empty() {
+            line.served = line.served.max(clock);
         }
-        let line = self.lines.entry(volume).or_default();
         match first {
             true => line.waiting.push_front(write),
             false => line.waiting.push_back(write),
@@ -60,23 +79,29 @@ impl Turns {
 
     /// Whether any of a volume does.
     pub(crate) fn is_waiting(&self, volume: VolumeId) -> bool {
-        self.first(volume).is_some()
+        self.waiting > 0 && self.first(volume).is_some()
     }
 
     /// The volumes whose writes wait, with what they were given so far.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = (u64, VolumeId)> {
-        let waiting = self.lines.iter().filter(|(_, line)| !line.waiting.is_empty());
-        waiting.map(|(&volume, line)| (line.served, volume))
+        let waiting = self.lines.iter().filter(|line| !line.waiting.is_empty());
+        waiting.map(|line| (line.served, line.volume))
+    }
+
+    /// What a volume was given so far whose writes wait.
+    pub(crate) fn given(&self, volume: VolumeId) -> Option<u64> {
+        let line = self.line(volume).filter(|line| !line.waiting.is_empty())?;
+        Some(line.served)
     }
 
     /// The first of a volume that waits.
     pub(crate) fn first(&self, volume: VolumeId) -> Option<ReqKey> {
-        self.lines.get(&volume)?.waiting.front().copied()
+        self.line(volume)?.waiting.front().copied()
     }
 
     /// The first of a volume waits no more: it took so many blocks.
     pub(crate) fn leave(&mut self, volume: VolumeId, blocks: u64) {
-        let line = self.lines.get_mut(&volume).expect("one of it waits");
+        let line = self.line_mut(volume);
         line.waiting.pop_front().expect("one of it waits");
         line.served += blocks;
         self.waiting -= 1;
@@ -89,14 +114,15 @@ impl Turns {
 
     /// What others get meanwhile is not owed to a volume.
     pub(crate) fn owes_nothing(&mut self, volume: VolumeId) {
-        let line = self.lines.entry(volume).or_default();
-        line.served = line.served.max(self.clock);
+        let clock = self.clock;
+        let line = self.line_mut(volume);
+        line.served = line.served.max(clock);
     }
 
     /// A volume is removed: nothing of it waits.
     pub(crate) fn forget(&mut self, volume: VolumeId) {
-        let line = self.lines.remove(&volume).unwrap_or_default();
-        assert!(line.waiting.is_empty(), "its requests have ended");
+        assert!(!self.is_waiting(volume), "its requests have ended");
+        self.lines.retain(|line| line.volume != volume);
     }
 
     /// A write took so many blocks. Those of its wave, if that has ended.

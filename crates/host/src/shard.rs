@@ -228,10 +228,12 @@ impl ShardHandle {
         &self,
         volume: VolumeId,
         origin: Origin,
+        changed: bool,
         timeout: Duration,
     ) -> Result<CommandReply, ShardError> {
         let origin = Box::new(origin);
-        receive(&self.ask(|reply| Message::OriginBack(volume, origin, reply))?, timeout)
+        let ask = |reply| Message::OriginBack(volume, origin, changed, reply);
+        receive(&self.ask(ask)?, timeout)
     }
 
     /// Gives the engine a request. The receiver gets one answer, or is closed if the shard stops.

@@ -138,7 +138,37 @@ pub fn origin() -> Result<()> {
     }
     sick.signal("-CONT")?;
     until(SOON, "the late volume is served", || Ok(io(&daemon, "sick", "read", SOON).is_ok()))?;
+    daemon.stop()?;
+    sick.signal("-STOP")?;
+    daemon.start_again()?;
+    let replaced = replace(&daemon, &directory);
+    sick.signal("-CONT")?;
+    replaced?;
+    // It answers, and nobody waits for it any more.
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        ensure!(reads(&daemon, "sick")?, "another volume has its name, and is not served");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     daemon.stop()
+}
+
+/// Makes another volume of the name of the one whose origin hangs.
+fn replace(daemon: &Daemon, directory: &Directory) -> Result<()> {
+    daemon.forebay_within(SOON, &["volume", "remove", "sick", "--drop-dirty", "--yes"])?;
+    let origin = directory.file("another", BYTES)?.display().to_string();
+    let create = ["volume", "create", "sick", "--origin", &origin, "--export", "nbd", "--yes"];
+    daemon.forebay_within(SOON, &create)?;
+    ensure!(reads(daemon, "sick")?, "the new volume is not served");
+    Ok(())
+}
+
+/// Whether a client that connects now can read a volume.
+fn reads(daemon: &Daemon, volume: &str) -> Result<bool> {
+    let uri = format!("nbd+unix:///{volume}?socket={}", daemon.nbd_socket().display());
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw", &uri, "-c", "read 0 64k"]).stdin(Stdio::null());
+    Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
 }
 
 /// One of two cache devices hangs: the pool does without it.

@@ -103,6 +103,44 @@ fn an_origin_that_is_back_cuts_off_no_client_of_another_volume() {
     world.forebay(&["status"]).expect(0);
 }
 
+#[test]
+fn of_an_origin_that_was_accepted_nothing_old_is_shown_and_it_is_the_right_one_then() {
+    let mut world = World::started();
+    let cache = ["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"];
+    world.forebay(&cache).expect(0);
+    // All of it is cached, and one block of it is dirty.
+    for _ in 0..2 {
+        assert!(world.nbd("big").read_all() == pattern(1, ORIGIN_BYTES));
+    }
+    let data = pattern(5, 4096);
+    world.nbd("big").write(8192, &data).unwrap();
+    world.stop();
+    fs::rename(world.path("big.img"), world.path("away.img")).unwrap();
+    let mut model = pattern(2, ORIGIN_BYTES);
+    fs::write(world.path("big.img"), &model).unwrap();
+    model[8192..][..4096].copy_from_slice(&data);
+    world.start();
+    world.forebay(&["volume", "attach", "big"]).expect(4).complains("--keep-dirty");
+    world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
+    assert!(world.nbd("big").read_all() == model, "clean blocks of the first are forgotten");
+    world.forebay(&["volume", "drain", "big"]).expect(0);
+    assert!(fs::read(world.path("big.img")).unwrap() == model);
+    world.nbd("big").write(16384, &data).unwrap();
+    model[16384..][..4096].copy_from_slice(&data);
+    world.kill();
+    world.start();
+    assert!(world.nbd("big").read_all() == model, "it is the right one at each start");
+    world.kill();
+    fs::rename(world.path("big.img"), world.path("second.img")).unwrap();
+    fs::rename(world.path("away.img"), world.path("big.img")).unwrap();
+    world.start();
+    world.forebay(&["status"]).expect(3).says("another file").says("offline");
+    world.forebay(&["volume", "attach", "big"]).expect(4).complains("--keep-dirty");
+    fs::rename(world.path("second.img"), world.path("big.img")).unwrap();
+    world.forebay(&["volume", "attach", "big"]).expect(0);
+    assert!(world.nbd("big").read_all() == model);
+}
+
 /// A pool of two whose second device is missing.
 fn half() -> World {
     let mut world = World::started();

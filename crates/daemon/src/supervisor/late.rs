@@ -28,6 +28,8 @@ const POOL_PATIENCE: Duration = Duration::from_millis(200);
 const ORIGIN_LIMIT: Duration = Duration::from_secs(20);
 /// How long a look at a path may take where it is only looked at.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// How long a command waits for an origin that hangs: nobody changes anything meanwhile.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
 /// How often to look whether a late origin is flushed.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -78,12 +80,20 @@ impl From<&VolumeView> for Awaited {
     }
 }
 
-type Served = Result<(), ApiError>;
+/// Whether a volume is served now that waited for its origin.
+type Served = Result<bool, ApiError>;
 
 /// A volume whose origin has not been opened in time.
 pub(super) struct Late {
     pub volume: Awaited,
     pub coming: Coming,
+}
+
+impl Late {
+    /// The volume's name and number.
+    pub fn name(&self) -> (String, VolumeId) {
+        (self.volume.name.clone(), self.volume.id)
+    }
 }
 
 /// What is told of an origin that hangs.
@@ -158,7 +168,7 @@ impl Supervisor {
     pub(super) fn follow_late(self: &Arc<Self>, pool: &str, late: Late) {
         let Late { volume, coming } = late;
         self.follow(pool, volume, move |supervisor, pool, number, volume| {
-            let Ok(looked) = coming.recv() else { return Ok(()) };
+            let Ok(looked) = coming.recv() else { return Ok(false) };
             supervisor.late_is_here(pool, number, volume, looked)
         });
     }
@@ -175,10 +185,11 @@ impl Supervisor {
         let follow = move || {
             let name = volume.name.as_str();
             match serve(&supervisor, &pool, number, &volume) {
-                Ok(()) => tracing::info!(volume = name, "its origin is here now"),
+                Ok(true) => tracing::info!(volume = name, "its origin is here now"),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::error!(volume = name, "{}", error.message);
-                    supervisor.not_late(&pool, number, name, Some(error));
+                    supervisor.not_late(&pool, number, &volume, error);
                 }
             }
         };
@@ -189,21 +200,21 @@ impl Supervisor {
     }
 
     /// Ends that a volume counts as late, with what is the matter with it instead.
-    fn not_late(&self, pool: &str, number: u32, name: &str, problem: Option<ApiError>) {
-        let mut inner = self.inner();
-        let open = inner.pools.get_mut(pool).and_then(|pool| pool.open.as_mut().ok());
-        let Some(open) = open.filter(|open| open.handle.number() == number) else { return };
-        if open.late.remove(name) {
-            open.problems.remove(name);
-            open.problems.extend(problem.map(|problem| (name.to_string(), problem)));
+    fn not_late(&self, pool: &str, number: u32, volume: &Awaited, problem: ApiError) {
+        if self.waits_for(pool, number, volume) {
+            self.has_problem(pool, &volume.name, problem);
+            self.with_open(pool, |open| {
+                open.late.remove(&volume.name);
+            });
         }
     }
 
     /// Whether the pool is as it was when it was opened without this origin.
-    fn waits_for(&self, pool: &str, number: u32, name: &str) -> bool {
+    fn waits_for(&self, pool: &str, number: u32, volume: &Awaited) -> bool {
         let open = self.open_pool(pool).ok();
         let open = open.filter(|open| open.handle.number() == number && !self.is_stopping());
-        open.is_some_and(|open| open.late.contains(name))
+        // Another volume may have its name by now.
+        open.is_some_and(|open| open.late.get(&volume.name) == Some(&volume.id))
     }
 
     fn late_is_here(
@@ -212,18 +223,19 @@ impl Supervisor {
         number: u32,
         volume: &Awaited,
         looked: Result<Looked, OriginError>,
-    ) -> Result<(), ApiError> {
+    ) -> Served {
         let changes = lock(&self.changes);
-        if !self.waits_for(pool, number, &volume.name) {
-            return Ok(());
+        if !self.waits_for(pool, number, volume) {
+            return Ok(false);
         }
         let looked = looked.map_err(|error| cannot_be_used(&volume.uri, &volume.name, &error))?;
         if let Some(error) = self.differs(volume, &looked, false)? {
             drop(looked);
-            self.not_late(pool, number, &volume.name, Some(error));
-            return self.settle_volume(pool, &volume.name, Returned::Changed);
+            self.not_late(pool, number, volume, error);
+            let settled = self.settle_volume(pool, &volume.name, Returned::Changed);
+            return settled.map(|()| false);
         }
-        let space = self.give_origin(pool, volume, looked.origin)?;
+        let space = self.give_origin(pool, volume, looked.origin, false)?;
         drop(changes);
         self.late_is_flushed(pool, number, volume, space)
     }
@@ -235,18 +247,16 @@ impl Supervisor {
         number: u32,
         volume: &Awaited,
         space: Space,
-    ) -> Result<(), ApiError> {
-        while self.not_flushed(pool, volume)?.is_some() {
-            if !self.waits_for(pool, number, &volume.name) {
-                return Ok(());
-            }
+    ) -> Served {
+        while self.waits_for(pool, number, volume) && self.not_flushed(pool, volume)?.is_some() {
             std::thread::sleep(PAUSE);
         }
         let _changes = lock(&self.changes);
-        match self.waits_for(pool, number, &volume.name) {
-            true => self.serve_again(pool, volume, space),
-            false => Ok(()),
+        let waits = self.waits_for(pool, number, volume);
+        if waits {
+            self.serve_again(pool, volume, space)?;
         }
+        Ok(waits)
     }
 
     /// Brings a volume back whose origin was missing, or is not as the pool remembers it. What
@@ -262,20 +272,33 @@ impl Supervisor {
         }
         if found.open.problems.contains_key(&volume.name) {
             let (begin, coming) = (Instant::now(), self.begin_to_open(&volume.uri)?);
-            let Ok(looked) = coming.recv_timeout(ORIGIN_LIMIT) else {
-                let error = not_yet(&volume.uri, begin.elapsed());
-                self.is_late(pool, &volume.name, error);
+            let Ok(looked) = coming.recv_timeout(ATTACH_PATIENCE) else {
+                self.is_late(pool, &volume, not_yet(&volume.uri, begin.elapsed()));
                 self.follow_late(pool, Late { volume, coming });
                 return Ok(());
             };
-            let looked = looked.map_err(|it| cannot_be_used(&volume.uri, &volume.name, &it))?;
-            if let Some(error) = self.differs(&volume, &looked, keep)? {
+            let looked = match looked {
+                Ok(looked) => looked,
+                Err(error) => {
+                    let error = cannot_be_used(&volume.uri, &volume.name, &error);
+                    self.has_problem(pool, &volume.name, error);
+                    return Ok(());
+                }
+            };
+            let mut differs = self.differs(&volume, &looked, false)?;
+            let changed = differs.is_some();
+            if changed && keep {
+                differs = self.differs(&volume, &looked, true)?;
+            }
+            if let Some(error) = differs {
                 drop(looked);
                 self.has_problem(pool, &volume.name, error);
                 return self.settle_volume(pool, &volume.name, Returned::Changed);
             }
-            let space = self.give_origin(pool, &volume, looked.origin)?;
-            self.serve_when_flushed(pool, volume, space)
+            let space = self.give_origin(pool, &volume, looked.origin, changed)?;
+            self.serve_when_flushed(pool, volume, space)?;
+            tracing::info!(pool, volume = found.snapshot.view.name.as_str(), "attached again");
+            Ok(())
         } else {
             // It has its origin, which the pool tries to flush again and again.
             let why = found.snapshot.view.offline.clone().unwrap_or_default();
@@ -298,7 +321,7 @@ impl Supervisor {
                 let error = ApiError::failed(why)
                     .action("see whether the disk behind it works")
                     .action("nothing else is needed: the volume is served when that succeeds");
-                self.is_late(pool, &volume.name, error);
+                self.is_late(pool, &volume, error);
                 self.follow(pool, volume, move |supervisor, pool, number, volume| {
                     supervisor.late_is_flushed(pool, number, volume, space)
                 });
@@ -322,19 +345,28 @@ impl Supervisor {
         }
     }
 
-    /// Gives the pool the origin of a volume: it flushes it, and answers requests then.
-    fn give_origin(&self, pool: &str, volume: &Awaited, origin: Origin) -> Result<Space, ApiError> {
+    /// Gives the pool the origin of a volume: it flushes it, and answers requests then. Of one that
+    /// has `changed` only what is dirty counts.
+    fn give_origin(
+        &self,
+        pool: &str,
+        volume: &Awaited,
+        origin: Origin,
+        changed: bool,
+    ) -> Result<Space, ApiError> {
         let (space, handle) = (Space::of(&origin), self.open_pool(pool)?.handle);
-        let back = handle.origin_back(volume.id, origin, COMMAND_TIMEOUT);
+        let back = handle.origin_back(volume.id, origin, changed, COMMAND_TIMEOUT);
         back.map(|_| space).map_err(|error| shard_error(pool, &error))
     }
 
-    /// Why the pool does not answer a volume's requests yet.
+    /// Why the pool does not answer a volume's requests yet. One that was removed is an error.
     fn not_flushed(&self, pool: &str, volume: &Awaited) -> Result<Option<String>, ApiError> {
         let handle = self.open_pool(pool)?.handle;
         let snapshot = handle.snapshot().map_err(|error| shard_error(pool, &error))?;
         let mut views = snapshot.volumes.into_iter().map(|volume| volume.view);
-        Ok(views.find(|view| view.id == volume.id).and_then(|view| view.offline))
+        let view = views.find(|view| view.id == volume.id);
+        let gone = || ApiError::not_found(format!("volume {} was removed meanwhile", volume.name));
+        view.map(|view| view.offline).ok_or_else(gone)
     }
 
     fn serve_again(&self, pool: &str, volume: &Awaited, space: Space) -> Result<(), ApiError> {
@@ -348,10 +380,10 @@ impl Supervisor {
         Ok(())
     }
 
-    fn is_late(&self, pool: &str, name: &str, problem: ApiError) {
-        self.has_problem(pool, name, problem);
+    fn is_late(&self, pool: &str, volume: &Awaited, problem: ApiError) {
+        self.has_problem(pool, &volume.name, problem);
         self.with_open(pool, |open| {
-            open.late.insert(name.to_string());
+            open.late.insert(volume.name.clone(), volume.id);
         });
     }
 

@@ -1,18 +1,17 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
-use super::late::{Late, in_time};
+use super::late::{Awaited, Late, in_time};
 use super::listen::{Offer, Space};
 use super::newest::Parts;
 use super::origin::Returned;
 use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
-use crate::convert::{api_mode, pool_error};
+use crate::convert::pool_error;
 use crate::state::PoolState;
 use forebay_api::reply::DeviceInfo;
 use forebay_api::request::VolumeCreate;
 use forebay_api::{ApiError, ErrorKind};
 use forebay_engine::{Notice, Tuning, VolumeId};
 use forebay_format::BLOCK_SIZE;
-use forebay_format::superblock::field_text;
 use forebay_host::Backend;
 use forebay_host::device::{Access, DeviceError};
 use forebay_host::frontend::VolumeBytes;
@@ -251,18 +250,14 @@ impl Supervisor {
             findings,
             parts,
             problems: origins.problems,
-            late: origins.late.iter().map(|late| late.volume.name.clone()).collect(),
+            late: origins.late.iter().map(Late::name).collect(),
             exports: BTreeMap::new(),
             notices,
             failed,
             bypass: None,
         };
-        for entry in &volumes {
-            let volume = VolumeId(entry.id.get());
-            let name = field_text(&entry.name);
-            let mode = forebay_engine::Mode::from_raw(entry.mode).map(api_mode);
+        for Awaited { id: volume, name, bytes, mode, .. } in volumes.iter().map(Awaited::from) {
             if !opened.problems.contains_key(&name) {
-                let (bytes, mode) = (entry.bytes.get(), mode.unwrap_or_default());
                 let space = spaces.get(&volume).copied().unwrap_or_default();
                 let bytes = VolumeBytes::new(bytes);
                 self.export(&mut opened, &name, &Offer { volume, bytes, space, mode });

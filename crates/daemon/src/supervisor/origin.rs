@@ -132,18 +132,17 @@ impl Supervisor {
         keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
         let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
-        let mismatch = match fingerprint::check(&volume.fingerprint, volume.bytes, now) {
+        // The one that was accepted in its place is the right one then, and no other.
+        let known = self.inner().store.get().volume(name).cloned();
+        let accepted = known.and_then(|known| fingerprint_of(&known.accepted_origin?));
+        let right = accepted.unwrap_or(volume.fingerprint);
+        let mismatch = match fingerprint::check(&right, volume.bytes, now) {
             Ok(()) => return Ok(None),
             Err(mismatch) => mismatch,
         };
         let shrank = matches!(mismatch, fingerprint::Mismatch::Shrunk { .. });
-        let text = fingerprint_text(&now.encode());
-        let known = self.inner().store.get().volume(name).cloned();
-        let accepted = known.and_then(|known| known.accepted_origin);
-        if !shrank && accepted.as_ref() == Some(&text) {
-            return Ok(None);
-        }
         if keep && !shrank {
+            let text = fingerprint_text(&now.encode());
             self.remember(|all| {
                 if let Some(volume) = all.volume_mut(name) {
                     volume.accepted_origin = Some(text);
@@ -229,6 +228,13 @@ pub(super) fn changed_origin(uri: &str, name: &str, how: &str) -> ApiError {
              {name} --keep-dirty"
         ),
     )
+}
+
+/// A fingerprint from its hexadecimal digits.
+fn fingerprint_of(text: &str) -> Option<[u8; 32]> {
+    let digits = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..32).map(digits).collect();
+    bytes?.try_into().ok()
 }
 
 fn drop_it(name: &str) -> String {

@@ -320,6 +320,7 @@ impl Supervisor {
         let mut inner = self.inner();
         if let Some(Ok(open)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
             open.problems.remove(volume);
+            open.late.remove(volume);
         }
     }
 
@@ -365,10 +366,6 @@ impl Supervisor {
                 if request.dry_run {
                     return planned(format!("would bring {name} back into service"));
                 }
-                if found.open.late.contains(name) && request.changed != ChangedOrigin::DropDirty {
-                    // It comes by itself, and nobody else's clients are cut off for it.
-                    return Err(found.open.problems[name].clone());
-                }
                 self.attach_offline(&found, request.changed)?;
                 self.how_to_use(name, false)
             }
@@ -401,6 +398,10 @@ impl Supervisor {
         changed: ChangedOrigin,
     ) -> Result<(), ApiError> {
         let name = &found.snapshot.view.name;
+        if found.open.late.contains_key(name) && changed != ChangedOrigin::DropDirty {
+            // It comes by itself.
+            return Err(found.open.problems[name].clone());
+        }
         if changed == ChangedOrigin::DropDirty {
             // The origin has to be usable before anything is given up.
             drop(open_origin(&found.snapshot.view.origin)?);

@@ -46,8 +46,8 @@ impl Engine {
         if self.flush_failures() - asked.failures > SHUTDOWN_FLUSHES_MAX {
             self.closing = Closing(Step::Open);
             self.state = State::Serving;
-            let why = "an origin cannot be flushed, so what was written to it last may be lost; repair \
-                       it and stop again, or end the process: the log is safe";
+            let why = "an origin cannot be flushed, so what was written to it last may be lost; \
+                       repair it and stop again, or end the process: the log is safe";
             return self.refuse(asked.command, why);
         }
         if self.dead {
@@ -106,8 +106,8 @@ impl Engine {
             return self.refuse(id, why);
         }
         if self.volumes.iter().any(|v| v.flush.poisoned) {
-            let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: what \
-                       was written there before may be lost";
+            let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: \
+                       what was written there before may be lost";
             return self.refuse(id, why);
         }
         self.answer(id, CommandReply::Changed);

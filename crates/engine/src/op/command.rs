@@ -36,7 +36,7 @@ impl Engine {
             Command::Drain(volume) => self.task(id, volume, Task::Drain(id)),
             Command::Cancel(volume) => self.cancel(id, volume),
             Command::ForceDropDirty(volume) => self.force_drop(id, volume),
-            Command::OriginBack(volume) => self.origin_back(id, volume),
+            Command::OriginBack { volume, changed } => self.origin_back(id, volume, changed),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
             Command::Shutdown => {
                 self.closing_begin(id);
@@ -219,7 +219,7 @@ impl Engine {
     /// volume that is not served, because its origin was changed.
     /// The volume goes on as one whose origin could not be flushed at the start, and now is to be
     /// tried again.
-    fn origin_back(&mut self, id: CommandId, volume: VolumeId) {
+    fn origin_back(&mut self, id: CommandId, volume: VolumeId, changed: bool) {
         let now = self.now;
         match self.volume(volume) {
             None => return self.refuse(id, "there is no such volume"),
@@ -227,6 +227,9 @@ impl Engine {
                 return self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {}
+        }
+        if changed {
+            self.give_up_clean(volume);
         }
         let volume = self.vol_mut(volume);
         if volume.volatile_cache {

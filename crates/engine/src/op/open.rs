@@ -345,7 +345,8 @@ impl Engine {
         for id in self.volumes.numbers() {
             let Some(volume) = self.volumes.get_mut(id) else { continue };
             let due = volume.online_at.is_some_and(|due| due <= self.now);
-            if due && !volume.removing && !self.ends.gives_up(id) {
+            let ends = self.ends.gives_up(id) || self.sweeps.empties(id);
+            if due && !volume.removing && !ends {
                 // Until the answer is here it counts as being tried.
                 volume.online_at = Some(Time::MAX);
                 self.recover_flush(id, 0);

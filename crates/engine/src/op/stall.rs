@@ -28,8 +28,8 @@ impl Engine {
             if went {
                 self.turns.served(given);
             }
-            match self.turns.volumes().find(|&(_, waiting)| waiting == id).filter(|_| went) {
-                Some(next) => turns[at] = next,
+            match self.turns.given(id).filter(|_| went) {
+                Some(given) => turns[at].0 = given,
                 None => drop(turns.swap_remove(at)),
             }
         }

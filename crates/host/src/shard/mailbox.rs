@@ -51,7 +51,8 @@ pub(crate) enum Message {
     /// The origin comes with [`Command::AddVolume`].
     Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
     /// The origin of a volume that the pool was opened without.
-    OriginBack(VolumeId, Box<Origin>, SyncSender<CommandReply>),
+    /// The origin of a volume, and whether it is another one.
+    OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
     Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),

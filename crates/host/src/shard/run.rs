@@ -254,12 +254,12 @@ impl Shard {
                 self.adds.push_back(Adding { command, origin, reply });
                 self.add_next();
             }
-            Message::OriginBack(volume, origin, reply) => {
+            Message::OriginBack(volume, origin, changed, reply) => {
                 let views = self.engine.volumes();
                 if views.iter().any(|it| it.id == volume) && !self.executor.has_origin(volume) {
                     self.executor.add_origin(&mut self.driver, volume, *origin);
                 }
-                self.command(Command::OriginBack(volume), Some(reply));
+                self.command(Command::OriginBack { volume, changed }, Some(reply));
             }
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());

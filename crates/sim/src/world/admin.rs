@@ -58,7 +58,7 @@ impl World {
         if !self.origins[disk].present && self.life.serving && self.wide_rng.one_in(2) {
             let origin = &mut self.origins[disk];
             (origin.present, origin.came_late) = (true, true);
-            return self.ask(disk, Command::OriginBack(volume));
+            return self.ask(disk, Command::OriginBack { volume, changed: false });
         }
         let admin = self.params.admin.clone();
         if busy {
@@ -290,7 +290,7 @@ impl World {
                 self.coverage.add("blocks given up", dropped.len() as u64);
                 dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
-            Command::OriginBack(_) => self.coverage.mark("origins that came late"),
+            Command::OriginBack { .. } => self.coverage.mark("origins that came late"),
             Command::Shutdown => {
                 self.life.stopped = true;
                 // As a flush of every volume that is there; beside lost data flushes fail.
