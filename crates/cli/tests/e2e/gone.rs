@@ -121,6 +121,15 @@ fn of_an_origin_that_was_accepted_nothing_old_is_shown_and_it_is_the_right_one_t
     model[8192..][..4096].copy_from_slice(&data);
     world.start();
     world.forebay(&["volume", "attach", "big"]).expect(4).complains("--keep-dirty");
+    let plan =
+        |how: &[&str]| world.forebay(&[&["volume", "attach", "big", "--dry-run"], how].concat());
+    plan(&[]).expect(4).complains("another file");
+    plan(&["--keep-dirty"]).expect(0).says("4.0K of dirty data is for the origin as it is now");
+    plan(&["--drop-dirty"]).expect(0).says("would give up 4.0K of dirty data of volume big");
+    fs::rename(world.path("big.img"), world.path("third.img")).unwrap();
+    plan(&[]).expect(1).complains("cannot be used");
+    plan(&["--drop-dirty"]).expect(1).complains("cannot be used");
+    fs::rename(world.path("third.img"), world.path("big.img")).unwrap();
     world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
     assert!(world.nbd("big").read_all() == model, "clean blocks of the first are forgotten");
     world.forebay(&["volume", "drain", "big"]).expect(0);

@@ -2,10 +2,13 @@
 //! ever, and takes nobody along: a start waits a moment for all of them together, and who comes
 //! later is served from then on. Clients of other volumes notice nothing.
 
+use super::leave::dirty_bytes;
 use super::listen::{Offer, Space};
 use super::origin::{Returned, is_origin_in_use};
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, hex};
+use forebay_api::request::ChangedOrigin;
+use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode};
 use forebay_engine::{VolumeId, VolumeView};
 use forebay_format::superblock::{VolumeEntry, field_text};
@@ -78,6 +81,14 @@ impl From<&VolumeView> for Awaited {
             fingerprint: view.fingerprint,
         }
     }
+}
+
+/// Why an origin is not open.
+enum NotThere {
+    /// It cannot be used.
+    Failed(ApiError),
+    /// It has not answered yet.
+    Late(ApiError, Coming),
 }
 
 /// Whether a volume is served now that waited for its origin.
@@ -270,42 +281,87 @@ impl Supervisor {
         if let Some(returned) = self.returned(&hex(&found.open.uuid), &volume.name) {
             return self.settle_volume(pool, &volume.name, returned);
         }
-        if found.open.problems.contains_key(&volume.name) {
-            let (begin, coming) = (Instant::now(), self.begin_to_open(&volume.uri)?);
-            let Ok(looked) = coming.recv_timeout(ATTACH_PATIENCE) else {
-                self.is_late(pool, &volume, not_yet(&volume.uri, begin.elapsed()));
+        if let Some(error) = flushes(found) {
+            return Err(error);
+        }
+        let looked = match self.look_at(&volume) {
+            Ok(looked) => looked,
+            Err(NotThere::Failed(error)) => {
+                self.has_problem(pool, &volume.name, error);
+                return Ok(());
+            }
+            Err(NotThere::Late(error, coming)) => {
+                self.is_late(pool, &volume, error);
                 self.follow_late(pool, Late { volume, coming });
                 return Ok(());
-            };
-            let looked = match looked {
-                Ok(looked) => looked,
-                Err(error) => {
-                    let error = cannot_be_used(&volume.uri, &volume.name, &error);
-                    self.has_problem(pool, &volume.name, error);
-                    return Ok(());
-                }
-            };
-            let mut differs = self.differs(&volume, &looked, false)?;
-            let changed = differs.is_some();
-            if changed && keep {
-                differs = self.differs(&volume, &looked, true)?;
             }
-            if let Some(error) = differs {
-                drop(looked);
-                self.has_problem(pool, &volume.name, error);
-                return self.settle_volume(pool, &volume.name, Returned::Changed);
-            }
-            let space = self.give_origin(pool, &volume, looked.origin, changed)?;
-            self.serve_when_flushed(pool, volume, space)?;
-            tracing::info!(pool, volume = found.snapshot.view.name.as_str(), "attached again");
-            Ok(())
-        } else {
-            // It has its origin, which the pool tries to flush again and again.
-            let why = found.snapshot.view.offline.clone().unwrap_or_default();
-            Err(ApiError::failed(format!("volume {}: {why}", volume.name))
-                .action("see whether the disk behind it works")
-                .action("nothing else is needed: the volume is served as soon as that succeeds"))
+        };
+        let mut differs = self.differs(&volume, &looked, false)?;
+        let changed = differs.is_some();
+        if changed && keep {
+            differs = self.differs(&volume, &looked, true)?;
         }
+        if let Some(error) = differs {
+            drop(looked);
+            self.has_problem(pool, &volume.name, error);
+            return self.settle_volume(pool, &volume.name, Returned::Changed);
+        }
+        let space = self.give_origin(pool, &volume, looked.origin, changed)?;
+        self.serve_when_flushed(pool, volume, space)?;
+        tracing::info!(pool, volume = found.snapshot.view.name.as_str(), "attached again");
+        Ok(())
+    }
+
+    /// Opens the origin of a volume for a command.
+    fn look_at(self: &Arc<Self>, volume: &Awaited) -> Result<Looked, NotThere> {
+        let begin = Instant::now();
+        let coming = self.begin_to_open(&volume.uri).map_err(NotThere::Failed)?;
+        match coming.recv_timeout(ATTACH_PATIENCE) {
+            Ok(Ok(looked)) => Ok(looked),
+            Ok(Err(error)) => {
+                Err(NotThere::Failed(cannot_be_used(&volume.uri, &volume.name, &error)))
+            }
+            Err(_) => Err(NotThere::Late(not_yet(&volume.uri, begin.elapsed()), coming)),
+        }
+    }
+
+    /// What [`Supervisor::bring_origin`] would do, or what stands against it. Nothing is
+    /// remembered.
+    pub(super) fn plan_origin(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        changed: ChangedOrigin,
+    ) -> Result<String, ApiError> {
+        let volume = Awaited::from(&found.snapshot.view);
+        let (name, dirty) = (volume.name.as_str(), human(dirty_bytes(found)));
+        if let Some(error) = flushes(found) {
+            return Err(error);
+        }
+        let looked = self.look_at(&volume).map_err(|not_there| match not_there {
+            NotThere::Failed(error) | NotThere::Late(error, _) => error,
+        })?;
+        let written = || self.was_written(name, looked.rest.as_ref()).map(|error| (error, true));
+        let differs = self.other_origin(&volume, &looked.fingerprint).or_else(written);
+        let stats = &found.snapshot.stats;
+        let forgets = "what is cached of it is forgotten";
+        Ok(match differs {
+            _ if changed == ChangedOrigin::DropDirty => {
+                format!(
+                    "would give up {dirty} of dirty data of volume {name}, which is lost: {forgets}"
+                )
+            }
+            None => format!("would bring {name} back into service"),
+            Some((_, true)) if changed == ChangedOrigin::KeepDirty => format!(
+                "would bring {name} back into service: {dirty} of dirty data is for the origin as \
+                 it is now, and what else is cached is forgotten"
+            ),
+            Some(_) if stats.dirty_blocks == 0 && stats.lost_blocks == 0 => {
+                format!(
+                    "would bring {name} back into service: its origin was changed, and {forgets}"
+                )
+            }
+            Some((error, _)) => return Err(error),
+        })
     }
 
     /// Serves a volume when its origin was flushed: at once, or later where that takes long.
@@ -340,7 +396,7 @@ impl Supervisor {
         keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
         match self.check_origin(volume, &looked.fingerprint, keep)? {
-            None => self.check_rest(&volume.name, looked.rest.clone(), keep),
+            None => self.check_rest(&volume.name, looked.rest.as_ref(), keep),
             changed => Ok(changed),
         }
     }
@@ -396,6 +452,18 @@ impl Supervisor {
             act(open);
         }
     }
+}
+
+/// Why a volume is not served that has its origin: the pool tries to flush that again and again.
+fn flushes(found: &FoundVolume) -> Option<ApiError> {
+    let view = &found.snapshot.view;
+    let why = view.offline.as_ref().filter(|_| !found.open.problems.contains_key(&view.name))?;
+    let error = ApiError::failed(format!("volume {}: {why}", view.name));
+    Some(
+        error
+            .action("see whether the disk behind it works")
+            .action("nothing else is needed: the volume is served as soon as that succeeds"),
+    )
 }
 
 /// What is told of an origin that cannot be opened.

@@ -123,39 +123,46 @@ impl Supervisor {
         (known.standing == Standing::Bypassed).then_some(Returned::Bypassed)
     }
 
-    /// Whether the origin is the one that the pool remembers, or one that was accepted in its
-    /// place.
+    /// What is told of an origin that is not the one that the pool remembers, or that was accepted
+    /// in its place; and whether it may be accepted now.
+    pub(super) fn other_origin(
+        &self,
+        volume: &Awaited,
+        now: &Fingerprint,
+    ) -> Option<(ApiError, bool)> {
+        let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
+        let known = self.inner().store.get().volume(name).cloned();
+        let accepted = known.and_then(|known| fingerprint_of(&known.accepted_origin?));
+        let right = accepted.unwrap_or(volume.fingerprint);
+        let mismatch = fingerprint::check(&right, volume.bytes, now).err()?;
+        if matches!(mismatch, fingerprint::Mismatch::Shrunk { .. }) {
+            let shrank = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
+                .action(format!("grow it back, then: forebay volume attach {name}"))
+                .action(drop_it(name));
+            return Some((shrank, false));
+        }
+        Some((changed_origin(uri, name, &mismatch.to_string()), true))
+    }
+
+    /// As [`Supervisor::other_origin`]; with `keep` one that may be is accepted.
     pub(super) fn check_origin(
         &self,
         volume: &Awaited,
         now: &Fingerprint,
         keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
-        let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
-        // The one that was accepted in its place is the right one then, and no other.
-        let known = self.inner().store.get().volume(name).cloned();
-        let accepted = known.and_then(|known| fingerprint_of(&known.accepted_origin?));
-        let right = accepted.unwrap_or(volume.fingerprint);
-        let mismatch = match fingerprint::check(&right, volume.bytes, now) {
-            Ok(()) => return Ok(None),
-            Err(mismatch) => mismatch,
-        };
-        let shrank = matches!(mismatch, fingerprint::Mismatch::Shrunk { .. });
-        if keep && !shrank {
-            let text = fingerprint_text(&now.encode());
-            self.remember(|all| {
-                if let Some(volume) = all.volume_mut(name) {
-                    volume.accepted_origin = Some(text);
-                }
-            })?;
-            return Ok(None);
+        match self.other_origin(volume, now) {
+            Some((_, true)) if keep => {
+                let text = fingerprint_text(&now.encode());
+                self.remember(|all| {
+                    if let Some(volume) = all.volume_mut(&volume.name) {
+                        volume.accepted_origin = Some(text);
+                    }
+                })?;
+                Ok(None)
+            }
+            other => Ok(other.map(|(error, _)| error)),
         }
-        Ok(Some(match shrank {
-            true => ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
-                .action(format!("grow it back, then: forebay volume attach {name}"))
-                .action(drop_it(name)),
-            false => changed_origin(uri, name, &mismatch.to_string()),
-        }))
     }
 
     /// Remembers a volume that the superblock names, before it is served: with the devices gone,

@@ -43,33 +43,38 @@ impl Supervisor {
         }
     }
 
-    /// Whether an origin looks `now` as it did when its pool was closed last. If it does, or with
-    /// `keep`, the note is removed: what is written from now on is written by us.
+    /// What is told of an origin that does not look `now` as it did when its pool was closed last.
     ///
     /// A file that was only touched counts where nothing is dirty: then it costs cached blocks, and
     /// no decision of an administrator.
-    pub(super) fn check_rest(
-        &self,
-        name: &str,
-        now: Option<Rest>,
-        keep: bool,
-    ) -> Result<Option<ApiError>, ApiError> {
-        let Some(known) = self.inner().store.get().volume(name).cloned() else { return Ok(None) };
-        let Some(was) = known.rested else { return Ok(None) };
-        let now = now.filter(|_| !keep);
-        let changed = match now.map_or(Since::Nothing, |now| now.since(&was)) {
+    pub(super) fn was_written(&self, name: &str, now: Option<&Rest>) -> Option<ApiError> {
+        let known = self.inner().store.get().volume(name).cloned()?;
+        let was = known.rested.as_ref()?;
+        let changed = match now?.since(was) {
             Since::Written => true,
             Since::Touched => !known.may_be_dirty,
             Since::Nothing => false,
         };
-        if changed {
-            return Ok(Some(changed_origin(&known.origin, name, WRITTEN)));
+        changed.then(|| changed_origin(&known.origin, name, WRITTEN))
+    }
+
+    /// As [`Supervisor::was_written`]. If it was not, or with `keep`, the note is removed: what is
+    /// written from now on is written by us.
+    pub(super) fn check_rest(
+        &self,
+        name: &str,
+        now: Option<&Rest>,
+        keep: bool,
+    ) -> Result<Option<ApiError>, ApiError> {
+        let written = self.was_written(name, now).filter(|_| !keep);
+        let noted = || self.inner().store.get().volume(name).is_some_and(|it| it.rested.is_some());
+        if written.is_none() && noted() {
+            self.remember(|all| {
+                if let Some(volume) = all.volume_mut(name) {
+                    volume.rested = None;
+                }
+            })?;
         }
-        self.remember(|all| {
-            if let Some(volume) = all.volume_mut(name) {
-                volume.rested = None;
-            }
-        })?;
-        Ok(None)
+        Ok(written)
     }
 }

@@ -364,7 +364,7 @@ impl Supervisor {
                     return Ok(done);
                 }
                 if request.dry_run {
-                    return planned(format!("would bring {name} back into service"));
+                    return planned(self.plan_attach(&found, request.changed)?);
                 }
                 self.attach_offline(&found, request.changed)?;
                 self.how_to_use(name, false)
@@ -389,6 +389,21 @@ impl Supervisor {
                 self.how_to_use(name, false)
             }
         }
+    }
+
+    /// What [`Supervisor::attach_offline`] would do.
+    fn plan_attach(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        changed: ChangedOrigin,
+    ) -> Result<String, ApiError> {
+        let name = &found.snapshot.view.name;
+        let late = found.open.late.contains_key(name) && changed != ChangedOrigin::DropDirty;
+        let planned = match late {
+            true => Err(found.open.problems[name].clone()),
+            false => self.plan_origin(found, changed),
+        };
+        planned.map_err(|error| or_lose(error, name, dirty_bytes(found)))
     }
 
     /// Brings a volume back whose origin was missing or is not as the pool remembers it.
