@@ -84,11 +84,19 @@ impl From<&VolumeView> for Awaited {
 }
 
 /// Why an origin is not open.
-enum NotThere {
+pub(super) enum NotThere {
     /// It cannot be used.
     Failed(ApiError),
     /// It has not answered yet.
     Late(ApiError, Coming),
+}
+
+impl From<NotThere> for ApiError {
+    fn from(not_there: NotThere) -> ApiError {
+        match not_there {
+            NotThere::Failed(error) | NotThere::Late(error, _) => error,
+        }
+    }
 }
 
 /// Whether a volume is served now that waited for its origin.
@@ -313,7 +321,7 @@ impl Supervisor {
     }
 
     /// Opens the origin of a volume for a command.
-    fn look_at(self: &Arc<Self>, volume: &Awaited) -> Result<Looked, NotThere> {
+    pub(super) fn look_at(self: &Arc<Self>, volume: &Awaited) -> Result<Looked, NotThere> {
         let begin = Instant::now();
         let coming = self.begin_to_open(&volume.uri).map_err(NotThere::Failed)?;
         match coming.recv_timeout(ATTACH_PATIENCE) {
@@ -337,9 +345,7 @@ impl Supervisor {
         if let Some(error) = flushes(found) {
             return Err(error);
         }
-        let looked = self.look_at(&volume).map_err(|not_there| match not_there {
-            NotThere::Failed(error) | NotThere::Late(error, _) => error,
-        })?;
+        let looked = self.look_at(&volume)?;
         let written = || self.was_written(name, looked.rest.as_ref()).map(|error| (error, true));
         let differs = self.other_origin(&volume, &looked.fingerprint).or_else(written);
         let stats = &found.snapshot.stats;

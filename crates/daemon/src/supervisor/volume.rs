@@ -1,7 +1,7 @@
 //! Making volumes and bringing them back.
 
 use super::fstab;
-use super::late::in_time;
+use super::late::{Awaited, in_time};
 use super::leave::{dirty_bytes, or_lose};
 use super::listen::{Offer, Space};
 use super::plan::{content_of, same_file};
@@ -418,7 +418,8 @@ impl Supervisor {
             return Err(found.open.problems[name].clone());
         }
         if changed == ChangedOrigin::DropDirty {
-            // The origin has to be usable before anything is given up.
+            // The origin has to answer, soon, and be usable before anything is given up.
+            drop(self.look_at(&Awaited::from(&found.snapshot.view))?);
             drop(open_origin(&found.snapshot.view.origin)?);
             let command = Command::ForceDropDirty(found.snapshot.view.id);
             let reply = found.open.handle.command(command, COMMAND_TIMEOUT);
