@@ -170,6 +170,8 @@ pub struct Volume {
     pub urgent: bool,
     /// When to try again to bring the volume online.
     pub online_at: Option<Time>,
+    /// The log says durably up to here what must not come back, before it is.
+    pub online_dseq: u64,
     /// The origin may show what it will forget: it failed a FLUSH.
     pub fills_off: bool,
     /// The volume is being added to the superblock.
@@ -257,6 +259,7 @@ impl Volume {
             cache_writes_active: 0,
             urgent: false,
             online_at: None,
+            online_dseq: 0,
             fills_off: false,
             adding: false,
             task: None,

@@ -55,6 +55,9 @@ pub(super) struct Awaited {
     pub bytes: u64,
     pub mode: Mode,
     pub fingerprint: [u8; 32],
+    /// What its origin looks like, where another one is accepted: only when it is served. Until
+    /// then a crash may bring back what was cached of the one before.
+    pub accepts: Option<[u8; 32]>,
 }
 
 impl From<&VolumeEntry> for Awaited {
@@ -66,6 +69,7 @@ impl From<&VolumeEntry> for Awaited {
             bytes: entry.bytes.get(),
             mode: forebay_engine::Mode::from_raw(entry.mode).map(api_mode).unwrap_or_default(),
             fingerprint: entry.fingerprint,
+            accepts: None,
         }
     }
 }
@@ -79,6 +83,7 @@ impl From<&VolumeView> for Awaited {
             bytes: view.bytes,
             mode: api_mode(view.mode),
             fingerprint: view.fingerprint,
+            accepts: None,
         }
     }
 }
@@ -248,13 +253,13 @@ impl Supervisor {
             return Ok(false);
         }
         let looked = looked.map_err(|error| cannot_be_used(&volume.uri, &volume.name, &error))?;
-        if let Some(error) = self.differs(volume, &looked, false)? {
+        if let Some(error) = self.differs(volume, &looked)? {
             drop(looked);
             self.not_late(pool, number, volume, error);
             let settled = self.settle_volume(pool, &volume.name, Returned::Changed);
             return settled.map(|()| false);
         }
-        let space = self.give_origin(pool, volume, looked.origin, false)?;
+        let space = self.give_origin(pool, volume, looked.origin)?;
         drop(changes);
         self.late_is_flushed(pool, number, volume, space)
     }
@@ -285,7 +290,7 @@ impl Supervisor {
         found: &FoundVolume,
         keep: bool,
     ) -> Result<(), ApiError> {
-        let (pool, volume) = (found.pool.as_str(), Awaited::from(&found.snapshot.view));
+        let (pool, mut volume) = (found.pool.as_str(), Awaited::from(&found.snapshot.view));
         if let Some(returned) = self.returned(&hex(&found.open.uuid), &volume.name) {
             return self.settle_volume(pool, &volume.name, returned);
         }
@@ -304,17 +309,16 @@ impl Supervisor {
                 return Ok(());
             }
         };
-        let mut differs = self.differs(&volume, &looked, false)?;
-        let changed = differs.is_some();
-        if changed && keep {
-            differs = self.differs(&volume, &looked, true)?;
+        match self.other_origin(&volume, &looked) {
+            Some((_, true)) if keep => volume.accepts = Some(looked.fingerprint.encode()),
+            Some((error, _)) => {
+                drop(looked);
+                self.has_problem(pool, &volume.name, error);
+                return self.settle_volume(pool, &volume.name, Returned::Changed);
+            }
+            None => self.is_ours_now(&volume)?,
         }
-        if let Some(error) = differs {
-            drop(looked);
-            self.has_problem(pool, &volume.name, error);
-            return self.settle_volume(pool, &volume.name, Returned::Changed);
-        }
-        let space = self.give_origin(pool, &volume, looked.origin, changed)?;
+        let space = self.give_origin(pool, &volume, looked.origin)?;
         self.serve_when_flushed(pool, volume, space)?;
         tracing::info!(pool, volume = found.snapshot.view.name.as_str(), "attached again");
         Ok(())
@@ -346,11 +350,9 @@ impl Supervisor {
             return Err(error);
         }
         let looked = self.look_at(&volume)?;
-        let written = || self.was_written(name, looked.rest.as_ref()).map(|error| (error, true));
-        let differs = self.other_origin(&volume, &looked.fingerprint).or_else(written);
         let stats = &found.snapshot.stats;
         let forgets = "what is cached of it is forgotten";
-        Ok(match differs {
+        Ok(match self.other_origin(&volume, &looked) {
             _ if changed == ChangedOrigin::DropDirty => {
                 format!(
                     "would give up {dirty} of dirty data of volume {name}, which is lost: {forgets}"
@@ -394,29 +396,24 @@ impl Supervisor {
         self.serve_again(pool, &volume, space)
     }
 
-    /// What is to be told where an origin is not the one that the pool remembers.
+    /// What is to be told where an origin is not the one that the pool remembers, or somebody wrote
+    /// to it. Otherwise what is written from now on is written by us.
     pub(super) fn differs(
         &self,
         volume: &Awaited,
         looked: &Looked,
-        keep: bool,
     ) -> Result<Option<ApiError>, ApiError> {
-        match self.check_origin(volume, &looked.fingerprint, keep)? {
-            None => self.check_rest(&volume.name, looked.rest.as_ref(), keep),
-            changed => Ok(changed),
+        match self.other_origin(volume, looked) {
+            Some((error, _)) => Ok(Some(error)),
+            None => self.is_ours_now(volume).map(|()| None),
         }
     }
 
-    /// Gives the pool the origin of a volume: it flushes it, and answers requests then. Of one that
-    /// has `changed` only what is dirty counts.
-    fn give_origin(
-        &self,
-        pool: &str,
-        volume: &Awaited,
-        origin: Origin,
-        changed: bool,
-    ) -> Result<Space, ApiError> {
+    /// Gives the pool the origin of a volume: it flushes it, and answers requests then. Of another
+    /// one only what is dirty counts.
+    fn give_origin(&self, pool: &str, volume: &Awaited, origin: Origin) -> Result<Space, ApiError> {
         let (space, handle) = (Space::of(&origin), self.open_pool(pool)?.handle);
+        let changed = volume.accepts.is_some();
         let back = handle.origin_back(volume.id, origin, changed, COMMAND_TIMEOUT);
         back.map(|_| space).map_err(|error| shard_error(pool, &error))
     }
@@ -432,6 +429,9 @@ impl Supervisor {
     }
 
     fn serve_again(&self, pool: &str, volume: &Awaited, space: Space) -> Result<(), ApiError> {
+        if let Some(fingerprint) = &volume.accepts {
+            self.accept_origin(volume, fingerprint)?;
+        }
         self.with_open(pool, |open| {
             open.late.remove(&volume.name);
             open.problems.remove(&volume.name);

@@ -1,6 +1,6 @@
 //! The origins of a pool's volumes: opened, and checked that they are the right ones.
 
-use super::late::{Awaited, Late, cannot_be_used, not_yet};
+use super::late::{Awaited, Late, Looked, cannot_be_used, not_yet};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
 use crate::convert::{api_mode, hex};
 use crate::state::{Standing, VolumeState};
@@ -9,7 +9,7 @@ use forebay_api::{ApiError, Mode};
 use forebay_engine::{Command, CommandReply, VolumeId};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::device::DeviceError;
-use forebay_host::fingerprint::{self, Fingerprint};
+use forebay_host::fingerprint;
 use forebay_host::origin::{Origin, OriginError};
 use forebay_host::pool::PoolOnDisk;
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ impl Supervisor {
                     continue;
                 }
             };
-            match self.differs(&volume, &looked, false)? {
+            match self.differs(&volume, &looked)? {
                 None => origins.usable.push((volume.id, looked.origin)),
                 Some(error) => {
                     tracing::warn!(pool, volume = name.as_str(), "{}", error.message);
@@ -124,45 +124,36 @@ impl Supervisor {
     }
 
     /// What is told of an origin that is not the one that the pool remembers, or that was accepted
-    /// in its place; and whether it may be accepted now.
-    pub(super) fn other_origin(
-        &self,
-        volume: &Awaited,
-        now: &Fingerprint,
-    ) -> Option<(ApiError, bool)> {
+    /// in its place, or that somebody wrote to; and whether it may be accepted now.
+    pub(super) fn other_origin(&self, volume: &Awaited, now: &Looked) -> Option<(ApiError, bool)> {
         let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
         let known = self.inner().store.get().volume(name).cloned();
         let accepted = known.and_then(|known| fingerprint_of(&known.accepted_origin?));
         let right = accepted.unwrap_or(volume.fingerprint);
-        let mismatch = fingerprint::check(&right, volume.bytes, now).err()?;
-        if matches!(mismatch, fingerprint::Mismatch::Shrunk { .. }) {
-            let shrank = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
-                .action(format!("grow it back, then: forebay volume attach {name}"))
-                .action(drop_it(name));
-            return Some((shrank, false));
+        match fingerprint::check(&right, volume.bytes, &now.fingerprint) {
+            Err(mismatch @ fingerprint::Mismatch::Shrunk { .. }) => {
+                let shrank = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
+                    .action(format!("grow it back, then: forebay volume attach {name}"))
+                    .action(drop_it(name));
+                Some((shrank, false))
+            }
+            Err(mismatch) => Some((changed_origin(uri, name, &mismatch.to_string()), true)),
+            Ok(()) => self.was_written(name, now.rest.as_ref()).map(|written| (written, true)),
         }
-        Some((changed_origin(uri, name, &mismatch.to_string()), true))
     }
 
-    /// As [`Supervisor::other_origin`]; with `keep` one that may be is accepted.
-    pub(super) fn check_origin(
+    /// From now on this is the right origin of a volume, and no other.
+    pub(super) fn accept_origin(
         &self,
         volume: &Awaited,
-        now: &Fingerprint,
-        keep: bool,
-    ) -> Result<Option<ApiError>, ApiError> {
-        match self.other_origin(volume, now) {
-            Some((_, true)) if keep => {
-                let text = fingerprint_text(&now.encode());
-                self.remember(|all| {
-                    if let Some(volume) = all.volume_mut(&volume.name) {
-                        volume.accepted_origin = Some(text);
-                    }
-                })?;
-                Ok(None)
+        fingerprint: &[u8; 32],
+    ) -> Result<(), ApiError> {
+        self.remember(|all| {
+            if let Some(volume) = all.volume_mut(&volume.name) {
+                volume.accepted_origin = Some(fingerprint_text(fingerprint));
+                volume.rested = None;
             }
-            other => Ok(other.map(|(error, _)| error)),
-        }
+        })
     }
 
     /// Remembers a volume that the superblock names, before it is served: with the devices gone,

@@ -1,6 +1,7 @@
 //! Whether somebody wrote to an origin while the daemon was not there. When it ends in order, it
 //! notes what its origins look like; the next start compares.
 
+use super::late::Awaited;
 use super::origin::changed_origin;
 use super::{Opened, Supervisor};
 use forebay_api::ApiError;
@@ -58,23 +59,16 @@ impl Supervisor {
         changed.then(|| changed_origin(&known.origin, name, WRITTEN))
     }
 
-    /// As [`Supervisor::was_written`]. If it was not, or with `keep`, the note is removed: what is
-    /// written from now on is written by us.
-    pub(super) fn check_rest(
-        &self,
-        name: &str,
-        now: Option<&Rest>,
-        keep: bool,
-    ) -> Result<Option<ApiError>, ApiError> {
-        let written = self.was_written(name, now).filter(|_| !keep);
-        let noted = || self.inner().store.get().volume(name).is_some_and(|it| it.rested.is_some());
-        if written.is_none() && noted() {
-            self.remember(|all| {
-                if let Some(volume) = all.volume_mut(name) {
-                    volume.rested = None;
-                }
-            })?;
+    /// The origin of a volume is as it was: what is written from now on is written by us.
+    pub(super) fn is_ours_now(&self, volume: &Awaited) -> Result<(), ApiError> {
+        let known = self.inner().store.get().volume(&volume.name).cloned();
+        if known.is_none_or(|known| known.rested.is_none()) {
+            return Ok(());
         }
-        Ok(written)
+        self.remember(|all| {
+            if let Some(volume) = all.volume_mut(&volume.name) {
+                volume.rested = None;
+            }
+        })
     }
 }

@@ -230,6 +230,9 @@ impl Engine {
         }
         if changed {
             self.give_up_clean(volume);
+            let said = self.log.dseq_gathered();
+            self.vol_mut(volume).online_dseq = said;
+            self.want_durable(said);
         }
         let volume = self.vol_mut(volume);
         if volume.volatile_cache {

@@ -345,8 +345,9 @@ impl Engine {
         for id in self.volumes.numbers() {
             let Some(volume) = self.volumes.get_mut(id) else { continue };
             let due = volume.online_at.is_some_and(|due| due <= self.now);
+            let said = self.dead || volume.online_dseq <= self.log.durable_dseq;
             let ends = self.ends.gives_up(id) || self.sweeps.empties(id);
-            if due && !volume.removing && !ends {
+            if due && !volume.removing && said && !ends {
                 // Until the answer is here it counts as being tried.
                 volume.online_at = Some(Time::MAX);
                 self.recover_flush(id, 0);
