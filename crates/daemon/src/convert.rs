@@ -131,6 +131,13 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What has these hexadecimal digits, if they are as many as it takes.
+pub fn unhex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
+    let digits = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..BYTES).map(digits).collect();
+    bytes.filter(|_| text.len() == 2 * BYTES)?.try_into().ok()
+}
+
 /// A device that cannot be opened.
 pub fn device_error(error: &DeviceError) -> ApiError {
     match error {

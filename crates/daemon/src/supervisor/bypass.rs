@@ -6,7 +6,7 @@ use super::listen::{Offer, Space};
 use super::origin::Returned;
 use super::volume::open_origin;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Pool, STOP_TIMEOUT, Supervisor, shard_error};
-use crate::convert::hex;
+use crate::convert::{hex, unhex};
 use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
 use forebay_api::{ApiError, ErrorKind, Mode};
 use forebay_engine::{ABSENT_HOLD, Command, CommandReply, VolumeSpec};
@@ -16,13 +16,6 @@ use forebay_host::note_distrust;
 use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The identity of a pool from its hexadecimal digits.
-fn uuid_of(text: &str) -> Option<[u8; 16]> {
-    let digit = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = (0..16).map(digit).collect();
-    bytes?.try_into().ok()
-}
 
 impl Supervisor {
     /// Remembers how to tell a pool and its devices, before its log begins a new life.
@@ -153,7 +146,7 @@ impl Supervisor {
         why: &ApiError,
     ) -> Result<bool, ApiError> {
         let volumes = self.volumes_without(&pool.name);
-        let Some(uuid) = uuid_of(&seen.uuid).filter(|_| !volumes.is_empty()) else {
+        let Some(uuid) = unhex(&seen.uuid).filter(|_| !volumes.is_empty()) else {
             return Ok(false);
         };
         // Both are durable before the first write that the pool does not see.

@@ -2,7 +2,7 @@
 
 use super::late::{Awaited, Late, Looked, cannot_be_used, not_yet};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
-use crate::convert::{api_mode, hex};
+use crate::convert::{api_mode, hex, unhex};
 use crate::state::{Standing, VolumeState};
 use forebay_api::request::{Export as ExportKind, VolumeCreate};
 use forebay_api::{ApiError, Mode};
@@ -128,7 +128,7 @@ impl Supervisor {
     pub(super) fn other_origin(&self, volume: &Awaited, now: &Looked) -> Option<(ApiError, bool)> {
         let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
         let known = self.inner().store.get().volume(name).cloned();
-        let accepted = known.and_then(|known| fingerprint_of(&known.accepted_origin?));
+        let accepted = known.and_then(|known| unhex(&known.accepted_origin?));
         let right = accepted.unwrap_or(volume.fingerprint);
         match fingerprint::check(&right, volume.bytes, &now.fingerprint) {
             Err(mismatch @ fingerprint::Mismatch::Shrunk { .. }) => {
@@ -226,13 +226,6 @@ pub(super) fn changed_origin(uri: &str, name: &str, how: &str) -> ApiError {
              {name} --keep-dirty"
         ),
     )
-}
-
-/// A fingerprint from its hexadecimal digits.
-fn fingerprint_of(text: &str) -> Option<[u8; 32]> {
-    let digits = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = (0..32).map(digits).collect();
-    bytes?.try_into().ok()
 }
 
 fn drop_it(name: &str) -> String {

@@ -215,10 +215,9 @@ impl Engine {
         }
     }
 
-    /// What the origin holds counts: dirty blocks on a lost device are given up, and all of a
-    /// volume that is not served, because its origin was changed.
     /// The volume goes on as one whose origin could not be flushed at the start, and now is to be
-    /// tried again.
+    /// tried again. Of one that has `changed` no clean block counts: it is served when that is
+    /// durable, so that no crash brings one back.
     fn origin_back(&mut self, id: CommandId, volume: VolumeId, changed: bool) {
         let now = self.now;
         match self.volume(volume) {

@@ -64,7 +64,8 @@ fn round(results: &mut Results, name: &str, measured: &mut Measured) -> Result<(
     let target = fio::nbd_target(&daemon.nbd_socket(), "vol");
     let fill =
         format!("--rw=randwrite --bs=4k --iodepth=16 --size={DISK_MIB}m --io_size={DIRTY_MIB}m");
-    fio::run(results, &format!("{name}-fill"), &[], &target, &fill)?;
+    let limit = ["timeout".to_string(), (SECONDS + 60).to_string()];
+    fio::run(results, &format!("{name}-fill"), &limit, &target, &fill)?;
     let log = directory.path().join("fio");
     let read = format!(
         "--rw=randread --norandommap --bs=4k --iodepth=1 --time_based --runtime={SECONDS} \
@@ -78,7 +79,7 @@ fn round(results: &mut Results, name: &str, measured: &mut Measured) -> Result<(
             daemon.forebay_within(LIMIT, &["volume", "drain", "vol", "--yes"])?;
             anyhow::Ok(start.elapsed().as_secs_f64())
         });
-        let beside = fio::run(results, &format!("{name}-beside"), &[], &target, &read);
+        let beside = fio::run(results, &format!("{name}-beside"), &limit, &target, &read);
         (beside, drain.join().expect("a command does not panic"))
     });
     beside?;
@@ -90,7 +91,7 @@ fn round(results: &mut Results, name: &str, measured: &mut Measured) -> Result<(
     results.raw(&format!("{name}-seconds.txt"), &words, &answers.table(SECONDS))?;
     let seconds = drained.min(SECONDS as f64);
     let beside = answers.until(seconds) as f64 / seconds;
-    let after = fio::run(results, &format!("{name}-after"), &[], &target, &read)?.read_iops;
+    let after = fio::run(results, &format!("{name}-after"), &limit, &target, &read)?.read_iops;
     measured.beside.push(beside);
     measured.share.push(beside / after);
     measured.longest.push(answers.longest());
