@@ -157,6 +157,22 @@ impl Daemon {
         self.wait_until_it_answers()
     }
 
+    /// Waits until its status says `words`: it answers before it has opened its pools.
+    ///
+    /// # Errors
+    /// If that takes a minute.
+    pub fn wait_until_says(&self, words: &str) -> Result<()> {
+        let end = Instant::now() + START_TIMEOUT;
+        loop {
+            let status = self.forebay(&["status", "-o", "json"]);
+            if status.is_ok_and(|text| text.contains(words)) {
+                return Ok(());
+            }
+            anyhow::ensure!(Instant::now() < end, "no status says {words} in {START_TIMEOUT:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// The NBD socket.
     pub fn nbd_socket(&self) -> PathBuf {
         self.state.join("nbd.sock")

@@ -7,7 +7,6 @@ use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// How long any single program may take, in seconds.
 const LIMIT: &str = "120";
@@ -153,15 +152,7 @@ impl Machine {
 
     /// Waits until the daemon serves the volume.
     pub fn wait_until_served(&self) -> Result<()> {
-        let end = Instant::now() + Duration::from_secs(30);
-        loop {
-            let status = self.daemon.forebay(&["status", "-o", "json"]);
-            if status.is_ok_and(|text| text.contains("/dev/disk\"")) {
-                return Ok(());
-            }
-            ensure!(Instant::now() < end, "the device was not served again in 30 s");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.daemon.wait_until_says("/dev/disk\"")
     }
 
     /// Takes the volume away in order, and looks that nothing is left of it.

@@ -86,6 +86,7 @@ pub fn run(packages: &Packages, programs: [PathBuf; 2]) -> Result<()> {
     io(packages, &socket, &look)?;
     daemon.kill();
     daemon.start_again()?;
+    daemon.wait_until_says("vhost-user:")?;
     io(packages, &socket, &look)?;
     daemon.forebay(&["volume", "detach", "disk"])?;
     ensure!(!socket.exists(), "a detached volume has no socket");
