@@ -9,7 +9,7 @@ use crate::op::slice::Home;
 use crate::op::sync::Sync;
 use crate::quarantine::Quarantine;
 use crate::settings::OriginSettings;
-use crate::stats::VolumeStats;
+use crate::stats::{Reason, VolumeStats};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use roaring::RoaringTreemap;
@@ -180,6 +180,8 @@ pub struct Volume {
     pub task: Option<Task>,
     /// FLUSHes of the origin that had failed when it began.
     pub task_failures: u64,
+    /// As many blocks as were dirty then have gone home when so many have.
+    pub task_home: u64,
     /// The volume is being removed from the superblock.
     pub removing: bool,
     /// Where the writeback sweep stands, as a block number.
@@ -264,6 +266,7 @@ impl Volume {
             adding: false,
             task: None,
             task_failures: 0,
+            task_home: 0,
             removing: false,
             sweep: 0,
             quarantine: Quarantine::default(),
@@ -318,6 +321,21 @@ impl Volume {
         entry
     }
 
+    /// Why what a client writes to the origin is not kept as clean, if so.
+    pub(crate) fn written_is_not_kept(&self) -> Option<Reason> {
+        let plan = match self.task {
+            Some(Task::Remove(_)) => return Some(Reason::Mode),
+            Some(Task::Switch(_, mode)) => mode.plan(),
+            Some(Task::Drain(_)) | None => self.mode.plan(),
+        };
+        match (plan.write_fill, plan.write_dirty) {
+            (true, _) => None,
+            (false, false) => Some(Reason::Mode),
+            // It went around a cache that had no room, unless a drain sent it.
+            (false, true) => self.task.is_none().then_some(Reason::NoSpace),
+        }
+    }
+
     /// Blocks, the last of which may be cut short.
     pub fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_SIZE as u64)
@@ -354,6 +372,27 @@ impl Volume {
     /// Whether it is offline for a moment only: its origin is tried again.
     pub fn retries(&self) -> bool {
         self.online_at.is_some()
+    }
+
+    /// Whether what is dirty goes home with one slice.
+    pub(crate) fn is_nearly_drained(&self) -> bool {
+        self.dirty.len() <= self.home.slice_blocks() as u64
+    }
+
+    /// Whether writes go to the origin although the mode writes into the cache: what is dirty only
+    /// becomes less, so that the task ends. A drain comes to that when as many blocks have gone
+    /// home as were dirty when it began: clients write faster than that goes.
+    pub(crate) fn writes_through(&self, now: Time) -> bool {
+        match self.task {
+            None => false,
+            Some(Task::Switch(_, mode)) => !mode.plan().write_dirty,
+            Some(Task::Remove(_)) => true,
+            Some(Task::Drain(_)) => {
+                let is_late = self.stats.writeback_blocks >= self.task_home;
+                let is_well = !self.quarantine.is_failing() && !self.lags(now);
+                (is_late || self.is_nearly_drained()) && is_well && self.offline.is_none()
+            }
+        }
     }
 
     /// Whether a drain is under way.

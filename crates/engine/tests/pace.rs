@@ -53,3 +53,42 @@ fn a_drain_leaves_half_of_the_origin_to_a_reader() {
     assert!((300..=700).contains(&read), "{read} reads beside {home} blocks that went home");
     assert!(home >= 300, "{read} reads beside {home} blocks that went home");
 }
+
+/// A drain beside clients that write, before a disk of 100 I/Os a second: how long it took, and the
+/// longest that `depth` of their writes waited, in milliseconds.
+fn drained_beside(depth: u64, pause_ns: u64, mut block: impl FnMut() -> u64) -> (u64, u64) {
+    let mut world = World::new(&WorldSpec::quiet(POOL_BYTES, VOLUME_BLOCKS * BLOCK));
+    world.run(8, 256, RequestKind::Write, BLOCK, |n| 2 * n);
+    world.origin_io_ns = 10_000_000;
+    world.command(Command::Drain(VOLUME));
+    let (begun, asked) = (world.now, world.commands.len());
+    let (mut sent, mut longest) = (world.now, 0);
+    while world.commands.len() == asked {
+        assert!(world.now - begun < 100 * SECOND, "the drain does not end");
+        if world.under_way() == 0 && world.now >= sent + pause_ns {
+            sent = world.now;
+            (0..depth).for_each(|_| world.submit(RequestKind::Write, block() * BLOCK, BLOCK));
+        }
+        world.step();
+        longest = longest.max(if world.under_way() > 0 { world.now - sent } else { 0 });
+    }
+    ((world.now - begun) / 1_000_000, longest / 1_000_000)
+}
+
+/// A few blocks that are written again and again: some were dirty at any moment.
+#[test]
+fn a_drain_ends_although_a_client_writes_the_same_blocks_again() {
+    let mut random = Random(1);
+    let (took, longest) = drained_beside(1, 5_000_000, || 50_000 + random.below(16));
+    assert!(took < 6_000, "{took} ms");
+    assert!(longest < 500, "a write waited {longest} ms");
+}
+
+/// Blocks become dirty faster than the disk takes them.
+#[test]
+fn a_drain_ends_although_clients_write_faster_than_the_origin() {
+    let mut random = Random(1);
+    let (took, longest) = drained_beside(16, 10_000_000, || random.below(VOLUME_BLOCKS));
+    assert!(took < 80_000, "{took} ms");
+    assert!(longest < 600, "a write waited {longest} ms");
+}

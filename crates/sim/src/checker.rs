@@ -1,6 +1,7 @@
 //! The oracle: holds what clients were told against what they read, sector by sector.
 
 use crate::content::{self, Content};
+use crate::disk::Disk;
 use crate::model::{Crash, NEVER, Sector, Stamp, Value, Violation, WriteSpec};
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::collections::BTreeSet;
@@ -135,7 +136,8 @@ impl Checker {
             let value = value_of(disk, sector, bytes)?;
             let history = &mut self.histories[disk];
             let entry = &mut history.sectors[sector as usize];
-            let result = match history.adopted && !history.reflushed {
+            let adopted = history.adopted && !history.reflushed;
+            let result = match adopted || entry.is_chosen(history.flushed) {
                 true => entry.read_unflushed(value, invoke, now),
                 false => entry.read(value, invoke, now),
             };
@@ -219,16 +221,16 @@ impl Checker {
 
     /// The administrator gave the block up: what the origin holds counts there from now on. What
     /// was there before may still be read: nothing says when the cache forgets it.
-    pub fn give_up(&mut self, disk: usize, block: u64, origin: impl Fn(u64, &mut [u8])) {
+    pub fn give_up(&mut self, disk: usize, block: u64, origin: &Disk, now: Stamp) {
         let history = &mut self.histories[disk];
-        let mut bytes = [0; SECTOR_SIZE];
         let per_block = SECTORS_PER_BLOCK as u64;
         let end = ((block + 1) * per_block).min(history.sectors.len() as u64);
         for sector in block * per_block..end {
-            origin(sector, &mut bytes);
             let entry = &mut history.sectors[sector as usize];
-            if let Ok(value) = value_of(disk, sector, &bytes) {
-                entry.also_allow(value);
+            for bytes in origin.versions(sector) {
+                if let Ok(value) = value_of(disk, sector, &bytes) {
+                    entry.also_allow(value, now);
+                }
             }
         }
     }

@@ -133,9 +133,17 @@ impl Disk {
         self.current.read(first, out);
     }
 
-    /// As [`Disk::peek`], of what is there whatever a power cut takes.
-    pub fn peek_durable(&self, first: u64, out: &mut [u8]) {
-        self.durable.read(first, out);
+    /// What a sector holds, and whatever a power cut may leave there: what was written last may go
+    /// before what was written earlier.
+    pub fn versions(&self, sector: u64) -> Vec<[u8; SECTOR_SIZE]> {
+        let mut versions = vec![[0; SECTOR_SIZE]; 2];
+        self.current.read(sector, &mut versions[0]);
+        self.durable.read(sector, &mut versions[1]);
+        for done in self.pending.iter().filter(|done| done.sectors().contains(&sector)) {
+            let from = (sector - done.first) as usize * SECTOR_SIZE;
+            versions.push(done.data[from..from + SECTOR_SIZE].try_into().expect("a sector"));
+        }
+        versions
     }
 
     /// Whether anything was ever written near this sector.

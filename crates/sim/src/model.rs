@@ -111,6 +111,8 @@ pub struct Sector {
     given_up: Stamp,
     /// And what was there then.
     dropped: Vec<Value>,
+    /// When he did, in this life.
+    chosen_at: Stamp,
     /// What may be there too, since the origin forgot a write, and when that was.
     loose: Vec<Value>,
     loose_since: Stamp,
@@ -282,8 +284,13 @@ impl Sector {
         }
     }
 
-    /// As [`Sector::read`], where nobody has flushed the origin since a volume was put on it: a
-    /// power cut may bring back whatever else could have been there.
+    /// Whether the administrator chose what the origin holds, and no flush sent since succeeded.
+    pub fn is_chosen(&self, flushed: Stamp) -> bool {
+        self.chosen_at > flushed
+    }
+
+    /// As [`Sector::read`], where nobody has flushed the origin since a volume was put on it, or
+    /// what it holds was chosen: a power cut may bring back whatever else could have been there.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -363,6 +370,8 @@ impl Sector {
     /// A crash: what may be there afterwards. `flushed` is the submission of the last flush that
     /// was acknowledged, `reflushed` whether that was in this life.
     pub fn crash(&mut self, crash: Crash, flushed: Stamp, reflushed: bool) {
+        let reflushed = reflushed && !self.is_chosen(flushed);
+        self.chosen_at = 0;
         let given_up = std::mem::take(&mut self.given_up);
         let dropped = std::mem::take(&mut self.dropped);
         if crash == Crash::Damaged {
@@ -450,15 +459,15 @@ impl Sector {
         values
     }
 
-    /// From now on `value`, which the administrator chose to keep, may be there too.
-    pub fn also_allow(&mut self, value: Value) {
+    /// From `now` on `value`, which the administrator chose to keep, may be there too.
+    pub fn also_allow(&mut self, value: Value, now: Stamp) {
         let mut base = self.candidates();
         add(&mut base, value, true);
         self.versions.iter().for_each(|version| add(&mut base, version.value, true));
         let given_up = self.lost.max(self.lost_before).max(self.given_up);
         let mut dropped: Vec<Value> = base.iter().map(|candidate| candidate.value).collect();
         dropped.extend(&self.dropped);
-        *self = Sector { base, given_up, dropped, ..Sector::default() };
+        *self = Sector { base, given_up, dropped, chosen_at: now, ..Sector::default() };
     }
 }
 

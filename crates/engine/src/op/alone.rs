@@ -4,7 +4,7 @@
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::requests::{Queue, ReqKey};
+use crate::requests::Queue;
 use crate::volume::Volume;
 
 impl Engine {
@@ -17,13 +17,12 @@ impl Engine {
     /// Whether clients, or a command, wait for what a volume sends home.
     pub(super) fn is_waited_for(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        self.turns.is_waiting(id)
-            || volume.draining()
-            || self.reqs.waiting(Queue::Slice).iter().any(|&name| self.waits_behind(name, id))
+        self.turns.is_waiting(id) || volume.draining() || self.ends_are_awaited(id)
     }
 
-    pub(super) fn waits_behind(&self, name: ReqKey, id: VolumeId) -> bool {
-        self.reqs.get(name).volume == id
+    /// Whether requests wait for the end of the volume's slice.
+    pub(super) fn ends_are_awaited(&self, id: VolumeId) -> bool {
+        self.reqs.waiting(Queue::Slice).iter().any(|&name| self.reqs.get(name).volume == id)
     }
 
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.

@@ -3,7 +3,7 @@
 use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
-use crate::limits::{FLUSH_TRIES, WRITEBACK_RUN_BLOCKS};
+use crate::limits::FLUSH_TRIES;
 use crate::mode::Mode;
 use crate::op::superblock::Then;
 use crate::op::sweep::Sweep;
@@ -195,6 +195,7 @@ impl Engine {
                 let volume = self.vol_mut(volume);
                 volume.task = Some(task);
                 volume.task_failures = volume.flush.failures;
+                volume.task_home = volume.stats.writeback_blocks + volume.dirty.len();
             }
         }
     }
@@ -250,12 +251,6 @@ impl Engine {
                 self.refuse(task.command(), why);
             }
         }
-    }
-
-    /// Whether so little is dirty that writes to dirty blocks may wait for the drain to end.
-    pub(crate) fn nearly_drained(&self, id: VolumeId) -> bool {
-        let volume = self.vol(id);
-        volume.task.is_some() && volume.dirty.len() <= WRITEBACK_RUN_BLOCKS as u64
     }
 
     /// Before the next checkpoint begins: a volume leaves between two.

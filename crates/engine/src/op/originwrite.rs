@@ -253,15 +253,15 @@ impl Engine {
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
         let volume = self.vol(id);
         let base = volume.base;
-        let plan = volume.mode.plan();
-        let reason = if !plan.write_fill && !plan.write_dirty {
-            Some(Reason::Mode)
+        let unfit = volume.written_is_not_kept();
+        let reason = if unfit == Some(Reason::Mode) {
+            unfit
         } else if self.dead {
             Some(Reason::DeviceFailed)
         } else if sequential {
             Some(Reason::Sequential)
-        } else if plan.write_dirty {
-            Some(Reason::NoSpace)
+        } else if unfit.is_some() {
+            unfit
         } else if volume.fills_off || self.sweeps.empties(id) {
             Some(Reason::NotReady)
         } else {

@@ -108,7 +108,7 @@ impl Home {
 
     /// Blocks of a slice whose end somebody waits for, and of all writes under way at once: a
     /// client's read waits behind them in the origin.
-    pub(super) fn slice_blocks(&self) -> usize {
+    pub(crate) fn slice_blocks(&self) -> usize {
         self.blocks_in(WRITEBACK_SLICE_NS).max(self.slice_least())
     }
 
@@ -174,6 +174,14 @@ impl Home {
     pub(crate) fn hangs_from(&self) -> Option<Time> {
         let writes = self.slice.as_ref().filter(|slice| slice.flush.is_none());
         writes.map(|slice| slice.moved_at + ORIGIN_HANGS_NS)
+    }
+
+    /// Whether the slice has begun as much as one should whose end somebody waits for.
+    pub(super) fn is_long(&self, now: Time) -> bool {
+        self.slice.as_ref().is_some_and(|slice| {
+            let late = now >= slice.quiet_at.unwrap_or(slice.since) + WRITEBACK_SLICE_NS;
+            slice.begun >= if late { self.slice_least() } else { self.slice_blocks() }
+        })
     }
 
     /// When the slice turns out to be slow, if it does not end before.

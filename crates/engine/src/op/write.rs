@@ -24,12 +24,11 @@ impl Engine {
     /// Whether a write goes into the cache, by the mode and what its volume is doing.
     pub(crate) fn writes_into_cache(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
-        let leaving = match volume.task {
-            Some(crate::volume::Task::Switch(_, mode)) => !mode.plan().write_dirty,
-            Some(crate::volume::Task::Remove(_)) => true,
-            _ => false,
-        };
-        volume.mode.plan().write_dirty && !leaving && !self.dead && !req.sequential && !req.around
+        volume.mode.plan().write_dirty
+            && !volume.writes_through(self.now)
+            && !self.dead
+            && !req.sequential
+            && !req.around
     }
 
     /// Whether any block of the request is dirty.
@@ -53,8 +52,7 @@ impl Engine {
                 // version that was home already: it goes there again, then the write does.
                 return self.write_after_home(name);
             }
-            if self.nearly_drained(req.volume) && !self.rests(req.first, req.last) {
-                // A block that is written again and again must not keep a drain from ending.
+            if self.keeps_from_home(req) && !self.rests(req.first, req.last) {
                 return self.reqs.wait(name, Wait::Slice);
             }
             self.mark_cached(name);
@@ -70,6 +68,13 @@ impl Engine {
             self.merge_begin(name, 1);
         }
         self.part_done(name);
+    }
+
+    /// Whether a write to dirty blocks would keep a drain from ending: they are on their way home,
+    /// or so few are left that all are next.
+    fn keeps_from_home(&self, req: &Req) -> bool {
+        let volume = self.vol(req.volume);
+        volume.draining() && (volume.is_nearly_drained() || volume.home.covers(req.first, req.last))
     }
 
     fn write_after_home(&mut self, name: ReqKey) {

@@ -178,7 +178,7 @@ impl Engine {
         let situation = self.situation(id);
         let ends = slice.abandoned
             || self.writeback_ends()
-            || self.reqs.waiting(Queue::Slice).iter().any(|&name| self.waits_behind(name, id))
+            || self.ends_are_awaited(id)
             || !due(&situation, &self.tuning);
         let items = match ends {
             true => Vec::new(),
@@ -237,13 +237,15 @@ impl Engine {
 
     /// The rest of a slice stays where it is for now: the origin refuses what it is sent, or turns
     /// out to be slow, and somebody waits for the room that clean blocks give; or clients use the
-    /// origin, which was idle when the slice began.
+    /// origin, which was idle when the slice began; or wait for its end.
     fn slice_cut(&mut self, id: VolumeId) {
         let volume = self.vol(id);
         let Some(slice) = &volume.home.slice else { return };
         let slow = volume.home.slow_from().is_some_and(|from| from <= self.now);
         let long = !slice.alone && is_short(&self.situation(id), &self.tuning);
-        let cut = (slow && self.room_is_wanted()) || long || volume.quarantine.rests(self.now);
+        let late = volume.home.is_long(self.now) && self.ends_are_awaited(id);
+        let rests = volume.quarantine.rests(self.now);
+        let cut = (slow && self.room_is_wanted()) || long || late || rests;
         if let Some(slice) = self.vol_mut(id).home.slice.as_mut().filter(|_| cut) {
             slice.runs.truncate(slice.next);
             slice.blocks = slice.begun;

@@ -262,3 +262,18 @@ fn what_is_read_on_an_origin_that_nobody_flushed_is_not_settled() {
     killed.crash(Crash::Cut, 0, false);
     assert_eq!(killed.read(Value::Data(0), 4, 5), Ok(()));
 }
+
+#[test]
+fn what_is_read_of_a_given_up_sector_is_not_settled_before_a_flush() {
+    let write = |id| WriteSpec { id, zero: false, optional: false, fua: false };
+    let mut given_up = Sector::default();
+    given_up.begin(write(1), 1, 0, 0);
+    given_up.also_allow(Value::Data(2), 5);
+    assert!(given_up.is_chosen(4) && !given_up.is_chosen(6));
+    assert_eq!(given_up.read_unflushed(Value::Data(1), 6, 7), Ok(()));
+    let mut flushed = given_up.clone();
+    given_up.crash(Crash::Cut, 4, true);
+    assert_eq!(given_up.read(Value::Data(2), 8, 9), Ok(()));
+    flushed.crash(Crash::Cut, 8, true);
+    assert!(flushed.read(Value::Data(2), 9, 10).is_err());
+}

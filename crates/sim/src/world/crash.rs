@@ -201,9 +201,7 @@ impl World {
     /// The block is what the origin holds, or what a power cut leaves there of that: what was on
     /// its way home may not be durable.
     pub(super) fn give_up(&mut self, disk: usize, block: u64) {
-        let origin = &self.origins[disk].disk;
-        self.checker.give_up(disk, block, |at, out| origin.peek(at, out));
-        self.checker.give_up(disk, block, |at, out| origin.peek_durable(at, out));
+        self.checker.give_up(disk, block, &self.origins[disk].disk, self.stamp);
     }
 
     /// The end of this life.
