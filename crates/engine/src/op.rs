@@ -2,6 +2,7 @@
 
 pub mod absent;
 pub mod alone;
+pub mod cached;
 pub mod checkpoint;
 pub mod closing;
 pub mod command;
@@ -40,7 +41,6 @@ pub mod zero;
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located};
 use crate::overlap::Access;
 use crate::requests::{Req, ReqKey};
 use crate::segment::{SegmentId, UnitId};
@@ -67,21 +67,12 @@ pub enum Op {
         /// Its volume.
         volume: VolumeId,
     },
-    /// Cached blocks are being read for a request.
-    ReadCache(read::CacheRun),
+    /// Cached blocks are being read.
+    Cached(cached::CacheRun),
     /// A cached block waits for its record to be written.
-    ReadSent(read::CacheRun),
+    ReadSent(cached::CacheRun),
     /// Blocks are being read from the origin for a request.
     ReadOrigin(originread::OriginRun),
-    /// A cached block is being read because a write covers only part of it.
-    Merge {
-        /// The write.
-        req: ReqKey,
-        /// 0 for the write's first block, 1 for its last.
-        side: usize,
-        /// Where from.
-        run: read::CacheRun,
-    },
     /// A write to the origin.
     OriginWrite {
         /// The request.
@@ -100,26 +91,6 @@ pub enum Op {
         segment: SegmentId,
         /// The block in the segment.
         at: u32,
-        /// Tries that failed.
-        tries: u8,
-    },
-    /// A victim's block is being read.
-    Move {
-        /// The block.
-        key: Key,
-        /// Where from.
-        located: Located,
-        /// Tries that failed.
-        tries: u8,
-    },
-    /// A dirty block is being read to be sent home.
-    HomeRead {
-        /// Whose slice.
-        volume: VolumeId,
-        /// Index of the run in the slice.
-        run: usize,
-        /// First block of those read.
-        key: Key,
         /// Tries that failed.
         tries: u8,
     },
@@ -270,18 +241,13 @@ impl Engine {
             }
             Op::DeviceFlush { device } => self.device_flushed(device, result),
             Op::OriginFlush { volume } => self.origin_flush_done(volume, result),
-            Op::ReadCache(run) => self.read_cache_done(run, result, buf),
+            Op::Cached(run) => self.cached_done(run, result, buf),
             Op::ReadSent(_) => unreachable!("not a device's"),
             Op::ReadOrigin(run) => self.read_origin_done(run, result, buf),
-            Op::Merge { req, side, run } => self.merge_done(req, side, run, result, buf),
             Op::OriginWrite { req } => self.origin_write_done(req, result, buf),
             Op::Zero { req } => self.zero_done(req, result),
             Op::Victim { unit, segment, at, tries } => {
                 self.victim_read_done(unit, segment, at, tries, result, buf)
-            }
-            Op::Move { key, located, tries } => self.move_done(key, located, tries, result, buf),
-            Op::HomeRead { volume, run, key, tries } => {
-                self.home_read_done(volume, run, key, tries, result, buf);
             }
             Op::HomeWrite { volume, run } => self.home_write_done(volume, run, result, buf),
             Op::Checkpoint { device } => self.checkpoint_done(device, result, buf),

@@ -5,77 +5,51 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Slot};
-use crate::limits::*;
 use crate::op::Op;
+use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::op::slice::{Item, Place, Run, RunState};
 use crate::op::writeback::sector_runs;
 use forebay_format::record::EntryKind;
-use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
+use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {
-    pub(crate) fn home_read(
-        &mut self,
-        volume: VolumeId,
-        run: usize,
-        (key, blocks): (Key, u32),
-        slot: Slot,
-        tries: u8,
-    ) {
-        self.slice(volume).runs[run].pending += 1;
-        self.segments.pin(slot);
-        self.read_slot(slot, tries, blocks, Op::HomeRead { volume, run, key, tries });
+    /// Reads these blocks of a run, which lie in consecutive slots.
+    pub(super) fn home_read(&mut self, volume: VolumeId, at: usize, items: &[Item]) {
+        self.slice(volume).runs[at].pending += 1;
+        let Item { key, located, mask, .. } = items[0];
+        let run = CacheRun::one(Reader::Home { volume, run: at }, key, located, mask);
+        let crcs = items[1..].iter().map(|item| item.located.crc).collect();
+        let buf = self.pool.take(items.len() * BLOCK_SIZE);
+        self.read_cached(CacheRun { crcs, ..run }, buf);
     }
 
-    pub(crate) fn home_read_done(
+    /// Blocks of a run, from `key` on, are here, but for the bad ones.
+    pub(super) fn home_take(
         &mut self,
         volume: VolumeId,
-        run: usize,
+        at: usize,
         key: Key,
-        tries: u8,
-        result: Result<(), IoError>,
-        buf: Buf,
+        blocks: &[u8],
+        bad: &[usize],
     ) {
-        let first = self.slice(volume).runs[run].items[0].key;
-        let slot = self.slice(volume).runs[run].items[(key - first) as usize].located.slot;
-        self.segments.unpin(slot);
-        let mut bad = Vec::new();
-        for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
-            let at = (key - first) as usize + n;
-            let item = self.slice(volume).runs[run].items[at];
-            if result.is_ok() && checksum(block) == item.located.crc {
-                let place = at * BLOCK_SIZE..(at + 1) * BLOCK_SIZE;
-                self.slice(volume).runs[run].buf.bytes_mut()[place].copy_from_slice(block);
-            } else {
-                bad.push(item);
-            }
+        let run = &mut self.slice(volume).runs[at];
+        let from = (key - run.items[0].key) as usize;
+        let places = run.buf.bytes_mut()[from * BLOCK_SIZE..].chunks_exact_mut(BLOCK_SIZE);
+        let blocks = blocks.chunks_exact(BLOCK_SIZE).zip(places).enumerate();
+        for (_, (block, place)) in blocks.filter(|(n, _)| !bad.contains(n)) {
+            place.copy_from_slice(block);
         }
-        self.pool.give(buf);
-        for item in bad {
-            if tries + 1 < CACHE_READ_TRIES {
-                self.home_read(volume, run, (item.key, 1), item.located.slot, tries + 1);
-            } else {
-                self.home_unreadable(volume, run, item);
-            }
-        }
-        self.run_read(volume, run);
     }
 
-    fn home_unreadable(&mut self, volume: VolumeId, run: usize, item: Item) {
-        self.slice(volume).runs[run].state = RunState::Failed;
-        if self.map.get(item.key) != Some(item.located) {
-            return;
-        }
-        let dirty = self.map.is_dirty(item.located.slot);
-        self.count_bad(item.key, dirty);
-        if !dirty {
-            self.ram.remove(item.key);
-            return self.drop_clean(item.key);
-        }
+    /// A block of a run cannot be read. Whether it is read elsewhere.
+    pub(super) fn home_lost(&mut self, id: VolumeId, at: usize, key: Key, lost: Lost) -> bool {
+        self.slice(id).runs[at].state = RunState::Failed;
         let (now, uncounted) = (self.now, self.is(Mutant::LostUncounted));
-        let volume = self.vol_mut(volume);
-        if !uncounted {
-            volume.quarantine.cannot_read(item.key - volume.base, now);
+        if matches!(lost, Lost::Bad { dirty: true }) && !uncounted {
+            let volume = self.vol_mut(id);
+            volume.quarantine.cannot_read(key - volume.base, now);
         }
+        false
     }
 
     /// Whether any of these blocks could not be written home a short while ago.

@@ -7,7 +7,7 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::index::{Key, Located};
 use crate::op::Op;
-use crate::op::read::CacheRun;
+use crate::op::cached::{CacheRun, Reader};
 use crate::requests::ReqKey;
 use forebay_format::BLOCK_SIZE;
 
@@ -19,7 +19,8 @@ impl Engine {
             return false;
         }
         let mask = self.map.mask(located.slot);
-        let op = self.op(Op::ReadSent(CacheRun::one(name, key, located, mask)));
+        let by = Reader::Request { req: name, direct: false };
+        let op = self.op(Op::ReadSent(CacheRun::one(by, key, located, mask)));
         self.log.readers_of_untold(located.slot).expect("just seen").push(op.0);
         true
     }
@@ -43,7 +44,7 @@ impl Engine {
         let (first, readers) = (sent.payload_slot, std::mem::take(&mut sent.readers));
         for run in self.runs_of(readers) {
             let at = (1 + run.slot - first) as usize * BLOCK_SIZE;
-            self.read_bytes(run, &buf.bytes()[at..at + BLOCK_SIZE]);
+            self.cached_here(run, &buf.bytes()[at..at + BLOCK_SIZE]);
         }
     }
 
@@ -51,7 +52,7 @@ impl Engine {
     pub(crate) fn readers_again(&mut self, readers: Vec<u64>) {
         for run in self.runs_of(readers) {
             let buf = self.pool.take(BLOCK_SIZE);
-            self.read_cache_again(run, buf);
+            self.read_cached(run, buf);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::index::{Key, Located, Slot};
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
+use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::op::reclaim::Victim;
 use crate::policy::eviction::Choice;
 use crate::room::Purpose;
@@ -201,57 +202,51 @@ impl Engine {
             let Some((key, located)) = self.reclaim.moves.pop_front() else { return };
             self.reclaim.moving += 1;
             match self.map.get(key) == Some(located) {
-                true => self.move_read(key, located, 0),
-                false => self.move_over(located),
+                true => {
+                    let run = CacheRun::one(Reader::Move, key, located, MASK_FULL);
+                    let buf = self.pool.take(BLOCK_SIZE);
+                    self.read_cached(run, buf);
+                }
+                false => self.move_over(located.slot),
             }
         }
     }
 
-    fn move_over(&mut self, located: Located) {
+    /// One more read for a move of a victim's block is under way.
+    pub(super) fn move_begins(&mut self, slot: Slot) {
+        self.reclaim.moving += 1;
+        let unit = self.segments.of(slot);
+        if let Some(victim) = self.victim(unit) {
+            victim.moves += 1;
+        }
+    }
+
+    /// One has ended.
+    pub(super) fn move_over(&mut self, slot: Slot) {
+        self.reclaim.steps += 1;
         self.reclaim.moving -= 1;
-        let unit = self.segments.of(located.slot);
+        let unit = self.segments.of(slot);
         if let Some(victim) = self.victim(unit) {
             victim.moves = victim.moves.saturating_sub(1);
         }
     }
 
-    fn move_read(&mut self, key: Key, located: Located, tries: u8) {
-        // A victim is not used again before its moves have ended: no pin is needed.
-        self.read_slot(located.slot, tries, 1, Op::Move { key, located, tries });
+    /// A block that is to be moved is here.
+    pub(super) fn move_take(&mut self, key: Key, located: Located, block: &[u8]) {
+        if self.map.get(key) == Some(located) {
+            self.move_block(self.segments.of(located.slot), key, located, block);
+        }
     }
 
-    pub(crate) fn move_done(
-        &mut self,
-        key: Key,
-        located: Located,
-        tries: u8,
-        result: Result<(), IoError>,
-        buf: Buf,
-    ) {
-        self.reclaim.steps += 1;
-        if self.map.get(key) != Some(located) {
-            self.move_over(located);
-            return self.pool.give(buf);
-        }
+    /// It cannot be read. Whether it is read elsewhere.
+    pub(super) fn move_lost(&mut self, key: Key, located: Located, lost: Lost) -> bool {
         let unit = self.segments.of(located.slot);
-        let unverified = self.is(Mutant::MoveUnverified);
-        if result.is_ok() && (unverified || checksum(buf.bytes()) == located.crc) {
-            self.move_over(located);
-            self.move_block(unit, key, located, buf.bytes());
-            return self.pool.give(buf);
-        }
-        self.pool.give(buf);
-        if tries + 1 < CACHE_READ_TRIES {
-            return self.move_read(key, located, tries + 1);
-        }
-        self.move_over(located);
-        let dirty = self.map.is_dirty(located.slot);
-        self.count_bad(key, dirty);
-        if let Some(victim) = self.victim(unit) {
+        if let (Lost::Bad { dirty }, Some(victim)) = (lost, self.victim(unit)) {
             match dirty {
                 true => victim.lost = true,
                 false => victim.drops.push((key, located)),
             }
         }
+        false
     }
 }

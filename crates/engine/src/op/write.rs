@@ -8,10 +8,8 @@ use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::index::{Key, Located, Slot};
-use crate::limits::CACHE_READ_TRIES;
 use crate::log::Point;
-use crate::op::Op;
-use crate::op::read::CacheRun;
+use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::requests::{Req, ReqKey, Wait};
 use crate::room::Purpose;
 use forebay_format::record::EntryKind;
@@ -118,71 +116,26 @@ impl Engine {
             return;
         }
         let Some(located) = self.locate(key) else { return };
-        let mask = self.map.mask(located.slot);
-        if let Some(block) = self.gathered(located.slot) {
-            let copy = Buf::copy_of(block);
-            self.req(name).merge[side] = Some((mask, copy));
-            return;
-        }
         self.req(name).pending += 1;
-        let run = CacheRun::one(name, key, located, mask);
-        self.merge_read(name, side, run);
+        self.merge_read(name, side, key, located);
     }
 
-    fn merge_read(&mut self, req: ReqKey, side: usize, run: CacheRun) {
-        // A record under way is read from its slot: until it is there the checksum does not match,
-        // and the read is tried again (`merge_done`).
-        self.segments.pin(run.slot);
-        self.read_slot(run.slot, run.tries, 1, Op::Merge { req, side, run });
+    fn merge_read(&mut self, req: ReqKey, side: usize, key: Key, located: Located) {
+        let mask = self.map.mask(located.slot);
+        self.read_block(CacheRun::one(Reader::Merge { req, side }, key, located, mask));
     }
 
-    pub(crate) fn merge_done(
-        &mut self,
-        req: ReqKey,
-        side: usize,
-        run: CacheRun,
-        result: Result<(), IoError>,
-        buf: Buf,
-    ) {
-        self.segments.unpin(run.slot);
-        if result.is_ok() && run.verified(0, buf.bytes()) {
-            self.req(req).merge[side] = Some((run.mask, buf));
-            return self.part_done(req);
-        }
-        self.pool.give(buf);
-        let under_way = self.log.sent_with(run.slot).is_some();
-        if under_way || run.tries + 1 < CACHE_READ_TRIES {
-            let tries = if under_way { run.tries } else { run.tries + 1 };
-            return self.merge_read(req, side, CacheRun { tries, ..run });
-        }
-        match self.map.get(run.key) {
-            Some(now) if now.slot == run.slot => {
-                let dirty = self.map.is_dirty(now.slot);
-                self.count_bad(run.key, dirty);
-                if dirty {
-                    self.req(req).fail(IoError::Io);
-                } else {
-                    self.ram.remove(run.key);
-                    self.drop_clean(run.key);
-                }
+    /// The old content of a block cannot be read. Whether it is read elsewhere.
+    pub(super) fn merge_lost(&mut self, req: ReqKey, side: usize, key: Key, lost: Lost) -> bool {
+        match lost {
+            Lost::Bad { dirty: true } => self.req(req).fail(IoError::Io),
+            Lost::Bad { dirty: false } | Lost::Gone => {}
+            Lost::Moved(now) => {
+                self.merge_read(req, side, key, now);
+                return true;
             }
-            Some(now) => {
-                let mask = self.map.mask(now.slot);
-                return self.merge_again(req, side, run.key, now, mask);
-            }
-            None => {}
         }
-        self.part_done(req);
-    }
-
-    /// The block has moved since the merge began.
-    fn merge_again(&mut self, req: ReqKey, side: usize, key: Key, now: Located, mask: u8) {
-        if let Some(block) = self.gathered(now.slot) {
-            let copy = Buf::copy_of(block);
-            self.req(req).merge[side] = Some((mask, copy));
-            return self.part_done(req);
-        }
-        self.merge_read(req, side, CacheRun::one(req, key, now, mask));
+        false
     }
 
     /// Goes on with a write into the cache (or hands a write to the origin on).

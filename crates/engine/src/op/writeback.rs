@@ -11,7 +11,7 @@ use crate::Mutant;
 use crate::engine::{Engine, State};
 use crate::event::*;
 use crate::limits::*;
-use crate::op::slice::{Item, Run, RunState, Slice};
+use crate::op::slice::{Run, RunState, Slice};
 use crate::policy::writeback::{Situation, due, is_short};
 use crate::requests::{Queue, Wait};
 use forebay_format::BLOCK_SIZE;
@@ -226,8 +226,7 @@ impl Engine {
                             == self.segments.segment_of(items[from].located.slot)
                 });
                 if !next {
-                    let Item { key, located, .. } = items[from];
-                    self.home_read(id, at, (key, (n - from) as u32), located.slot, 0);
+                    self.home_read(id, at, &items[from..n]);
                     from = n;
                 }
             }

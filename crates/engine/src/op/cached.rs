@@ -1,0 +1,224 @@
+//! Cached read: blocks from consecutive slots, for whom it may be. Each is verified; one that is
+//! bad is read alone, from the second copy and from the first again, and then is lost.
+//!
+//! Four read so: a request, a write that covers a block only in part, reclaim, which moves blocks,
+//! and writeback, which sends them home. What each does with a block, good or lost, is in its file.
+
+use crate::Mutant;
+use crate::buf::Buf;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::index::{Key, Located, Slot};
+use crate::limits::CACHE_READ_TRIES;
+use crate::op::Op;
+use crate::requests::ReqKey;
+use forebay_format::{BLOCK_SIZE, checksum};
+
+/// Who reads.
+#[derive(Debug, Clone, Copy)]
+pub enum Reader {
+    /// A read. It is `direct` when the buffer is the request's own.
+    Request { req: ReqKey, direct: bool },
+    /// A write, what its first (0) or last (1) block is so far.
+    Merge { req: ReqKey, side: usize },
+    /// Reclaim, to move a block.
+    Move,
+    /// A run of a slice, to send its blocks home.
+    Home { volume: VolumeId, run: usize },
+}
+
+/// Blocks being read from consecutive slots.
+#[derive(Debug)]
+pub struct CacheRun {
+    /// Who reads them.
+    pub by: Reader,
+    /// First block.
+    pub key: Key,
+    /// First slot.
+    pub slot: Slot,
+    /// Valid sectors of the block (for a reader who asks; a run of several has only whole ones).
+    pub mask: u8,
+    /// Checksum of the first block.
+    pub crc: u32,
+    /// Checksums of the others.
+    pub crcs: Vec<u32>,
+    /// Tries that failed.
+    pub tries: u8,
+}
+
+/// A block that cannot be read from where it was.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Lost {
+    /// It is still there, and bad.
+    Bad { dirty: bool },
+    /// The newest version is elsewhere by now.
+    Moved(Located),
+    /// It is in the cache no more.
+    Gone,
+}
+
+impl CacheRun {
+    /// One block.
+    pub(crate) fn one(by: Reader, key: Key, located: Located, mask: u8) -> CacheRun {
+        let Located { slot, crc } = located;
+        CacheRun { by, key, slot, mask, crc, crcs: Vec::new(), tries: 0 }
+    }
+
+    /// Blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        1 + self.crcs.len() as u64
+    }
+
+    /// Where block `n` was.
+    pub(crate) fn located(&self, n: usize) -> Located {
+        let crc = if n == 0 { self.crc } else { self.crcs[n - 1] };
+        Located { slot: self.slot + n as Slot, crc }
+    }
+
+    /// Block `n` alone, at its next try.
+    fn again(&self, n: usize) -> CacheRun {
+        let by = match self.by {
+            Reader::Request { req, .. } => Reader::Request { req, direct: false },
+            other => other,
+        };
+        let one = CacheRun::one(by, self.key + n as u64, self.located(n), self.mask);
+        CacheRun { tries: self.tries + 1, ..one }
+    }
+}
+
+impl Engine {
+    /// Reads one block from where it is: a record that gathers, one on its way, or its slot.
+    pub(crate) fn read_block(&mut self, run: CacheRun) {
+        if let Some(block) = self.gathered(run.slot) {
+            let copy = Buf::copy_of(block);
+            self.cached_here(run, copy.bytes());
+            return self.pool.give(copy);
+        }
+        if self.log.sent_with(run.slot).is_some() {
+            return self.read_sent(run);
+        }
+        let buf = self.pool.take(BLOCK_SIZE);
+        self.read_cached(run, buf);
+    }
+
+    /// Reads a run from its slots.
+    pub(crate) fn read_cached(&mut self, run: CacheRun, buf: Buf) {
+        self.segments.pin(run.slot);
+        self.read_slot_into(run.slot, run.tries, buf, Op::Cached(run));
+    }
+
+    pub(crate) fn cached_done(&mut self, run: CacheRun, result: Result<(), IoError>, buf: Buf) {
+        self.segments.unpin(run.slot);
+        let trusts = match run.by {
+            Reader::Request { .. } => {
+                let second = run.tries % 2 == 1;
+                self.is(Mutant::ChecksumIgnored) || (second && self.is(Mutant::MirrorUnverified))
+            }
+            Reader::Move => self.is(Mutant::MoveUnverified),
+            Reader::Merge { .. } | Reader::Home { .. } => false,
+        };
+        let mut bad = Vec::new();
+        for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
+            let good = result.is_ok() && (trusts || checksum(block) == run.located(n).crc);
+            if !good {
+                bad.push(n);
+            }
+        }
+        self.cached_take(&run, buf, &bad);
+        for n in bad {
+            let one = run.again(n);
+            self.cached_waits(&one);
+            if one.tries < CACHE_READ_TRIES {
+                let buf = self.pool.take(BLOCK_SIZE);
+                self.read_cached(one, buf);
+            } else {
+                self.cached_lost(one);
+            }
+        }
+        self.cached_ends(&run);
+    }
+
+    /// A block that a record in memory holds.
+    pub(crate) fn cached_here(&mut self, run: CacheRun, block: &[u8]) {
+        match run.by {
+            Reader::Request { req, .. } => self.read_bytes(req, &run, block),
+            Reader::Merge { req, side } => {
+                self.req(req).merge[side] = Some((run.mask, Buf::copy_of(block)));
+            }
+            Reader::Move | Reader::Home { .. } => unreachable!("they read what is in its slot"),
+        }
+        self.cached_ends(&run);
+    }
+
+    /// The blocks of a run are here, but for the bad ones.
+    fn cached_take(&mut self, run: &CacheRun, buf: Buf, bad: &[usize]) {
+        match run.by {
+            Reader::Request { req, direct } => return self.read_take(req, direct, run, buf, bad),
+            Reader::Merge { req, side } if bad.is_empty() => {
+                self.req(req).merge[side] = Some((run.mask, buf));
+                return;
+            }
+            Reader::Move if bad.is_empty() => self.move_take(run.key, run.located(0), buf.bytes()),
+            Reader::Merge { .. } | Reader::Move => {}
+            Reader::Home { volume, run: at } => {
+                self.home_take(volume, at, run.key, buf.bytes(), bad);
+            }
+        }
+        self.pool.give(buf);
+    }
+
+    /// No copy of a block can be read.
+    fn cached_lost(&mut self, run: CacheRun) {
+        let key = run.key;
+        let lost = match self.map.get(key) {
+            Some(now) if now == run.located(0) => {
+                let hides =
+                    self.is(Mutant::StaleOnBadDirty) && matches!(run.by, Reader::Request { .. });
+                let dirty = self.map.is_dirty(now.slot);
+                self.count_bad(key, dirty && !hides);
+                if !dirty && !matches!(run.by, Reader::Move) {
+                    self.ram.remove(key);
+                    self.drop_clean(key);
+                }
+                Lost::Bad { dirty: dirty && !hides }
+            }
+            Some(now) => Lost::Moved(now),
+            None => Lost::Gone,
+        };
+        let goes_on = match run.by {
+            Reader::Request { req, .. } => self.read_lost(req, key, lost),
+            Reader::Merge { req, side } => self.merge_lost(req, side, key, lost),
+            Reader::Move => self.move_lost(key, run.located(0), lost),
+            Reader::Home { volume, run } => self.home_lost(volume, run, key, lost),
+        };
+        if !goes_on {
+            self.cached_ends(&run);
+        }
+    }
+
+    fn count_bad(&mut self, key: Key, lost: bool) {
+        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let stats = &mut self.vol_mut(id).stats;
+        stats.bad_blocks += 1;
+        stats.lost_blocks += u64::from(lost);
+        self.out.push(Effect::Notice(Notice::BadBlock { volume: id, block: key - base, lost }));
+    }
+
+    /// A reader waits for one more part.
+    fn cached_waits(&mut self, run: &CacheRun) {
+        match run.by {
+            Reader::Request { req, .. } | Reader::Merge { req, .. } => self.req(req).pending += 1,
+            Reader::Move => self.move_begins(run.slot),
+            Reader::Home { volume, run } => self.slice(volume).runs[run].pending += 1,
+        }
+    }
+
+    /// A part of what a reader waits for has ended, good or bad.
+    fn cached_ends(&mut self, run: &CacheRun) {
+        match run.by {
+            Reader::Request { req, .. } | Reader::Merge { req, .. } => self.part_done(req),
+            Reader::Move => self.move_over(run.slot),
+            Reader::Home { volume, run } => self.run_read(volume, run),
+        }
+    }
+}
