@@ -13,7 +13,7 @@ use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::superblock::{
     DeviceEntry, SUPERBLOCK_SIZE, Superblock, VolumeEntry, text_field,
 };
-use forebay_format::{BLOCK_SIZE, FORMAT_VERSION, MASK_FULL, checksum};
+use forebay_format::{Address, BLOCK_SIZE, FORMAT_VERSION, MASK_FULL, checksum};
 use std::path::Path;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -73,12 +73,15 @@ fn version(mut bytes: Vec<u8>, version: u32) -> Vec<u8> {
     bytes
 }
 
-fn volume(id: u16, mode: u8, bytes: u64, name: &str, origin: &str) -> VolumeEntry {
+/// A number of three bytes.
+const BIG: u32 = 0x08_0706;
+
+fn volume(id: u32, mode: u8, bytes: u64, name: &str, origin: &str) -> VolumeEntry {
     VolumeEntry {
-        id: U16::new(id),
+        id: U32::new(id),
         used: 1,
         mode,
-        reserved: [0; 4],
+        reserved: [0; 2],
         bytes: U64::new(bytes),
         uuid: [0x10 + id as u8; 16],
         name: text_field(name),
@@ -97,7 +100,7 @@ fn superblock() -> Superblock {
     header.epoch = U64::new(17);
     header.device_index = U16::new(1);
     header.device_count = U16::new(2);
-    header.volume_id_next = U16::new(9);
+    header.volume_id_next = U32::new(0x09_0a0b);
     header.segment_blocks = U32::new(256);
     header.clean = 1;
     header.checkpoint_area = 1;
@@ -125,7 +128,7 @@ fn superblock() -> Superblock {
     header.devices[1] = device([0xa2; 16], 62, 64);
     superblock.volumes = vec![
         volume(3, 1, 10 << 30, "mail", "/dev/disk/by-id/ata-OLD-1"),
-        volume(8, 4, (1 << 40) + 512, "größe", "nbd://store/big"),
+        volume(BIG, 4, (1 << 40) + 512, "größe", "nbd://store/big"),
     ];
     superblock
 }
@@ -144,7 +147,7 @@ fn payload(seed: u8) -> Vec<u8> {
     (0..BLOCK_SIZE).map(|at| (at / 16) as u8 ^ (at as u8).wrapping_mul(seed)).collect()
 }
 
-fn block_entry(kind: EntryKind, volume: u16, block: u64, mask: u8, payload: &[u8]) -> Entry {
+fn block_entry(kind: EntryKind, volume: u32, block: u64, mask: u8, payload: &[u8]) -> Entry {
     Entry { mask, crc: U32::new(checksum(payload)), ..Entry::plain(kind, volume, block, 0) }
 }
 
@@ -157,14 +160,14 @@ fn dirty_record() -> Vec<u8> {
     header.segment = U32::new(4);
     header.segment_generation = U32::new(71);
     let entries = [
-        block_entry(EntryKind::Dirty, 3, 0x0000_8001_0203_0405, 0b0001_1000, &first),
-        block_entry(EntryKind::Clean, 8, 77, MASK_FULL, &second),
+        block_entry(EntryKind::Dirty, 3, 0x81_0203_0405, 0b0001_1000, &first),
+        block_entry(EntryKind::Clean, BIG, 77, MASK_FULL, &second),
         Entry::plain(EntryKind::Tombstone, 3, 100, 4096),
         Entry::plain(EntryKind::MarkClean, 3, 101, 1034),
         Entry::plain(EntryKind::SegmentFree, 0, 12, 69),
-        Entry::plain(EntryKind::Intent, 8, 256, 64),
-        Entry::plain(EntryKind::SyncPoint, 8, 1480, 0),
-        Entry::plain(EntryKind::CleanDrop, 8, 0, 0),
+        Entry::plain(EntryKind::Intent, BIG, 256, 64),
+        Entry::plain(EntryKind::SyncPoint, BIG, 0, 1480),
+        Entry::plain(EntryKind::CleanDrop, BIG, 0, 0),
         Entry::plain(EntryKind::VolumeDrop, 7, 0, 0),
         Entry::plain(EntryKind::Void, 3, 5, 0),
     ];
@@ -202,8 +205,8 @@ fn checkpoint_chunks() -> Vec<u8> {
         reserved: U32::new(0),
         flags: U32::new(flags),
     };
-    let block = |volume: u64, block: u64, slot, crc, flags, mask| BlockItem {
-        key: U64::new(volume << 48 | block),
+    let block = |volume, block, slot, crc, flags, mask| BlockItem {
+        address: Address::new(volume, block),
         slot: U32::new(slot),
         crc: U32::new(crc),
         flags,
@@ -211,12 +214,11 @@ fn checkpoint_chunks() -> Vec<u8> {
         reserved: U16::new(0),
     };
     let volume = |volume, kind, value, aux, blocks| VolumeItem {
-        value: U64::new(value),
+        address: Address::new(volume, value),
         aux: U64::new(aux),
         blocks: U32::new(blocks),
-        volume: U16::new(volume),
         kind,
-        reserved: 0,
+        reserved: [0; 3],
     };
     let mut bytes = vec![0; 7 * BLOCK_SIZE];
     let (bytes_before, table) = bytes.split_at_mut(4 * BLOCK_SIZE);
@@ -225,12 +227,12 @@ fn checkpoint_chunks() -> Vec<u8> {
     let items = [segment(4, 71, 2002, 1 | 4), segment(6, 70, 2001, 4 | 8), segment(60, 2, 90, 2)];
     checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
     let items = [
-        block(3, 0x0000_8001_0203_0405, 1155, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
+        block(3, 0x81_0203_0405, 1155, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
         block(3, 9, checkpoint::SLOT_NONE, 0, 0, 0xff),
-        block(8, 77, 1156, 0x1234_5678, 0, MASK_FULL),
+        block(BIG, 77, 1156, 0x1234_5678, 0, MASK_FULL),
     ];
     checkpoint::encode(&header(ChunkKind::Blocks, 1), &items, blocks);
-    let items = [volume(8, 0, 256, 1490, 64), volume(8, 1, 4096, 512, 0)];
+    let items = [volume(BIG, 0, 256, 1490, 64), volume(BIG, 1, 4096, 512, 0)];
     checkpoint::encode(&header(ChunkKind::Volumes, 3), &items, volumes);
     index_chunks(&header, table);
     bytes

@@ -65,7 +65,7 @@ struct PoolDevice {
 
 #[derive(Debug, Serialize)]
 struct Volume {
-    id: u16,
+    id: u32,
     name: String,
     origin: String,
     bytes: u64,

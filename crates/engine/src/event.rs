@@ -26,7 +26,7 @@ pub struct CommandId(pub u64);
 
 /// A volume of the pool, by the number in its superblock entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VolumeId(pub u16);
+pub struct VolumeId(pub u32);
 
 /// A cache device of the pool, by its index in the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

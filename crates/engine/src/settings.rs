@@ -86,7 +86,7 @@ pub struct Distrust {
     /// Clean blocks of the log's lives up to this one; 0 for none.
     pub epoch: u64,
     /// Dirty blocks of these volumes, of the lives up to this one each.
-    pub dropped: BTreeMap<u16, u64>,
+    pub dropped: BTreeMap<u32, u64>,
 }
 
 /// Numbers that trade one good for another. Few users should touch them.

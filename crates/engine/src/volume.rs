@@ -14,7 +14,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use roaring::RoaringTreemap;
 use zerocopy::FromZeros;
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U32, U64};
 
 /// A set of blocks in order, for writeback sweeps. Compressed: two bytes a block where few are set,
 /// one bit where many are (Lemire et al., "Roaring Bitmaps", 2016).
@@ -310,7 +310,7 @@ impl Volume {
     /// The volume's entry in the superblock.
     pub fn entry(&self) -> VolumeEntry {
         let mut entry = VolumeEntry::new_zeroed();
-        entry.id = U16::new(self.id.0);
+        entry.id = U32::new(self.id.0);
         entry.used = 1;
         entry.mode = self.mode as u8;
         entry.bytes = U64::new(self.growing.unwrap_or(self.bytes));

@@ -5,24 +5,32 @@ use crate::index::Key;
 use crate::volume::Volume;
 use std::collections::BTreeMap;
 
-/// The volumes. Each has a range of keys of its own (I14).
+/// The volumes. Each has a range of keys of its own (I14). However many a pool has had, only those
+/// that it has count here.
 #[derive(Debug, Default)]
 pub struct Volumes {
-    /// By number.
-    places: Vec<Option<Box<Volume>>>,
+    /// Their numbers, in order.
+    numbers: Vec<VolumeId>,
+    /// They themselves, in that order.
+    volumes: Vec<Box<Volume>>,
     /// First keys, in order.
     bases: Vec<(Key, VolumeId)>,
 }
 
 impl Volumes {
+    fn find(&self, id: VolumeId) -> Option<usize> {
+        self.numbers.binary_search(&id).ok()
+    }
+
     /// The volume of a number.
     pub fn get(&self, id: VolumeId) -> Option<&Volume> {
-        self.places.get(usize::from(id.0))?.as_deref()
+        Some(self.nth(self.find(id)?))
     }
 
     /// As [`Volumes::get`].
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut Volume> {
-        self.places.get_mut(usize::from(id.0))?.as_deref_mut()
+        let at = self.find(id)?;
+        Some(self.nth_mut(at))
     }
 
     /// The volume of a key.
@@ -34,32 +42,42 @@ impl Volumes {
 
     /// All of them, by number.
     pub fn iter(&self) -> impl Iterator<Item = &Volume> {
-        self.places.iter().flatten().map(|volume| &**volume)
+        self.volumes.iter().map(|volume| &**volume)
     }
 
     /// As [`Volumes::iter`].
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Volume> {
-        self.places.iter_mut().flatten().map(|volume| &mut **volume)
+        self.volumes.iter_mut().map(|volume| &mut **volume)
     }
 
-    /// The numbers that volumes may have: of each it must be asked whether it is in use.
-    pub fn numbers(&self) -> impl Iterator<Item = VolumeId> + use<> {
-        (0..self.places.len() as u16).map(VolumeId)
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.volumes.len()
     }
 
-    /// Adds a volume, in the place of one that has its number.
+    /// The volume that is `at` in the order of numbers.
+    pub fn nth(&self, at: usize) -> &Volume {
+        &self.volumes[at]
+    }
+
+    /// As [`Volumes::nth`].
+    pub fn nth_mut(&mut self, at: usize) -> &mut Volume {
+        &mut self.volumes[at]
+    }
+
+    /// Adds a volume.
     pub fn insert(&mut self, volume: Volume) {
-        let at = usize::from(volume.id.0);
-        if self.places.len() <= at {
-            self.places.resize_with(at + 1, || None);
-        }
-        self.places[at] = Some(Box::new(volume));
+        let at = self.numbers.binary_search(&volume.id).expect_err("a number is used once");
+        self.numbers.insert(at, volume.id);
+        self.volumes.insert(at, Box::new(volume));
         self.keys_changed();
     }
 
     /// Takes a volume out.
     pub fn remove(&mut self, id: VolumeId) {
-        self.places[usize::from(id.0)] = None;
+        let at = self.find(id).expect("the caller looked");
+        self.numbers.remove(at);
+        self.volumes.remove(at);
         self.keys_changed();
     }
 
@@ -82,7 +100,7 @@ mod tests {
     use crate::event::VolumeSpec;
     use crate::mode::Mode;
 
-    fn volume(number: u16, base: Key, blocks: u64) -> Volume {
+    fn volume(number: u32, base: Key, blocks: u64) -> Volume {
         let spec = VolumeSpec {
             name: String::new(),
             origin: String::new(),

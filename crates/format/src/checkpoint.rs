@@ -7,7 +7,7 @@
 //! segment is reused only when neither checkpoint needs its records, so a damaged checkpoint is
 //! replaced by the one before.
 
-use crate::{BLOCK_SIZE, FORMAT_VERSION, FormatError, checksum_without};
+use crate::{Address, BLOCK_SIZE, FORMAT_VERSION, FormatError, checksum_without};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -159,8 +159,8 @@ pub struct MaskItem {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 pub struct BlockItem {
-    /// Low 48 bits: the block in the volume. High 16 bits: the volume.
-    pub key: U64,
+    /// The block.
+    pub address: Address,
     /// Slot that holds it: segment × segment blocks + block in the segment. [`SLOT_NONE`]: none.
     pub slot: U32,
     /// CRC-32C of the block.
@@ -184,24 +184,21 @@ pub const SLOT_NONE: u32 = u32::MAX;
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 pub struct VolumeItem {
-    /// The sequence number up to which clean entries are trusted, the first block with an intent,
-    /// or the key of the volume's first block.
-    pub value: U64,
+    /// The volume, and the first block with an intent or the key of the volume's first block.
+    pub address: Address,
     /// For an intent: its dirty-class number. For a key: blocks of the volume.
     pub aux: U64,
     /// For an intent: how many blocks it marks; `u32::MAX`: up to the end of the volume.
     pub blocks: U32,
-    /// The volume.
-    pub volume: U16,
     /// [`VOLUME_INTENT`] or [`VOLUME_KEYS`].
     pub kind: u8,
     /// Zero.
-    pub reserved: u8,
+    pub reserved: [u8; 3],
 }
 
-/// [`VolumeItem::kind`]: `value` is the first block with an intent.
+/// [`VolumeItem::kind`]: its address is the first block with an intent.
 pub const VOLUME_INTENT: u8 = 0;
-/// [`VolumeItem::kind`]: `value` is a key.
+/// [`VolumeItem::kind`]: its address has a key in place of a block.
 pub const VOLUME_KEYS: u8 = 1;
 
 const _: () = assert!(size_of::<ChunkHeader>() == 48);

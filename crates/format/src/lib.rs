@@ -5,6 +5,7 @@
 //! says what it protects against.
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod checkpoint;
 pub mod layout;
 pub mod pairing;
@@ -12,6 +13,7 @@ pub mod record;
 pub mod standing;
 pub mod superblock;
 
+pub use address::{Address, VOLUME_ID_MAX};
 pub use layout::Layout;
 pub use pairing::Pairing;
 
@@ -26,7 +28,7 @@ pub const MASK_FULL: u8 = 0xff;
 /// Most cache devices in one pool.
 pub const POOL_DEVICES_MAX: usize = 16;
 /// Version of the format that this build writes.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// CRC-32C (Castagnoli) of `bytes`.
 pub fn checksum(bytes: &[u8]) -> u32 {

@@ -6,7 +6,7 @@
 //! log (epoch) or of the segment (generation), misdirected writes (segment, offset), a hole in the
 //! log (`dseq` has no gaps), rot mistaken for the end of the log (`durable_dseq`).
 
-use crate::{BLOCK_SIZE, FormatError, checksum_without};
+use crate::{Address, BLOCK_SIZE, FormatError, checksum_without};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -36,7 +36,7 @@ pub enum EntryKind {
     SegmentFree = 5,
     /// Origin writes may be under way in `aux` blocks from `block` of the volume, or not durable.
     Intent = 6,
-    /// The volume's origin is flushed: its intents in dirty-class records up to `block` are over.
+    /// The volume's origin is flushed: its intents in dirty-class records up to `aux` are over.
     SyncPoint = 7,
     /// No clean block of the volume from before counts any more.
     CleanDrop = 8,
@@ -87,14 +87,14 @@ pub enum RecordClass {
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 pub struct Entry {
-    /// Block number in the volume, or what the kind says.
-    pub block: U64,
+    /// The volume, and a block of it or what the kind says.
+    pub address: Address,
     /// What the kind says.
     pub aux: U64,
     /// CRC-32C of the payload block.
     pub crc: U32,
-    /// The volume.
-    pub volume: U16,
+    /// Zero.
+    pub reserved: [u8; 2],
     /// An [`EntryKind`].
     pub kind: u8,
     /// Valid sectors of the payload block, bit 0 the first.
@@ -103,12 +103,12 @@ pub struct Entry {
 
 impl Entry {
     /// An entry without payload.
-    pub fn plain(kind: EntryKind, volume: u16, block: u64, aux: u64) -> Entry {
+    pub fn plain(kind: EntryKind, volume: u32, block: u64, aux: u64) -> Entry {
         Entry {
-            block: U64::new(block),
+            address: Address::new(volume, block),
             aux: U64::new(aux),
             crc: U32::new(0),
-            volume: U16::new(volume),
+            reserved: [0; 2],
             kind: kind as u8,
             mask: 0,
         }

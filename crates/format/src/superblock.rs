@@ -7,7 +7,8 @@
 //! records of an earlier life of the log (epoch), a newer version's features (feature bits).
 
 use crate::{
-    BLOCK_SIZE, FORMAT_VERSION, FormatError, Layout, POOL_DEVICES_MAX, SECTOR_SIZE,
+    BLOCK_SIZE, FORMAT_VERSION, FormatError, Layout, POOL_DEVICES_MAX, SECTOR_SIZE, VOLUME_ID_MAX,
+    address::BLOCKS_MAX,
     checksum_without,
     layout::{CHECKPOINT_OFFSET, SEGMENTS_MIN},
 };
@@ -21,8 +22,8 @@ pub const MAGIC: [u8; 8] = *b"Forebay1";
 pub const SUPERBLOCK_SIZE: usize = 32 << 10;
 /// Most volumes of one pool.
 pub const VOLUMES_MAX: usize = (SUPERBLOCK_SIZE - BLOCK_SIZE) / size_of::<VolumeEntry>();
-/// Most bytes of a volume: its block numbers take 48 bits ([`crate::checkpoint::BlockItem::key`]).
-pub const VOLUME_BYTES_MAX: u64 = (1 << 48) * BLOCK_SIZE as u64;
+/// Most bytes of a volume: 4 PiB, of which an [`crate::Address`] can name every block.
+pub const VOLUME_BYTES_MAX: u64 = BLOCKS_MAX * BLOCK_SIZE as u64;
 /// Incompatible features that this build understands.
 pub const INCOMPAT_KNOWN: u64 = 0;
 /// Features without which this build may still read, but not write.
@@ -54,13 +55,13 @@ pub struct DeviceEntry {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct VolumeEntry {
     /// Number of the volume, never used again after it is removed.
-    pub id: U16,
+    pub id: U32,
     /// 0 free, 1 in use.
     pub used: u8,
     /// The mode, as `engine::Mode` numbers them.
     pub mode: u8,
     /// Zero.
-    pub reserved: [u8; 4],
+    pub reserved: [u8; 2],
     /// Size in bytes, a multiple of 512.
     pub bytes: U64,
     /// Identity of the volume, random.
@@ -102,18 +103,16 @@ pub struct Header {
     pub device_index: U16,
     /// Devices of the pool.
     pub device_count: U16,
-    /// Shards of the pool. One in this version.
-    pub shard_count: U16,
     /// Number of the next volume.
-    pub volume_id_next: U16,
+    pub volume_id_next: U32,
     /// Blocks of one segment.
     pub segment_blocks: U32,
     /// 1 after an orderly stop: nothing to roll forward beyond the checkpoint.
     pub clean: u8,
     /// Checkpoint area in use (0 or 1) or [`CHECKPOINT_NONE`].
     pub checkpoint_area: u8,
-    /// Zero.
-    pub reserved: [u8; 2],
+    /// Shards of the pool. One in this version.
+    pub shard_count: U16,
     /// Bytes of one checkpoint area.
     pub checkpoint_area_bytes: U64,
     /// First byte of the first segment.
@@ -234,7 +233,7 @@ impl Superblock {
         let mut header = Header::new_zeroed();
         header.shard_count = U16::new(1);
         header.checkpoint_area = CHECKPOINT_NONE;
-        header.volume_id_next = U16::new(1);
+        header.volume_id_next = U32::new(1);
         Superblock { header, volumes: Vec::new() }
     }
 
@@ -357,7 +356,8 @@ fn decode_volumes(table: &[u8]) -> Result<Vec<VolumeEntry>, FormatError> {
             1 => {}
             _ => invalid("volume used")?,
         }
-        if volume.id.get() == 0 || volumes.iter().any(|other| other.id == volume.id) {
+        let is_number = (1..=VOLUME_ID_MAX).contains(&volume.id.get());
+        if !is_number || volumes.iter().any(|other| other.id == volume.id) {
             invalid("volume id")?;
         }
         if !volume.bytes.get().is_multiple_of(SECTOR_SIZE as u64) {

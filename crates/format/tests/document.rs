@@ -41,12 +41,11 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             epoch,
             device_index,
             device_count,
-            shard_count,
             volume_id_next,
             segment_blocks,
             clean,
             checkpoint_area,
-            reserved,
+            shard_count,
             checkpoint_area_bytes,
             segments_offset,
             checkpoint_generation,
@@ -85,7 +84,7 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             durable_seq,
             reserved,
         }),
-        rows!(Entry { block, aux, crc, volume, kind, mask }),
+        rows!(Entry { address, aux, crc, reserved, kind, mask }),
         rows!(ChunkHeader {
             magic,
             crc,
@@ -102,8 +101,8 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
         rows!(TableItem { buckets, slot_bits, key_bits, reserved }),
         rows!(BucketItem { crc, low, high, dirty }),
         rows!(MaskItem { slot, mask, reserved }),
-        rows!(BlockItem { key, slot, crc, flags, mask, reserved }),
-        rows!(VolumeItem { value, aux, blocks, volume, kind, reserved }),
+        rows!(BlockItem { address, slot, crc, flags, mask, reserved }),
+        rows!(VolumeItem { address, aux, blocks, kind, reserved }),
     ]
 }
 

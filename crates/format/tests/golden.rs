@@ -4,7 +4,7 @@
 use forebay_format::checkpoint::{self, Chunk};
 use forebay_format::record::{self, EntryKind};
 use forebay_format::superblock::{Superblock, field_text};
-use forebay_format::{BLOCK_SIZE, FormatError, Pairing, checksum};
+use forebay_format::{Address, BLOCK_SIZE, FormatError, Pairing, checksum};
 use std::path::Path;
 
 const POOL: u64 = 0x1122_3344_5566_7788;
@@ -13,6 +13,9 @@ fn image(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
+
+/// The number of the second volume: it takes three bytes.
+const BIG: u32 = 0x08_0706;
 
 fn le16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
@@ -31,7 +34,7 @@ fn superblock_header_fields() {
     let superblock = Superblock::decode(&image("superblock.bin")).unwrap();
     let header = &superblock.header;
     assert_eq!(&header.magic, b"Forebay1");
-    assert_eq!(header.version.get(), 4);
+    assert_eq!(header.version.get(), 5);
     assert_eq!(header.features_compat.get(), 1 << 40);
     assert_eq!(header.features_ro_compat.get(), 0);
     assert_eq!(header.features_incompat.get(), 0);
@@ -42,7 +45,7 @@ fn superblock_header_fields() {
     assert_eq!(header.device_index.get(), 1);
     assert_eq!(header.device_count.get(), 2);
     assert_eq!(header.shard_count.get(), 1);
-    assert_eq!(header.volume_id_next.get(), 9);
+    assert_eq!(header.volume_id_next.get(), 0x09_0a0b);
     assert_eq!(header.segment_blocks.get(), 256);
     assert_eq!(header.clean, 1);
     assert_eq!(header.checkpoint_area, 1);
@@ -60,7 +63,6 @@ fn superblock_header_fields() {
     assert_eq!(header.previous_epoch.get(), 15);
     assert_eq!(header.checkpoint_index_blocks.get(), 5);
     assert_eq!(header.previous_index_blocks.get(), 4);
-    assert_eq!(header.reserved, [0; 2]);
     assert!(header.reserved_tail.iter().all(|&byte| byte == 0));
     assert!(superblock.writable().is_ok());
 }
@@ -140,11 +142,11 @@ fn superblock_volumes() {
     assert_eq!(field_text(&mail.name), "mail");
     assert_eq!(mail.fingerprint, [0x23; 32]);
     assert_eq!(field_text(&mail.origin), "/dev/disk/by-id/ata-OLD-1");
-    assert_eq!((big.id.get(), big.used, big.mode), (8, 1, 4));
+    assert_eq!((big.id.get(), big.used, big.mode), (BIG, 1, 4));
     assert_eq!(big.bytes.get(), (1 << 40) + 512);
-    assert_eq!(big.uuid, [0x18; 16]);
+    assert_eq!(big.uuid, [0x16; 16]);
     assert_eq!(field_text(&big.name), "größe");
-    assert_eq!(big.fingerprint, [0x28; 32]);
+    assert_eq!(big.fingerprint, [0x26; 32]);
     assert_eq!(field_text(&big.origin), "nbd://store/big");
 }
 
@@ -154,7 +156,7 @@ fn superblock_raw_offsets() {
     let bytes = image("superblock.bin");
     assert_eq!(bytes.len(), 32 << 10);
     assert_eq!(&bytes[..8], b"Forebay1");
-    assert_eq!(le32(&bytes, 8), 4);
+    assert_eq!(le32(&bytes, 8), 5);
     let mut without = bytes.clone();
     without[12..16].fill(0);
     assert_eq!(le32(&bytes, 12), checksum(&without));
@@ -165,9 +167,11 @@ fn superblock_raw_offsets() {
     assert_eq!(le64(&bytes, 128), 17);
     assert_eq!(le16(&bytes, 136), 1);
     assert_eq!(le16(&bytes, 138), 2);
+    assert_eq!(le32(&bytes, 140), 0x09_0a0b);
     assert_eq!(le32(&bytes, 144), 256);
     assert_eq!(bytes[148], 1);
     assert_eq!(bytes[149], 1);
+    assert_eq!(le16(&bytes, 150), 1);
     assert_eq!(le64(&bytes, 160), 2 << 20);
     assert_eq!(le64(&bytes, 168), 33);
     assert_eq!(le64(&bytes, 240), 15);
@@ -177,8 +181,9 @@ fn superblock_raw_offsets() {
     assert_eq!(le32(&bytes, 248 + 32 + 16), 0);
     assert_eq!(le32(&bytes, 248 + 32 + 20), 62);
     assert_eq!(le64(&bytes, 248 + 32 + 24), 64 << 20);
-    assert_eq!(le16(&bytes, 4096), 3);
-    assert_eq!(le16(&bytes, 4096 + 256), 8);
+    assert_eq!(le32(&bytes, 4096), 3);
+    assert_eq!(bytes[4096 + 4..4096 + 8], [1, 1, 0, 0]);
+    assert_eq!(le32(&bytes, 4096 + 256), BIG);
     assert_eq!(&bytes[4096 + 32..4096 + 36], b"mail");
 }
 
@@ -190,7 +195,7 @@ fn superblock_damaged_and_newer() {
     assert_eq!(newer, FormatError::TooNew { what: "superblock", missing: 8 });
     assert!(newer.to_string().contains("use a newer Forebay"), "{newer}");
     let newer = error("superblock-version.bin");
-    assert_eq!(newer, FormatError::TooNewVersion { what: "superblock", version: 5 });
+    assert_eq!(newer, FormatError::TooNewVersion { what: "superblock", version: 6 });
     assert!(newer.to_string().contains("use a newer Forebay"), "{newer}");
 }
 
@@ -216,7 +221,7 @@ fn dirty_record_header() {
     let bytes = image("record-dirty.bin");
     let (header, _) = record::decode(&bytes[..BLOCK_SIZE]).unwrap();
     assert_eq!(&header.magic, b"FbRecord");
-    assert_eq!(header.version.get(), 4);
+    assert_eq!(header.version.get(), 5);
     assert_eq!((header.class, header.flags), (1, 0));
     assert_eq!(header.pool.get(), POOL);
     assert_eq!(header.epoch.get(), 17);
@@ -238,19 +243,19 @@ fn dirty_record_entries() {
     let (_, entries) = record::decode(&bytes[..BLOCK_SIZE]).unwrap();
     let plain: Vec<_> = entries
         .iter()
-        .map(|entry| (entry.kind(), entry.volume.get(), entry.block.get(), entry.aux.get()))
+        .map(|entry| (entry.kind(), entry.address.volume(), entry.address.block(), entry.aux.get()))
         .collect();
     assert_eq!(
         plain,
         [
-            (EntryKind::Dirty, 3, 0x0000_8001_0203_0405, 0),
-            (EntryKind::Clean, 8, 77, 0),
+            (EntryKind::Dirty, 3, 0x81_0203_0405, 0),
+            (EntryKind::Clean, BIG, 77, 0),
             (EntryKind::Tombstone, 3, 100, 4096),
             (EntryKind::MarkClean, 3, 101, 1034),
             (EntryKind::SegmentFree, 0, 12, 69),
-            (EntryKind::Intent, 8, 256, 64),
-            (EntryKind::SyncPoint, 8, 1480, 0),
-            (EntryKind::CleanDrop, 8, 0, 0),
+            (EntryKind::Intent, BIG, 256, 64),
+            (EntryKind::SyncPoint, BIG, 0, 1480),
+            (EntryKind::CleanDrop, BIG, 0, 0),
             (EntryKind::VolumeDrop, 7, 0, 0),
             (EntryKind::Void, 3, 5, 0),
         ]
@@ -272,7 +277,7 @@ fn dirty_record_raw_offsets() {
     let mut without = bytes[..used].to_vec();
     without[8..12].fill(0);
     assert_eq!(le32(&bytes, 8), checksum(&without));
-    assert_eq!(le16(&bytes, 12), 4);
+    assert_eq!(le16(&bytes, 12), 5);
     assert_eq!(bytes[14], 1);
     assert_eq!(le64(&bytes, 16), POOL);
     assert_eq!(le64(&bytes, 32), 2002);
@@ -283,7 +288,8 @@ fn dirty_record_raw_offsets() {
     assert_eq!(le16(&bytes, 70), 3);
     assert_eq!(le64(&bytes, 72), 1996);
     assert_eq!(bytes[80..96], [0; 16]);
-    assert_eq!(le64(&bytes, 96), 0x0000_8001_0203_0405);
+    assert_eq!(le64(&bytes, 96), 0x00_0003_81_0203_0405);
+    assert_eq!(le64(&bytes, 96 + 24), 0x08_0706_00_0000_004d);
     assert_eq!(bytes[96 + 22], 1);
     assert_eq!(bytes[96 + 23], 0x18);
     let kinds: Vec<u8> = (0..10).map(|n| bytes[96 + n * 24 + 22]).collect();
@@ -300,7 +306,10 @@ fn clean_record() {
     assert_eq!((header.seq.get(), header.dseq.get()), (2001, 1501));
     assert_eq!(header.durable_seq.get(), 0);
     let [entry] = entries.as_slice() else { panic!("one entry") };
-    assert_eq!((entry.kind(), entry.volume.get(), entry.block.get()), (EntryKind::Clean, 3, 42));
+    assert_eq!(
+        (entry.kind(), entry.address.volume(), entry.address.block()),
+        (EntryKind::Clean, 3, 42)
+    );
     assert_eq!(entry.mask, 0xff);
     assert_eq!(entry.crc.get(), checksum(&bytes[BLOCK_SIZE..]));
 }
@@ -321,14 +330,14 @@ fn records_and_chunks_of_another_version() {
         let bytes = changed("record-dirty.bin", 12, 96 + 10 * 24, version);
         record::decode(&bytes[..BLOCK_SIZE]).map(|_| ())
     };
-    assert_eq!([3, 5].map(of_record), [Err(invalid("record")), Err(invalid("record"))]);
-    assert_eq!(of_record(4), Ok(()));
+    assert_eq!([4, 6].map(of_record), [Err(invalid("record")), Err(invalid("record"))]);
+    assert_eq!(of_record(5), Ok(()));
     let of_chunk = |version| {
         let bytes = changed("checkpoint.bin", 15, 48 + 3 * 24, version);
         checkpoint::decode(&bytes, POOL, 33, 0).map(|_| ())
     };
-    assert_eq!([3, 5].map(of_chunk), [Err(invalid("checkpoint")), Err(invalid("checkpoint"))]);
-    assert_eq!(of_chunk(4), Ok(()));
+    assert_eq!([4, 6].map(of_chunk), [Err(invalid("checkpoint")), Err(invalid("checkpoint"))]);
+    assert_eq!(of_chunk(5), Ok(()));
 }
 
 #[test]
@@ -359,19 +368,19 @@ fn checkpoint_chunks() {
     let (chunk, blocks) = checkpoint::decode(&bytes[BLOCK_SIZE..], POOL, 33, 1).unwrap();
     let Chunk::Blocks(items) = chunk else { panic!("blocks second") };
     assert_eq!((blocks, items.len()), (2, 3));
-    assert_eq!(items[0].key.get(), 0x0003_8001_0203_0405);
+    assert_eq!(items[0].address, Address::new(3, 0x81_0203_0405));
     assert_eq!((items[0].slot.get(), items[0].crc.get()), (1155, 0xdead_beef));
     assert_eq!((items[0].flags, items[0].mask), (1, 0x18));
-    assert_eq!((items[1].key.get(), items[1].flags), (0x0003_0000_0000_0009, 0));
+    assert_eq!((items[1].address, items[1].flags), (Address::new(3, 9), 0));
     assert_eq!(items[1].slot.get(), checkpoint::SLOT_NONE);
-    assert_eq!((items[2].key.get(), items[2].flags), (0x0008_0000_0000_004d, 0));
+    assert_eq!((items[2].address, items[2].flags), (Address::new(BIG, 77), 0));
     assert_eq!(items[2].slot.get(), 1156);
 
     let (chunk, blocks) = checkpoint::decode(&bytes[3 * BLOCK_SIZE..], POOL, 33, 3).unwrap();
     let Chunk::Volumes(items) = chunk else { panic!("volumes third") };
     assert_eq!((blocks, items.len()), (1, 2));
-    let fact = |i: usize| (items[i].volume.get(), items[i].kind, items[i].value.get());
-    assert_eq!((fact(0), fact(1)), ((8, 0, 256), (8, 1, 4096)));
+    let fact = |i: usize| (items[i].address.volume(), items[i].kind, items[i].address.block());
+    assert_eq!((fact(0), fact(1)), ((BIG, 0, 256), (BIG, 1, 4096)));
     assert_eq!([0, 1].map(|i| items[i].aux.get()), [1490, 512]);
     assert_eq!([0, 1].map(|i| items[i].blocks.get()), [64, 0]);
 }

@@ -83,7 +83,7 @@ fn superblock(bytes: &[u8]) -> Result<Superblock, FormatError> {
     assert!(segments.checked_mul(layout.segment_blocks).is_some());
     for volume in &superblock.volumes {
         field_text(&volume.name);
-        assert!(volume.bytes.get() / BLOCK_SIZE as u64 <= 1 << 48);
+        assert!(volume.bytes.get() / BLOCK_SIZE as u64 <= 1 << 40);
     }
     let _ = superblock.writable();
     Ok(superblock)

@@ -27,7 +27,7 @@ use plan::{Plan, Trouble, VolumePlan};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use store::Store;
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U32, U64};
 
 const MILLISECOND: Time = 1_000_000;
 const SECOND: Time = 1_000 * MILLISECOND;
@@ -153,10 +153,10 @@ pub struct Large {
     coverage: Coverage,
 }
 
-const VOLUME_FIRST: u16 = 1;
+const VOLUME_FIRST: u32 = 1;
 
 fn volume_id(index: usize) -> VolumeId {
-    VolumeId(VOLUME_FIRST + index as u16)
+    VolumeId(VOLUME_FIRST + index as u32)
 }
 
 fn make_clients(plan: &Plan) -> Vec<Client> {
@@ -199,7 +199,7 @@ impl Large {
         for superblock in &mut superblocks {
             superblock.volumes =
                 plan.volumes.iter().enumerate().map(|(n, volume)| entry(n, volume)).collect();
-            superblock.header.volume_id_next = U16::new(1 + plan.volumes.len() as u16);
+            superblock.header.volume_id_next = U32::new(1 + plan.volumes.len() as u32);
         }
         let cache = |(bytes, superblock): (u64, &Superblock)| {
             let mut store = Store::new(bytes / BLOCK_SIZE as u64, None);
@@ -335,7 +335,7 @@ impl Large {
     fn disk(&mut self, target: Target) -> &mut Disk {
         match target {
             Target::Cache(device) => &mut self.caches[usize::from(device.0)],
-            Target::Origin(volume) => &mut self.origins[usize::from(volume.0 - VOLUME_FIRST)],
+            Target::Origin(volume) => &mut self.origins[(volume.0 - VOLUME_FIRST) as usize],
         }
     }
 
@@ -453,10 +453,10 @@ impl Large {
 
 fn entry(index: usize, volume: &VolumePlan) -> VolumeEntry {
     VolumeEntry {
-        id: U16::new(volume_id(index).0),
+        id: U32::new(volume_id(index).0),
         used: 1,
         mode: volume.mode as u8,
-        reserved: [0; 4],
+        reserved: [0; 2],
         bytes: U64::new(volume.blocks * BLOCK_SIZE as u64),
         uuid: [index as u8 + 1; 16],
         name: text_field(&format!("v{index}")),

@@ -228,3 +228,28 @@ fn a_client_that_is_no_client_gets_an_answer() {
         .unwrap();
     assert_eq!(told.status.code(), Some(1));
 }
+
+#[test]
+fn one_volume_more_than_a_pool_can_hold_is_told_before_anything_is_made() {
+    let world = World::started();
+    for number in 0..112 {
+        let name = format!("v{number}");
+        world.empty_file(&name, 1 << 20);
+        world.forebay(&["cache", &name, "--with", "ssd.img", "--export", "none"]).expect(0);
+    }
+    world.empty_file("more", 1 << 20);
+    let before = world.forebay(&["status", "-o", "json"]).expect(0).json();
+    for dry in [&["--dry-run"][..], &[]] {
+        let words = [&["cache", "more", "--with", "ssd.img"][..], dry].concat();
+        let said = world.forebay(&words).expect(1);
+        said.complains("as many volumes as it can hold");
+    }
+    let after = world.forebay(&["status", "-o", "json"]).expect(0).json();
+    let names = |status: &serde_json::Value| {
+        let volumes = status["volumes"].as_array().expect("a list").iter();
+        volumes.map(|volume| volume["name"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((names(&before).len(), names(&before)), (112, names(&after)));
+    world.forebay(&["volume", "remove", "v7", "--yes"]).expect(0);
+    world.forebay(&["cache", "more", "--with", "ssd.img", "--export", "none"]).expect(0);
+}

@@ -16,9 +16,9 @@ use crate::op::open::Source;
 use crate::op::superblock::{NewCheckpoint, Then};
 use crate::segment::{UnitId, Use};
 use forebay_format::checkpoint::*;
-use forebay_format::{BLOCK_SIZE, MASK_FULL};
+use forebay_format::{Address, BLOCK_SIZE, MASK_FULL};
 use std::collections::BTreeSet;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,7 +285,7 @@ impl Engine {
     fn block_item(&self, key: Key) -> Option<BlockItem> {
         let volume = self.volume_of(key)?;
         let mut item = BlockItem::new_zeroed();
-        item.key = U64::new(u64::from(volume.id.0) << 48 | (key - volume.base));
+        item.address = Address::new(volume.id.0, key - volume.base);
         item.slot = U32::new(SLOT_NONE);
         item.mask = MASK_FULL;
         if let Some(located) = self.map.get(key) {
@@ -358,12 +358,11 @@ impl Engine {
         let mut volumes = Vec::new();
         for volume in self.volumes.iter() {
             let item = |kind, value, aux, blocks: u64| VolumeItem {
-                value: U64::new(value),
+                address: Address::new(volume.id.0, value),
                 aux: U64::new(aux),
                 blocks: U32::new(u32::try_from(blocks).unwrap_or(u32::MAX)),
-                volume: U16::new(volume.id.0),
                 kind,
-                reserved: 0,
+                reserved: [0; 3],
             };
             volumes.push(item(VOLUME_KEYS, volume.base, volume.blocks(), 0));
             if volume.removing {

@@ -8,10 +8,10 @@ use crate::mode::Mode;
 use crate::op::superblock::Then;
 use crate::op::sweep::Sweep;
 use crate::volume::{Task, Volume};
-use forebay_format::BLOCK_SIZE;
 use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
-use zerocopy::little_endian::U16;
+use forebay_format::{BLOCK_SIZE, VOLUME_ID_MAX};
+use zerocopy::little_endian::U32;
 
 /// Why a removal is refused, once.
 pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there \
@@ -82,11 +82,16 @@ impl Engine {
             return self.refuse(id, "the volume's size, name or origin is not valid");
         }
         let number = self.sb.block.header.volume_id_next.get();
-        let Some(base) = self.base_for(spec.bytes.div_ceil(4096)).filter(|_| number < u16::MAX)
-        else {
+        if number > VOLUME_ID_MAX {
+            return self.refuse(
+                id,
+                "the pool has numbered as many volumes as it can; make a new pool for this one",
+            );
+        }
+        let Some(base) = self.base_for(spec.bytes.div_ceil(BLOCK_SIZE as u64)) else {
             return self.refuse(id, "the pool's volumes together are too large for its index");
         };
-        self.sb.block.header.volume_id_next = U16::new(number + 1);
+        self.sb.block.header.volume_id_next = U32::new(number + 1);
         let volume = VolumeId(number);
         let mut new = Volume::new(volume, spec, base);
         new.origin_used = self.now;
@@ -245,8 +250,8 @@ impl Engine {
     }
 
     pub(crate) fn tasks_fail(&mut self, why: &str) {
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get_mut(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth_mut(at);
             if let Some(task) = volume.task.take() {
                 self.refuse(task.command(), why);
             }
@@ -257,8 +262,9 @@ impl Engine {
     pub(crate) fn tasks_more(&mut self) {
         self.resume_behind_writeback();
         self.drops_more();
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth(at);
+            let id = volume.id;
             let Some(task) = volume.task else { continue };
             let said = self.dead || volume.cleaned_dseq <= self.log.durable_dseq;
             let keeps = self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_));

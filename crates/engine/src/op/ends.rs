@@ -99,8 +99,9 @@ impl Engine {
     /// Commands that wait for a slice's end to give up dirty blocks go on, or fail where the origin
     /// hangs.
     pub(crate) fn drops_more(&mut self) {
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get_mut(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth_mut(at);
+            let id = volume.id;
             let hangs = volume.home.drops_until().is_some_and(|at| at <= self.now);
             if volume.home.drops.is_empty() || (volume.home.busy() && !hangs) {
                 continue;

@@ -82,8 +82,9 @@ impl Engine {
     /// device: what it may hold of them is given up in the same note that distrusts it. Contract
     /// point 4. (A start does not know yet what is dirty.)
     fn drop_untold(&mut self) {
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth(at);
+            let id = volume.id;
             let (base, end) = volume.keys();
             let untold = |block: u64| {
                 let slot = self.map.get(base + block).expect("dirty blocks are there").slot;

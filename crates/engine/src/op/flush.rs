@@ -240,10 +240,8 @@ impl Engine {
 
     /// Sends those that waited for their time.
     pub(crate) fn origin_flushes_more(&mut self) {
-        for id in self.volumes.numbers() {
-            if self.volume(id).is_some() {
-                self.origin_flush_more(id);
-            }
+        for at in 0..self.volumes.count() {
+            self.origin_flush_more(self.volumes.nth(at).id);
         }
     }
 

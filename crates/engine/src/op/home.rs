@@ -190,8 +190,9 @@ impl Engine {
     /// Without a cache device the slice under way ends as soon as its I/O has.
     pub(crate) fn writeback_end_dead(&mut self) {
         let most = self.ends_max();
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get_mut(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth_mut(at);
+            let id = volume.id;
             if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
                 slice.runs.truncate(slice.runs.len().saturating_sub(most));
                 slice.next = slice.runs.len();

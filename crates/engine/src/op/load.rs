@@ -144,7 +144,7 @@ impl Engine {
             }
             Chunk::Volumes(items) => {
                 for item in items {
-                    let (volume, value) = (item.volume.get(), item.value.get());
+                    let (volume, value) = (item.address.volume(), item.address.block());
                     match item.kind {
                         VOLUME_INTENT => {
                             let blocks = match item.blocks.get() {
@@ -365,8 +365,7 @@ impl Engine {
     /// What became of the keys that were placed while the buckets were written.
     fn load_placed(&mut self, load: &Load, gone: &[bool]) {
         for item in &load.placed {
-            let id = VolumeId((item.key.get() >> 48) as u16);
-            let block = item.key.get() & ((1 << 48) - 1);
+            let (id, block) = (VolumeId(item.address.volume()), item.address.block());
             let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else { continue };
             let key = volume.base + block;
             while self.forget(key).is_some() {}

@@ -71,7 +71,7 @@ pub(crate) struct Opening {
     /// By unit.
     pub(crate) segments: BTreeMap<UnitId, checkpoint::SegmentItem>,
     /// Volume, first block and blocks of what is marked, with the record that says so.
-    pub(crate) marks: BTreeMap<(u16, u64, u64), u64>,
+    pub(crate) marks: BTreeMap<(u32, u64, u64), u64>,
     pub(crate) heads: BTreeMap<SegmentId, RecordHeader>,
     pub(crate) suspects: BTreeSet<SegmentId>,
     pub(crate) chains: BTreeMap<SegmentId, Chain>,
@@ -342,8 +342,9 @@ impl Engine {
 
     /// Volumes whose origin could not be flushed come back when it can.
     pub(crate) fn online_more(&mut self) {
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get_mut(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth_mut(at);
+            let id = volume.id;
             let due = volume.online_at.is_some_and(|due| due <= self.now);
             let said = self.dead || volume.online_dseq <= self.log.durable_dseq;
             let ends = self.ends.gives_up(id) || self.sweeps.empties(id);

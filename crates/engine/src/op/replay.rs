@@ -81,8 +81,8 @@ impl Engine {
         for found in behind {
             let dirty = found.entries.iter().filter(|entry| entry.kind() == EntryKind::Dirty);
             opening.marks.extend(dirty.map(|entry| {
-                let from = entry.block.get() / region_blocks * region_blocks;
-                ((entry.volume.get(), from, region_blocks), found.dseq())
+                let from = entry.address.block() / region_blocks * region_blocks;
+                ((entry.address.volume(), from, region_blocks), found.dseq())
             }));
         }
         let clean: Vec<&Found> = records
@@ -249,8 +249,8 @@ impl Engine {
     /// Brings what the index knows of a record's blocks near.
     fn replay_warm(&self, found: &Found) {
         let key = |entry: &Entry| {
-            let volume = self.volume(VolumeId(entry.volume.get()))?;
-            (entry.block.get() < volume.blocks()).then(|| volume.base + entry.block.get())
+            let volume = self.volume(VolumeId(entry.address.volume()))?;
+            (entry.address.block() < volume.blocks()).then(|| volume.base + entry.address.block())
         };
         self.map.warm(found.entries.iter().filter_map(key));
     }
@@ -263,8 +263,8 @@ impl Engine {
         n: usize,
         plan: &Plan,
     ) -> Result<(), String> {
-        let id = VolumeId(entry.volume.get());
-        let block = entry.block.get();
+        let id = VolumeId(entry.address.volume());
+        let block = entry.address.block();
         let Some((base, blocks)) = self.volume(id).map(|v| (v.base, v.blocks())) else {
             return Ok(());
         };
@@ -299,7 +299,7 @@ impl Engine {
             }
             EntryKind::SyncPoint => {
                 let marks = &mut self.opening.as_mut().expect("recovery").marks;
-                marks.retain(|&(volume, ..), dseq| volume != id.0 || *dseq > block);
+                marks.retain(|&(volume, ..), dseq| volume != id.0 || *dseq > entry.aux.get());
             }
             EntryKind::CleanDrop => self.forget_clean_of(base..base + blocks),
             EntryKind::SegmentFree | EntryKind::VolumeDrop | EntryKind::Void => {}
@@ -348,7 +348,7 @@ impl Engine {
         for entry in valid.iter().flat_map(|found| &found.entries) {
             if entry.kind() == EntryKind::SegmentFree {
                 let last =
-                    freed.entry(self.segments.unit_of(entry.block.get() as u32)).or_insert(0);
+                    freed.entry(self.segments.unit_of(entry.address.block() as u32)).or_insert(0);
                 *last = (*last).max(entry.aux.get());
             }
         }

@@ -306,7 +306,7 @@ impl Engine {
 
     fn entry_makes_sense(&self, entry: &Entry) -> bool {
         match entry.kind() {
-            EntryKind::SegmentFree => entry.block.get() < u64::from(self.segments.count()),
+            EntryKind::SegmentFree => entry.address.block() < u64::from(self.segments.count()),
             EntryKind::MarkClean => entry.aux.get() < u64::from(self.segments.slots()),
             EntryKind::Dirty | EntryKind::Clean => entry.mask != 0,
             _ => true,

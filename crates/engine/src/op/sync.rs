@@ -26,8 +26,9 @@ pub struct Sync {
 
 impl Engine {
     pub(crate) fn sync_more(&mut self) {
-        for id in self.volumes.numbers() {
-            let Some(volume) = self.volumes.get(id) else { continue };
+        for at in 0..self.volumes.count() {
+            let volume = self.volumes.nth(at);
+            let id = volume.id;
             if volume.sync.is_some() {
                 self.sync_end(id);
             } else if self.sync_due(volume).is_some_and(|due| due <= self.now) {
@@ -126,7 +127,7 @@ impl Engine {
     }
 
     fn note_sync(&mut self, id: VolumeId, mark_dseq: u64) {
-        self.note(EntryKind::SyncPoint, id, mark_dseq, 0);
+        self.note(EntryKind::SyncPoint, id, 0, mark_dseq);
         let volume = self.vol_mut(id);
         volume.sync = None;
         volume.intents.end(mark_dseq);

@@ -124,10 +124,10 @@ impl Engine {
         let with_payload = entries.iter().filter(|entry| entry.kind().has_payload());
         for (n, entry) in with_payload.enumerate() {
             let slot = first + n as u32;
-            let volume = self.volume(VolumeId(entry.volume.get()));
+            let volume = self.volume(VolumeId(entry.address.volume()));
             let key = volume
-                .filter(|v| entry.block.get() < v.blocks())
-                .map(|v| v.base + entry.block.get());
+                .filter(|v| entry.address.block() < v.blocks())
+                .map(|v| v.base + entry.address.block());
             let Some((key, located)) = key.and_then(|key| Some((key, self.map.get(key)?))) else {
                 continue;
             };

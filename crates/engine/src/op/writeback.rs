@@ -45,10 +45,8 @@ impl Engine {
             true => {}
             false => self.writeback.over_since = None,
         }
-        for id in self.volumes.numbers() {
-            if self.volume(id).is_none() {
-                continue;
-            }
+        for at in 0..self.volumes.count() {
+            let id = self.volumes.nth(at).id;
             // Who waits is looked for only where that makes a difference.
             if self.vol(id).quarantine.refuses_all() && self.is_waited_for(id) {
                 self.vol_mut(id).quarantine.is_waited_for();

@@ -24,9 +24,9 @@ fn one(generation: u64) -> Superblock {
     superblock
 }
 
-fn volume(id: u16) -> VolumeEntry {
+fn volume(id: u32) -> VolumeEntry {
     let mut volume = VolumeEntry::new_zeroed();
-    volume.id = U16::new(id);
+    volume.id = U32::new(id);
     volume.bytes = U64::new(MIB);
     volume
 }
@@ -146,11 +146,12 @@ fn only_this_version_is_read() {
     };
     let what = WHAT;
     assert_eq!(of_version(0), Err(FormatError::Invalid { what, field: "version" }));
-    assert_eq!(of_version(1), Err(FormatError::TooOld { what, version: 1 }));
-    assert_eq!(of_version(2), Err(FormatError::TooOld { what, version: 2 }));
-    assert_eq!(of_version(3), Err(FormatError::TooOld { what, version: 3 }));
-    assert_eq!(of_version(4), Ok(()));
-    assert_eq!(of_version(5), Err(FormatError::TooNewVersion { what, version: 5 }));
+    for version in 1..FORMAT_VERSION {
+        assert_eq!(of_version(version), Err(FormatError::TooOld { what, version }));
+    }
+    assert_eq!(of_version(FORMAT_VERSION), Ok(()));
+    let version = FORMAT_VERSION + 1;
+    assert_eq!(of_version(version), Err(FormatError::TooNewVersion { what, version }));
     assert_eq!(of_version(u32::MAX), Err(FormatError::TooNewVersion { what, version: u32::MAX }));
 }
 
@@ -174,9 +175,9 @@ fn unused_volume_slots_are_skipped_wherever_they_are() {
     let mut superblock = one(1);
     superblock.volumes = vec![volume(1), volume(2), volume(3)];
     let mut bytes = bytes_of(&superblock);
-    bytes[BLOCK_SIZE + 256 + 2] = 0;
+    bytes[BLOCK_SIZE + 256 + 4] = 0;
     let bytes = sealed(bytes);
-    let ids: Vec<u16> =
+    let ids: Vec<u32> =
         Superblock::decode(&bytes).unwrap().volumes.iter().map(|volume| volume.id.get()).collect();
     assert_eq!(ids, [1, 3]);
 }

@@ -79,7 +79,7 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let pool = [7; 16];
         assert_eq!(read(dir.path(), &pool).unwrap(), Distrust::default());
-        let dropped: std::collections::BTreeMap<u16, u64> = [(1, 12), (9, 3)].into();
+        let dropped: std::collections::BTreeMap<u32, u64> = [(1, 12), (9, 3)].into();
         for (epoch, dropped) in [(3, [].into()), (12, dropped.clone())] {
             let note = Distrust { epoch, dropped };
             write(&file(dir.path(), &pool), &note).unwrap();

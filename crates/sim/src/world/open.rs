@@ -14,7 +14,7 @@ use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
 };
 use forebay_format::{BLOCK_SIZE, FormatError, Layout, SECTOR_SIZE};
-use zerocopy::little_endian::{U16, U64};
+use zerocopy::little_endian::{U32, U64};
 
 /// About the bytes of one checkpoint area of the tiny pools here.
 const AREA_BYTES: u64 = 600 << 10;
@@ -76,10 +76,10 @@ impl World {
         for superblock in &mut superblocks {
             for index in 0..in_use {
                 superblock.volumes.push(VolumeEntry {
-                    id: U16::new(index as u16 + 1),
+                    id: U32::new(index as u32 + 1),
                     used: 1,
                     mode: self.params.modes[index] as u8,
-                    reserved: [0; 4],
+                    reserved: [0; 2],
                     bytes: U64::new(self.params.shown[index] * SECTOR_SIZE as u64),
                     uuid: [index as u8 + 1; 16],
                     name: text_field(&format!("v{index}")),
@@ -87,7 +87,7 @@ impl World {
                     origin: text_field(&format!("sim:{index}")),
                 });
             }
-            superblock.header.volume_id_next = U16::new(in_use as u16 + 1);
+            superblock.header.volume_id_next = U32::new(in_use as u32 + 1);
         }
         for (disk, superblock) in self.caches.iter_mut().zip(&superblocks) {
             let mut bytes = vec![0; SUPERBLOCK_SIZE];
