@@ -362,7 +362,9 @@ impl Engine {
             (State::Failed(_), _) => Some(IoError::Gone),
             (State::Stopping, _) => Some(IoError::Shutdown),
             (_, None) => Some(IoError::Gone),
-            (_, Some(volume)) if volume.removing || volume.adding => Some(IoError::Gone),
+            (_, Some(volume)) if volume.removing || volume.adding || volume.is_left() => {
+                Some(IoError::Gone)
+            }
             (_, Some(volume)) if volume.offline.is_some() => Some(IoError::Gone),
             (_, Some(volume)) => refuse(volume, &request),
         };

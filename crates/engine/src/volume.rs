@@ -180,8 +180,8 @@ pub struct Volume {
     pub task: Option<Task>,
     /// FLUSHes of the origin that had failed when it began.
     pub task_failures: u64,
-    /// As many blocks as were dirty then have gone home when so many have.
-    pub task_home: u64,
+    /// As many blocks as were dirty then have been sent home when so many have.
+    pub task_sent: u64,
     /// The volume is being removed from the superblock.
     pub removing: bool,
     /// Where the writeback sweep stands, as a block number.
@@ -266,7 +266,7 @@ impl Volume {
             adding: false,
             task: None,
             task_failures: 0,
-            task_home: 0,
+            task_sent: 0,
             removing: false,
             sweep: 0,
             quarantine: Quarantine::default(),
@@ -319,6 +319,15 @@ impl Volume {
         entry.fingerprint = self.fingerprint;
         entry.origin = text_field(&self.origin);
         entry
+    }
+
+    /// Whether nothing but requests under way keeps the volume from being removed. It takes no
+    /// more: clients that never stop would keep it for ever.
+    pub(crate) fn is_left(&self) -> bool {
+        matches!(self.task, Some(Task::Remove(_)))
+            && self.dirty.is_empty()
+            && self.cache_writes_active == 0
+            && !self.flush.untold
     }
 
     /// Why what a client writes to the origin is not kept as clean, if so.
@@ -380,15 +389,15 @@ impl Volume {
     }
 
     /// Whether writes go to the origin although the mode writes into the cache: what is dirty only
-    /// becomes less, so that the task ends. A drain comes to that when as many blocks have gone
-    /// home as were dirty when it began: clients write faster than that goes.
+    /// becomes less, so that the task ends. A drain comes to that when as many blocks have been
+    /// sent home as were dirty when it began: clients write faster than that goes.
     pub(crate) fn writes_through(&self, now: Time) -> bool {
         match self.task {
             None => false,
             Some(Task::Switch(_, mode)) => !mode.plan().write_dirty,
             Some(Task::Remove(_)) => true,
             Some(Task::Drain(_)) => {
-                let is_late = self.stats.writeback_blocks >= self.task_home;
+                let is_late = self.home.sent() >= self.task_sent;
                 let is_well = !self.quarantine.is_failing() && !self.lags(now);
                 (is_late || self.is_nearly_drained()) && is_well && self.offline.is_none()
             }

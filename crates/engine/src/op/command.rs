@@ -200,7 +200,7 @@ impl Engine {
                 let volume = self.vol_mut(volume);
                 volume.task = Some(task);
                 volume.task_failures = volume.flush.failures;
-                volume.task_home = volume.stats.writeback_blocks + volume.dirty.len();
+                volume.task_sent = volume.home.sent() + volume.dirty.len();
             }
         }
     }

@@ -127,19 +127,22 @@ impl Engine {
     /// The origin refused a run: it stays dirty. Long runs are tried again block by block, so that
     /// one bad sector keeps only its own block from going home.
     fn home_failed(&mut self, volume: VolumeId, at: usize) {
-        let now = self.now;
         let items = self.slice(volume).runs[at].items.clone();
-        let of = self.vol_mut(volume);
-        let block = items[0].key - of.base;
         if items.len() == 1 {
-            if of.quarantine.refused(block, now) {
-                self.out.push(Effect::Notice(Notice::WritebackFailed { volume, block }));
-            }
-            return;
+            let block = items[0].key - self.vol(volume).base;
+            return self.block_refused(volume, block);
         }
         let runs: Vec<Run> =
             items.into_iter().map(|item| Run { items: vec![item], ..Run::default() }).collect();
         self.slice(volume).runs.extend(runs);
+    }
+
+    /// The origin refused a block that is dirty, or becomes so.
+    pub(super) fn block_refused(&mut self, volume: VolumeId, block: u64) {
+        let now = self.now;
+        if self.vol_mut(volume).quarantine.refused(block, now) {
+            self.out.push(Effect::Notice(Notice::WritebackFailed { volume, block }));
+        }
     }
 
     fn run_end(&mut self, volume: VolumeId, at: usize) {

@@ -17,6 +17,7 @@ use crate::op::Op;
 use crate::requests::{Queue, Req, ReqKey, Wait};
 use crate::room::Purpose;
 use crate::stats::Reason;
+use crate::volume::Task;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -224,8 +225,29 @@ impl Engine {
     pub(crate) fn origin_write_step(&mut self, name: ReqKey) {
         if self.reqs.get(name).error.is_none() {
             self.fill_written(name);
+        } else if self.may_be_cached(name) {
+            return self.write_refused(name);
         }
         self.hold_for_log(name);
+    }
+
+    /// Whether a write to the origin may go into the cache instead.
+    fn may_be_cached(&self, name: ReqKey) -> bool {
+        let req = self.reqs.get(name);
+        let volume = self.vol(req.volume);
+        let leaves = matches!(volume.task, Some(Task::Switch(..) | Task::Remove(_)));
+        volume.mode.plan().write_dirty && !leaves && !self.dead && !req.around
+    }
+
+    /// The origin refused a write that the cache could take: it does.
+    fn write_refused(&mut self, name: ReqKey) {
+        let req = self.req(name);
+        req.error = None;
+        let (id, first) = (req.volume, req.first);
+        let block = first - self.vol(id).base;
+        self.block_refused(id, block);
+        self.mark_cached(name);
+        self.write_cached_begin(name);
     }
 
     /// I: an older dirty version of these blocks may have ended by a record that is not written

@@ -80,6 +80,8 @@ pub(crate) struct Home {
     pub(super) held: Vec<Effect>,
     /// No slice that keeps reads waiting begins before.
     pub(super) rests_until: Time,
+    /// Blocks that were sent home so far, whatever became of them.
+    sent: u64,
     /// What a block of a slice took lately, FLUSH and all.
     block_ns: Time,
     /// Commands that give up dirty blocks: while these are written to the origin, nobody may read
@@ -93,6 +95,7 @@ impl Default for Home {
             slice: None,
             held: Vec::new(),
             rests_until: 0,
+            sent: 0,
             block_ns: WRITEBACK_BLOCK_NS,
             drops: Vec::new(),
         }
@@ -104,6 +107,12 @@ impl Home {
     pub(super) fn took(&mut self, blocks: usize, ns: Time) {
         let each = ns / blocks.max(1) as u64;
         self.block_ns = (3 * self.block_ns + each) / 4;
+        self.sent += blocks as u64;
+    }
+
+    /// Blocks that were sent home so far, whatever became of them.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Blocks of a slice whose end somebody waits for, and of all writes under way at once: a

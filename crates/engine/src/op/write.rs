@@ -55,6 +55,11 @@ impl Engine {
             }
             self.mark_cached(name);
         }
+        self.write_cached_begin(name);
+    }
+
+    /// A write into the cache begins: what it leaves of its first and last block is looked for.
+    pub(super) fn write_cached_begin(&mut self, name: ReqKey) {
         if self.dead {
             self.req(name).fail(IoError::Io);
             return self.write_failed(name);

@@ -136,11 +136,18 @@ impl Engine {
         if self.vol(id).quarantine.refuses_all() {
             return WRITEBACK_PROBE_BLOCKS;
         }
-        let most = match alone || self.room_is_wanted() {
+        let most = match alone || self.room_is_wanted() || self.writes_wait_for(id) {
             true => self.vol(id).home.slice_blocks(),
             false => usize::MAX,
         };
         most.min(self.tuning.writeback_slice_blocks)
+    }
+
+    /// Whether clients write to a volume that is drained: what they write waits for its slices.
+    fn writes_wait_for(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        let idle = self.now.saturating_sub(volume.written_at);
+        volume.writes_through(self.now) && idle <= self.tuning.idle_ns / 50
     }
 
     /// Whether all that is dirty is to go home, whoever uses the origin meanwhile.
