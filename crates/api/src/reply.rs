@@ -388,6 +388,8 @@ pub struct Job {
     pub dirty_bytes_start: u64,
     /// Dirty bytes now.
     pub dirty_bytes: u64,
+    /// Bytes that went home since it started: more than were dirty, where clients write.
+    pub sent_bytes: u64,
     /// Seconds since it started, or that it took.
     pub elapsed_s: f64,
     /// Where it stands.

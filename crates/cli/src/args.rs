@@ -188,6 +188,11 @@ pub enum VolumeCommand {
     Attach(AttachArgs),
     /// Drain, take out of service and forget: the origin holds everything
     Remove(RemoveArgs),
+    /// End a drain, a switch of mode, a detach or a removal that is under way: the volume goes on
+    Cancel {
+        /// The volume
+        name: String,
+    },
 }
 
 /// Flags of a verb that may take as long as there is dirty data.

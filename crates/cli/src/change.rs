@@ -5,10 +5,11 @@ use crate::args::{
     ResizeArgs, VolumeCommand, VolumeCreateArgs,
 };
 use crate::show::{job_line, plan_lines, unexpected};
-use crate::{output, path, printed, start, watch};
+use crate::watch::{self, Interrupts};
+use crate::{output, path, printed, start};
 use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
-    CacheRequest, Change, ChangedOrigin, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
+    CacheRequest, Change, ChangedOrigin, Named, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
     VolumeResize, name_from_origin,
 };
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
@@ -218,6 +219,11 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
             let change = Change { drop_dirty: *drop_dirty, ..change(args) };
             (Request::VolumeRemove(change), &args.name, &args.flags)
         }
+        VolumeCommand::Cancel { name } => {
+            let named = Named { name: name.clone() };
+            let done = ask(&cli.client()?, &Request::JobCancel(named))?;
+            return finish(cli.output, done);
+        }
         VolumeCommand::Create(_)
         | VolumeCommand::Attach(_)
         | VolumeCommand::Resize(_)
@@ -227,9 +233,10 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
         }
     };
     let client = cli.client()?;
+    let interrupts = Interrupts::catch()?;
     let mut done = ask(&client, &request)?;
     if done.outcome == Outcome::Started && !flags.no_wait {
-        let (job, outcome) = watch::job(&client, name)?;
+        let (job, outcome) = watch::job(&client, name, &interrupts)?;
         done = Done::new(outcome, job_line(&job));
     }
     finish(cli.output, done)

@@ -90,7 +90,7 @@ fn below_volume(volume: &VolumeInfo) -> Vec<String> {
 
 /// Where a job stands, on one line.
 pub fn job_line(job: &Job) -> String {
-    let done = job.dirty_bytes_start.saturating_sub(job.dirty_bytes);
+    let done = job.sent_bytes;
     let (name, left) = (job.job.name(), human(job.dirty_bytes));
     match &job.progress {
         JobState::Running => {
@@ -272,11 +272,12 @@ mod tests {
             volume: "vz".to_string(),
             dirty_bytes_start: 300 << 20,
             dirty_bytes: 100 << 20,
+            sent_bytes: 200 << 20,
             elapsed_s: 10.0,
             progress: JobState::Running,
         };
         assert_eq!(job_line(&job), "drain runs, 100M dirty left, 20.0M/s, about 5 s to go");
-        job.dirty_bytes = 300 << 20;
+        (job.dirty_bytes, job.sent_bytes) = (300 << 20, 0);
         assert_eq!(job_line(&job), "drain runs, 300M dirty left, 0/s, time to go unknown");
     }
 }

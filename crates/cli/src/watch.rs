@@ -14,21 +14,42 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(100);
 
+/// Whether somebody wants to stop: from here on Ctrl-C does not end the process.
+pub struct Interrupts(Arc<AtomicBool>);
+
+impl Interrupts {
+    /// Before the job is asked for: one that nobody watches goes on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn catch() -> Result<Interrupts, ApiError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&stop))
+                .map_err(|error| ApiError::failed(format!("catch signal {signal}: {error}")))?;
+        }
+        Ok(Interrupts(stop))
+    }
+
+    fn came(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Waits for the job of `volume`, and shows how far it is on a terminal.
 ///
 /// # Errors
 /// The job's own error; [`ErrorKind::Cancelled`] after Ctrl-C.
-pub fn job(client: &Client, volume: &str) -> Result<(Job, Outcome), ApiError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| ApiError::failed(format!("catch signal {signal}: {error}")))?;
-    }
+pub fn job(
+    client: &Client,
+    volume: &str,
+    interrupts: &Interrupts,
+) -> Result<(Job, Outcome), ApiError> {
     let bar = bar(volume);
     let named = || Named { name: volume.to_string() };
     let mut cancelled = false;
     loop {
-        if stop.load(Ordering::Relaxed) && !cancelled {
+        if interrupts.came() && !cancelled {
             cancelled = true;
             client.ask(&Request::JobCancel(named()))?;
         }
@@ -97,6 +118,7 @@ mod tests {
             volume: "vz".to_string(),
             dirty_bytes_start: 100,
             dirty_bytes: 40,
+            sent_bytes: 60,
             elapsed_s: 1.0,
             progress: JobState::Running,
         };

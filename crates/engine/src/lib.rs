@@ -45,7 +45,7 @@ pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
 pub use op::absent::ABSENT_HOLD;
-pub use op::command::FLUSH_FAILED;
+pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
 
 /// Whether a block is in the cache.

@@ -4,6 +4,7 @@
 mod damaged;
 mod gone;
 mod guest_disk;
+mod jobs;
 mod late;
 mod main_job;
 mod missing;

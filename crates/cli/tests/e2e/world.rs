@@ -24,6 +24,14 @@ pub struct Said {
 }
 
 impl Said {
+    pub fn of(output: std::process::Output) -> Said {
+        Said {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     /// Asserts the exit code, and shows everything if it is another.
     #[track_caller]
     pub fn expect(self, code: i32) -> Said {
@@ -189,19 +197,15 @@ impl World {
 
     /// Runs `forebay` in the world's directory.
     pub fn forebay(&self, args: &[&str]) -> Said {
-        let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(args)
-            .current_dir(self.dir.path())
-            .env("FOREBAY_SOCKET", self.state_dir())
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .output()
-            .expect("run forebay");
-        Said {
-            code: output.status.code().unwrap_or(-1),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
+        let output = self.command(args).output().expect("run forebay");
+        Said::of(output)
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command.args(args).current_dir(self.dir.path());
+        command.env("FOREBAY_SOCKET", self.state_dir()).env("NO_COLOR", "1").stdin(Stdio::null());
+        command
     }
 
     /// The one volume of this name, as JSON.

@@ -48,6 +48,9 @@ impl Supervisor {
         let mut planned = match &user {
             Some(_) => {
                 self.pool_for(Some(&pool_name))?;
+                if !is_there {
+                    self.check_count(&pool_name)?;
+                }
                 Done::new(Outcome::Planned, format!("would use the pool {pool_name}"))
             }
             None => self.pool_dry_run(&wanted)?,

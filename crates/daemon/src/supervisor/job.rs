@@ -30,6 +30,8 @@ pub(super) struct JobCell {
     handle: ShardHandle,
     started: Instant,
     dirty_bytes_start: u64,
+    /// Blocks that the volume had sent home when it started.
+    sent_before: u64,
     progress: Mutex<Progress>,
     ended: Condvar,
 }
@@ -37,6 +39,7 @@ pub(super) struct JobCell {
 struct Progress {
     state: JobState,
     dirty_bytes: u64,
+    sent_bytes: u64,
     elapsed: Duration,
     cancelled: bool,
 }
@@ -67,6 +70,7 @@ impl JobCell {
             volume: self.volume.clone(),
             dirty_bytes_start: self.dirty_bytes_start,
             dirty_bytes: progress.dirty_bytes,
+            sent_bytes: progress.sent_bytes,
             elapsed_s: elapsed.as_secs_f64(),
             progress: progress.state.clone(),
         }
@@ -75,8 +79,12 @@ impl JobCell {
     fn look(&self) {
         let Ok(snapshot) = self.handle.snapshot() else { return };
         let own = snapshot.volumes.iter().find(|volume| volume.view.id == self.id);
-        let blocks = own.map_or(0, |volume| volume.stats.dirty_blocks);
-        lock(&self.progress).dirty_bytes = blocks * BLOCK_SIZE as u64;
+        let mut progress = lock(&self.progress);
+        progress.dirty_bytes = own.map_or(0, |it| it.stats.dirty_blocks * BLOCK_SIZE as u64);
+        if let Some(volume) = own {
+            let sent = volume.stats.writeback_blocks - self.sent_before;
+            progress.sent_bytes = sent * BLOCK_SIZE as u64;
+        }
     }
 
     fn end(&self, state: JobState) {
@@ -126,7 +134,8 @@ impl Supervisor {
             Some(job) => {
                 let kind = job.kind.name();
                 Err(ApiError::conflict(format!("a {kind} of volume {volume} is under way"))
-                    .action(format!("wait for it: forebay volume show {volume}")))
+                    .action(format!("wait for it: forebay volume show {volume}"))
+                    .action(format!("or end it: forebay volume cancel {volume}")))
             }
             None => Ok(()),
         }
@@ -206,9 +215,11 @@ impl Supervisor {
             handle,
             started: Instant::now(),
             dirty_bytes_start: dirty,
+            sent_before: found.snapshot.stats.writeback_blocks,
             progress: Mutex::new(Progress {
                 state: JobState::Running,
                 dirty_bytes: dirty,
+                sent_bytes: 0,
                 elapsed: Duration::ZERO,
                 cancelled: false,
             }),
@@ -233,7 +244,10 @@ impl Supervisor {
             JobState::Failed { error } => Err(error),
             JobState::Done { outcome } => {
                 let text = match kind {
-                    JobKind::Drain => format!("volume {name} has no dirty data"),
+                    JobKind::Drain => {
+                        let sent = forebay_api::size::human(waited.0.sent_bytes);
+                        format!("volume {name} has no dirty data: {sent} sent home")
+                    }
                     JobKind::Mode => format!("volume {name} switched its mode"),
                     JobKind::Detach => {
                         format!("volume {name} is detached; its origin holds everything")

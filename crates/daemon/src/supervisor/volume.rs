@@ -14,7 +14,8 @@ use forebay_api::request::{
 };
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
-use forebay_engine::{Command, CommandReply, VolumeSpec};
+use forebay_engine::{Command, CommandReply, POOL_IS_FULL, VolumeSpec};
+use forebay_format::superblock::VOLUMES_MAX;
 use forebay_host::device::content::has_small_sectors;
 use forebay_host::device::{Content, identify};
 use forebay_host::frontend::VolumeBytes;
@@ -150,6 +151,16 @@ impl Supervisor {
         }
     }
 
+    /// Refuses a volume that is one too many for its pool, before anything is made.
+    pub(super) fn check_count(&self, pool: &str) -> Result<(), ApiError> {
+        let snapshot = self.open_pool(pool)?.handle.snapshot();
+        let snapshot = snapshot.map_err(|error| shard_error(pool, &error))?;
+        match snapshot.volumes.len() >= VOLUMES_MAX {
+            true => Err(ApiError::failed(format!("{pool}: {POOL_IS_FULL}"))),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn volume_create(
         self: &Arc<Self>,
         request: &VolumeCreate,
@@ -160,6 +171,7 @@ impl Supervisor {
             return Ok(done);
         }
         let pool = self.pool_for(request.pool.as_deref())?;
+        self.check_count(&pool)?;
         let name = &request.name;
         self.check_not_stacked(&request.origin)?;
         if request.dry_run {

@@ -17,6 +17,9 @@ use zerocopy::little_endian::U32;
 pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there \
      before may be lost. Ask again to remove the volume all the same";
 
+/// Why a volume is refused that is one too many.
+pub const POOL_IS_FULL: &str = "the pool has as many volumes as it can hold; use another pool";
+
 impl Engine {
     pub(crate) fn command(&mut self, id: CommandId, command: Command) {
         if self.state == State::Opening {
@@ -68,8 +71,7 @@ impl Engine {
             return self.refuse(id, "the cache device failed; replace it first");
         }
         if self.volumes.iter().count() >= VOLUMES_MAX {
-            return self
-                .refuse(id, "the pool has as many volumes as it can hold; use another pool");
+            return self.refuse(id, POOL_IS_FULL);
         }
         if self.volumes.iter().any(|v| v.name == spec.name) {
             return self.refuse(id, "a volume of this name exists; choose another name");
