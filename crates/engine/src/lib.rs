@@ -2,7 +2,7 @@
 //! order.
 //!
 //! A deterministic function of its events. It owns no device, clock, thread, lock or random source:
-//! see `ARCHITECTURE.md` for the picture and `docs/invariants.md` for I1 to I13.
+//! see `ARCHITECTURE.md` for the picture and `docs/invariants.md` for I1 to I15.
 #![forbid(unsafe_code)]
 
 pub mod buf;

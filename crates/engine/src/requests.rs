@@ -87,7 +87,7 @@ impl Wait {
 /// A client's request under way.
 #[derive(Debug)]
 pub struct Req {
-    /// The executor's name for it.
+    /// The executor's name for it. I13: nothing counts requests by it, or looks for one again.
     pub id: RequestId,
     /// Its volume.
     pub volume: VolumeId,
@@ -340,8 +340,8 @@ impl Requests {
         }
     }
 
-    /// A write reaches these blocks. Reads under way may bring older ones; nobody who comes later
-    /// `joins` them.
+    /// A write reaches these blocks. Reads under way may bring older ones, which enter no cache;
+    /// nobody who comes later `joins` them. I7.
     pub fn overtake(&mut self, first: Key, last: Key, joins: bool) {
         let all = &mut self.all;
         self.overlap.reads(first, last, |read| {

@@ -89,7 +89,7 @@ impl Room {
         }
     }
 
-    /// Units that a purpose leaves to others.
+    /// I6: units that a purpose leaves to others.
     fn leaves(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Note => 0,

@@ -29,8 +29,10 @@ pub fn check(files: &[File], found: &mut Vec<String>) {
         if count > limit {
             found.push(format!("{path} has {count} lines, at most {limit} are read by anyone"));
         }
-        if path == "CHANGELOG.md" {
-            check_changelog(&file.text, found);
+        match path {
+            "CHANGELOG.md" => check_changelog(&file.text, found),
+            "docs/invariants.md" => check_invariants(&file.text, files, found),
+            _ => {}
         }
     }
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -60,6 +62,29 @@ fn check_changelog(text: &str, found: &mut Vec<String>) {
     }
     if versions == 0 {
         found.push("CHANGELOG.md has no version".into());
+    }
+}
+
+/// Each invariant, `## I3: …`, says which file keeps it, and that file names it.
+fn check_invariants(text: &str, files: &[File], found: &mut Vec<String>) {
+    for section in text.split("\n## I").skip(1) {
+        let number: String = section.chars().take_while(char::is_ascii_digit).collect();
+        let name = format!("I{number}");
+        let names =
+            |text: &str| text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == name);
+        let path = section.split("\nKept by `").nth(1).and_then(|rest| rest.split('`').next());
+        match path.map(|path| (path, files.iter().find(|file| file.path == path))) {
+            None => found.push(format!("docs/invariants.md: {name} has no line `Kept by`")),
+            Some((path, None)) => {
+                found.push(format!(
+                    "docs/invariants.md: {name} is kept by {path}, which is missing"
+                ));
+            }
+            Some((path, Some(file))) if !names(&file.text) => {
+                found.push(format!("docs/invariants.md: {path} keeps {name} and does not name it"));
+            }
+            Some(_) => {}
+        }
     }
 }
 
@@ -126,6 +151,20 @@ mod tests {
         assert_eq!(found("# Changelog\n\n## 0.1.0\n"), 1);
         assert_eq!(found("# Changelog\n\n## [Unreleased]\n\n### News\n"), 1);
         assert_eq!(found("# History\n"), 2);
+    }
+
+    #[test]
+    fn an_invariant_names_the_file_that_keeps_it_and_is_named_there() {
+        let files = [File { path: "a.rs".into(), text: "// I1: so it is. I12.".into() }];
+        let found = |section: &str| {
+            let mut found = Vec::new();
+            check_invariants(&format!("# Invariants\n\n## I{section}"), &files, &mut found);
+            found.len()
+        };
+        assert_eq!(found("1: so\n\nKept by `a.rs`.\n"), 0);
+        assert_eq!(found("12: so\n\nKept by `a.rs`.\n\n## I2: no\n\nKept by `a.rs`.\n"), 1);
+        assert_eq!(found("1: so\n\nKept by `b.rs`.\n"), 1);
+        assert_eq!(found("1: so\n\nIt is.\n"), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Devices that are absent at a start though nobody called them away. To serve without them calls
-//! them away, and then what they hold is never used again: so nothing may be on them alone.
+//! them away, and then what they hold is never used again: so nothing may be on them alone
+//! (I15).
 
 use crate::Mutant;
 use crate::engine::Engine;

@@ -111,7 +111,8 @@ impl Engine {
         self.answer(id, CommandReply::Added(volume));
     }
 
-    /// A volume grows in place: the keys behind its last one have to be free.
+    /// A volume grows in place: the keys behind its last one have to be free. I14: it is used there
+    /// when the superblock knows its size.
     fn resize(&mut self, id: CommandId, volume: VolumeId, bytes: u64) {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");

@@ -240,7 +240,7 @@ impl Engine {
         }
     }
 
-    /// Acknowledges dirty-class records in the order of the log.
+    /// I5: acknowledges dirty-class records in the order of the log.
     fn complete_dirty(&mut self) {
         if self.is(Mutant::AckOutOfOrder) {
             let done: Vec<Vec<ReqKey>> = self

@@ -335,7 +335,7 @@ impl Engine {
         self.install(key, located, dirty, entry.mask);
     }
 
-    /// Drops the clean blocks of what is marked.
+    /// I8: drops the clean blocks of what is marked.
     fn replay_mark(&mut self, id: VolumeId, from: u64, blocks: u64) {
         let Some(volume) = self.volume(id) else { return };
         let (base, to) = (volume.base, from.saturating_add(blocks).min(volume.blocks()));
