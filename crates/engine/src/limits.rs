@@ -125,7 +125,7 @@ pub const ORIGIN_HANGS_NS: u64 = 2_000_000_000;
 /// Longest time that reads of an origin wait for a writeback slice.
 pub const HOLD_NS_MAX: u64 = 500_000_000;
 /// What a block of a slice is taken to need before it was measured.
-pub const WRITEBACK_BLOCK_NS: u64 = 1_500_000;
+pub const WRITEBACK_BLOCK_NS: u64 = 5_000_000;
 /// Blocks of one write home.
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
 /// Time after which what could not be written home is tried again; it doubles each time.

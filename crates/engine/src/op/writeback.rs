@@ -143,11 +143,12 @@ impl Engine {
         most.min(self.tuning.writeback_slice_blocks)
     }
 
-    /// Whether clients write to a volume that is drained: what they write waits for its slices.
+    /// Whether clients use a volume that is drained: what they write waits for its slices.
     fn writes_wait_for(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
         let idle = self.now.saturating_sub(volume.written_at);
-        volume.writes_through(self.now) && idle <= self.tuning.idle_ns / 50
+        let used = volume.requests_active > 0 || idle <= self.tuning.idle_ns;
+        volume.writes_through(self.now) && used
     }
 
     /// Whether all that is dirty is to go home, whoever uses the origin meanwhile.
