@@ -2,6 +2,7 @@
 
 use crate::world::{Said, World, pattern};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A write-back volume with 8 MiB of dirty data, which take its origin two seconds.
@@ -59,4 +60,30 @@ fn a_job_that_nobody_waits_for_can_be_ended() {
     until_no_job_runs(&world);
     world.forebay(&["volume", "cancel", "big"]).expect(0).says("no job runs for volume big");
     world.forebay(&["volume", "drain", "big"]).expect(0).says("sent home");
+}
+
+#[test]
+fn a_volume_is_detached_under_a_client_that_never_stops() {
+    let world = dirty();
+    let (mut client, stops) = (world.nbd("big"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let data = pattern(99, 4096);
+            let write = |at: u64| client.write(at % 512 * 4096, &data);
+            let goes_on = |_: &u64| !stops.load(Ordering::Relaxed);
+            (0..).take_while(goes_on).map(write).take_while(Result::is_ok).count()
+        });
+        let mut detach = world.command(&["volume", "detach", "big", "--force", "--yes"]);
+        let mut detach = detach.stdout(Stdio::null()).spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while detach.try_wait().unwrap().is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ended = detach.try_wait().unwrap();
+        let _ = detach.kill();
+        stops.store(true, Ordering::Relaxed);
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+        assert!(writer.join().unwrap() > 0, "the writer wrote nothing");
+    });
+    assert_eq!(world.volume("big")["state"], "detached");
 }
