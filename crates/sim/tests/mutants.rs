@@ -18,8 +18,9 @@ const SEEDS_MAX: u64 = 16_000;
 /// Or so many large worlds.
 const LARGE_SEEDS_MAX: u64 = 300;
 
-/// Bugs that nobody has found a seed for, though nothing shows that they do no harm: none today.
-const OPEN: &[Mutant] = &[];
+/// Bugs that nobody has found a seed for, though nothing shows that they do no harm. 1133/untold
+/// caught this one until drains ended otherwise.
+const OPEN: &[Mutant] = &[Mutant::AwayTooEarly];
 
 /// The seed that caught `mutant` last.
 fn listed(mutant: Mutant) -> Option<(u64, Option<Bend>)> {
