@@ -74,7 +74,7 @@ fn version(mut bytes: Vec<u8>, version: u32) -> Vec<u8> {
 }
 
 /// A number of three bytes.
-const BIG: u32 = 0x08_0706;
+const BIG: u32 = 0x0008_0706;
 
 fn volume(id: u32, mode: u8, bytes: u64, name: &str, origin: &str) -> VolumeEntry {
     VolumeEntry {
@@ -100,7 +100,7 @@ fn superblock() -> Superblock {
     header.epoch = U64::new(17);
     header.device_index = U16::new(1);
     header.device_count = U16::new(2);
-    header.volume_id_next = U32::new(0x09_0a0b);
+    header.volume_id_next = U32::new(0x0009_0a0b);
     header.segment_blocks = U32::new(256);
     header.clean = 1;
     header.checkpoint_area = 1;
@@ -160,7 +160,7 @@ fn dirty_record() -> Vec<u8> {
     header.segment = U32::new(4);
     header.segment_generation = U32::new(71);
     let entries = [
-        block_entry(EntryKind::Dirty, 3, 0x81_0203_0405, 0b0001_1000, &first),
+        block_entry(EntryKind::Dirty, 3, 0x0081_0203_0405, 0b0001_1000, &first),
         block_entry(EntryKind::Clean, BIG, 77, MASK_FULL, &second),
         Entry::plain(EntryKind::Tombstone, 3, 100, 4096),
         Entry::plain(EntryKind::MarkClean, 3, 101, 1034),
@@ -227,7 +227,7 @@ fn checkpoint_chunks() -> Vec<u8> {
     let items = [segment(4, 71, 2002, 1 | 4), segment(6, 70, 2001, 4 | 8), segment(60, 2, 90, 2)];
     checkpoint::encode(&header(ChunkKind::Segments, 0), &items, segments);
     let items = [
-        block(3, 0x81_0203_0405, 1155, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
+        block(3, 0x0081_0203_0405, 1155, 0xdead_beef, checkpoint::FLAG_DIRTY, 0x18),
         block(3, 9, checkpoint::SLOT_NONE, 0, 0, 0xff),
         block(BIG, 77, 1156, 0x1234_5678, 0, MASK_FULL),
     ];

@@ -15,7 +15,7 @@ fn image(name: &str) -> Vec<u8> {
 }
 
 /// The number of the second volume: it takes three bytes.
-const BIG: u32 = 0x08_0706;
+const BIG: u32 = 0x0008_0706;
 
 fn le16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
@@ -45,7 +45,7 @@ fn superblock_header_fields() {
     assert_eq!(header.device_index.get(), 1);
     assert_eq!(header.device_count.get(), 2);
     assert_eq!(header.shard_count.get(), 1);
-    assert_eq!(header.volume_id_next.get(), 0x09_0a0b);
+    assert_eq!(header.volume_id_next.get(), 0x0009_0a0b);
     assert_eq!(header.segment_blocks.get(), 256);
     assert_eq!(header.clean, 1);
     assert_eq!(header.checkpoint_area, 1);
@@ -167,7 +167,7 @@ fn superblock_raw_offsets() {
     assert_eq!(le64(&bytes, 128), 17);
     assert_eq!(le16(&bytes, 136), 1);
     assert_eq!(le16(&bytes, 138), 2);
-    assert_eq!(le32(&bytes, 140), 0x09_0a0b);
+    assert_eq!(le32(&bytes, 140), 0x0009_0a0b);
     assert_eq!(le32(&bytes, 144), 256);
     assert_eq!(bytes[148], 1);
     assert_eq!(bytes[149], 1);
@@ -248,7 +248,7 @@ fn dirty_record_entries() {
     assert_eq!(
         plain,
         [
-            (EntryKind::Dirty, 3, 0x81_0203_0405, 0),
+            (EntryKind::Dirty, 3, 0x0081_0203_0405, 0),
             (EntryKind::Clean, BIG, 77, 0),
             (EntryKind::Tombstone, 3, 100, 4096),
             (EntryKind::MarkClean, 3, 101, 1034),
@@ -288,8 +288,8 @@ fn dirty_record_raw_offsets() {
     assert_eq!(le16(&bytes, 70), 3);
     assert_eq!(le64(&bytes, 72), 1996);
     assert_eq!(bytes[80..96], [0; 16]);
-    assert_eq!(le64(&bytes, 96), 0x00_0003_81_0203_0405);
-    assert_eq!(le64(&bytes, 96 + 24), 0x08_0706_00_0000_004d);
+    assert_eq!(le64(&bytes, 96), 0x0000_0381_0203_0405);
+    assert_eq!(le64(&bytes, 96 + 24), 0x0807_0600_0000_004d);
     assert_eq!(bytes[96 + 22], 1);
     assert_eq!(bytes[96 + 23], 0x18);
     let kinds: Vec<u8> = (0..10).map(|n| bytes[96 + n * 24 + 22]).collect();
@@ -368,7 +368,7 @@ fn checkpoint_chunks() {
     let (chunk, blocks) = checkpoint::decode(&bytes[BLOCK_SIZE..], POOL, 33, 1).unwrap();
     let Chunk::Blocks(items) = chunk else { panic!("blocks second") };
     assert_eq!((blocks, items.len()), (2, 3));
-    assert_eq!(items[0].address, Address::new(3, 0x81_0203_0405));
+    assert_eq!(items[0].address, Address::new(3, 0x0081_0203_0405));
     assert_eq!((items[0].slot.get(), items[0].crc.get()), (1155, 0xdead_beef));
     assert_eq!((items[0].flags, items[0].mask), (1, 0x18));
     assert_eq!((items[1].address, items[1].flags), (Address::new(3, 9), 0));
