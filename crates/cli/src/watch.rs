@@ -14,7 +14,8 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Whether somebody wants to stop: from here on Ctrl-C does not end the process.
+/// Whether somebody wants to stop: Ctrl-C does not end the process, but for the second one, where the
+/// daemon does not answer.
 pub struct Interrupts(Arc<AtomicBool>);
 
 impl Interrupts {
@@ -25,8 +26,14 @@ impl Interrupts {
     pub fn catch() -> Result<Interrupts, ApiError> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))
-                .map_err(|error| ApiError::failed(format!("catch signal {signal}: {error}")))?;
+            let ends = ErrorKind::Cancelled.exit_code();
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                ends.into(),
+                Arc::clone(&stop),
+            )
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error| ApiError::failed(format!("catch signal {signal}: {error}")))?;
         }
         Ok(Interrupts(stop))
     }

@@ -212,6 +212,10 @@ impl Superblock {
         check_values(&header)?;
         check_devices(&header)?;
         let volumes = decode_volumes(&bytes[BLOCK_SIZE..])?;
+        let next = header.volume_id_next.get();
+        if next == 0 || volumes.iter().any(|volume| volume.id.get() >= next) {
+            invalid("volume_id_next")?;
+        }
         Ok(Superblock { header, volumes })
     }
 

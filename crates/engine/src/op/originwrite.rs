@@ -275,19 +275,12 @@ impl Engine {
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
         let volume = self.vol(id);
         let base = volume.base;
-        let unfit = volume.written_is_not_kept();
-        let reason = if unfit == Some(Reason::Mode) {
-            unfit
-        } else if self.dead {
-            Some(Reason::DeviceFailed)
-        } else if sequential {
-            Some(Reason::Sequential)
-        } else if unfit.is_some() {
-            unfit
-        } else if volume.fills_off || self.sweeps.empties(id) {
-            Some(Reason::NotReady)
-        } else {
-            None
+        let reason = match volume.written_is_not_kept() {
+            Some(Reason::Mode) => Some(Reason::Mode),
+            _ if self.dead => Some(Reason::DeviceFailed),
+            _ if sequential => Some(Reason::Sequential),
+            None if volume.fills_off || self.sweeps.empties(id) => Some(Reason::NotReady),
+            other => other,
         };
         if let Some(reason) = reason {
             self.vol_mut(id).stats.not_cached[reason as usize] += last - first + 1;

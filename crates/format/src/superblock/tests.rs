@@ -21,6 +21,7 @@ fn bytes_of(superblock: &Superblock) -> Vec<u8> {
 fn one(generation: u64) -> Superblock {
     let mut superblock = new_pool(&spec(&[64], None)).unwrap().remove(0);
     superblock.header.generation = U64::new(generation);
+    superblock.header.volume_id_next = U32::new(100);
     superblock
 }
 
@@ -112,6 +113,8 @@ fn impossible_values_are_named() {
     change("device_index", |sb| sb.header.device_index = U16::new(1));
     change("segment_blocks", |sb| sb.header.segment_blocks = U32::new(1));
     change("shard_count", |sb| sb.header.shard_count = U16::new(2));
+    change("volume_id_next", |sb| sb.header.volume_id_next = U32::new(0));
+    change("volume_id_next", |sb| sb.volumes.push(volume(100)));
     change("clean", |sb| sb.header.clean = 2);
     change("checkpoint_area", |sb| sb.header.checkpoint_area = 2);
     change("checkpoint_area_bytes", |sb| sb.header.checkpoint_area_bytes = U64::new(4095));
