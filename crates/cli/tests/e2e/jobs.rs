@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A write-back volume with 8 MiB of dirty data, which take its origin two seconds.
-fn dirty() -> World {
+/// A write-back volume with so many pieces of 128 KiB of dirty data, of which its origin takes 32 a
+/// second.
+fn dirty(pieces: u64) -> World {
     let world = World::started();
     let origin = "spindle:big.img?preset=nas-5400&cache=0&rate=4&rate-inner=4";
     let cache = ["cache", origin, "--with", "ssd.img", "--name", "big", "--mode", "writeback"];
     world.forebay(&cache).expect(0);
-    for part in 0..64 {
+    for part in 0..pieces {
         world.nbd("big").write(part << 18, &pattern(part, 128 << 10)).unwrap();
     }
     world
@@ -37,7 +38,7 @@ fn until_no_job_runs(world: &World) {
 
 #[test]
 fn an_early_ctrl_c_ends_the_job_too() {
-    let world = dirty();
+    let world = dirty(64);
     for words in [
         &["volume", "drain", "big"][..],
         &["volume", "mode", "big", "writethrough"],
@@ -52,7 +53,7 @@ fn an_early_ctrl_c_ends_the_job_too() {
 
 #[test]
 fn a_job_that_nobody_waits_for_can_be_ended() {
-    let world = dirty();
+    let world = dirty(64);
     world.forebay(&["volume", "drain", "big", "--no-wait"]).expect(0).says("started");
     let second = world.forebay(&["volume", "mode", "big", "writethrough"]).expect(1);
     second.complains("a drain of volume big is under way").complains("forebay volume cancel big");
@@ -63,19 +64,24 @@ fn a_job_that_nobody_waits_for_can_be_ended() {
 }
 
 #[test]
-fn a_volume_is_detached_under_a_client_that_never_stops() {
-    let world = dirty();
-    let (mut client, stops) = (world.nbd("big"), AtomicBool::new(false));
+fn a_volume_is_detached_under_clients_that_never_stop() {
+    let world = dirty(4);
+    let stops = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let data = pattern(99, 4096);
-            let write = |at: u64| client.write(at % 512 * 4096, &data);
-            let goes_on = |_: &u64| !stops.load(Ordering::Relaxed);
-            (0..).take_while(goes_on).map(write).take_while(Result::is_ok).count()
-        });
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                let mut client = world.nbd("big");
+                let goes_on = |_: &u64| !stops.load(Ordering::Relaxed);
+                scope.spawn(move || {
+                    let data = pattern(99, 4096);
+                    let write = |at: u64| client.write(at % 512 * 4096, &data);
+                    (0..).take_while(goes_on).map(write).take_while(Result::is_ok).count()
+                })
+            })
+            .collect();
         let mut detach = world.command(&["volume", "detach", "big", "--force", "--yes"]);
         let mut detach = detach.stdout(Stdio::null()).spawn().unwrap();
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(10);
         while detach.try_wait().unwrap().is_none() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -83,7 +89,8 @@ fn a_volume_is_detached_under_a_client_that_never_stops() {
         let _ = detach.kill();
         stops.store(true, Ordering::Relaxed);
         assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
-        assert!(writer.join().unwrap() > 0, "the writer wrote nothing");
+        let wrote = writers.into_iter().map(|writer| writer.join().unwrap());
+        assert!(wrote.min() > Some(0), "a writer wrote nothing");
     });
     assert_eq!(world.volume("big")["state"], "detached");
 }
