@@ -14,8 +14,8 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(100);
 
-/// Whether somebody wants to stop. Ctrl-C does not end the process; the second one does, for a daemon
-/// that does not answer.
+/// Whether somebody wants to stop. Ctrl-C does not end the process; the second one does, where the
+/// daemon does not answer.
 pub struct Interrupts(Arc<AtomicBool>);
 
 impl Interrupts {

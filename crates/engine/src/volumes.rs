@@ -13,8 +13,8 @@ pub struct Volumes {
     numbers: Vec<VolumeId>,
     /// They themselves, in that order.
     volumes: Vec<Box<Volume>>,
-    /// First keys, in order.
-    bases: Vec<(Key, VolumeId)>,
+    /// First keys, in order, and whose they are in the order of numbers.
+    bases: Vec<(Key, usize)>,
 }
 
 impl Volumes {
@@ -36,8 +36,8 @@ impl Volumes {
     /// The volume of a key.
     pub fn of(&self, key: Key) -> Option<&Volume> {
         let behind = self.bases.partition_point(|&(base, _)| base <= key);
-        let (_, id) = *self.bases.get(behind.checked_sub(1)?)?;
-        self.get(id).filter(|volume| key < volume.keys().1)
+        let (_, at) = *self.bases.get(behind.checked_sub(1)?)?;
+        Some(self.nth(at)).filter(|volume| key < volume.keys().1)
     }
 
     /// All of them, by number.
@@ -88,7 +88,7 @@ impl Volumes {
     }
 
     fn keys_changed(&mut self) {
-        let mut bases: Vec<_> = self.iter().map(|volume| (volume.base, volume.id)).collect();
+        let mut bases: Vec<_> = self.iter().map(|volume| volume.base).zip(0..).collect();
         bases.sort_unstable();
         self.bases = bases;
     }
@@ -126,6 +126,10 @@ mod tests {
         );
         volumes.rebase(&BTreeMap::from([(VolumeId(1), 0), (VolumeId(2), 5)]));
         assert_eq!([4, 5, 20].map(|key| of(&volumes, key)), [Some(1), Some(2), None]);
+        volumes.insert(volume(9, 40, 5));
+        assert_eq!([40, 4].map(|key| of(&volumes, key)), [Some(9), Some(1)]);
+        assert!(volumes.get(VolumeId(9)).is_some() && volumes.get(VolumeId(0)).is_none());
+        volumes.remove(VolumeId(9));
         volumes.remove(VolumeId(1));
         assert_eq!([4, 5].map(|key| of(&volumes, key)), [None, Some(2)]);
         assert_eq!(volumes.iter().count(), 1);
