@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// Seeds of each run that are bent towards one thing: what fits, beside the swarm, in a quarter of
 /// an hour.
-const BENT_SEEDS: [(&str, &str); 19] = [
+const BENT_SEEDS: [(&str, &str); 20] = [
     ("brief", "0..5000"),
     ("away", "0..5000"),
     ("dwindle", "0..1500"),
@@ -24,6 +24,7 @@ const BENT_SEEDS: [(&str, &str); 19] = [
     ("untold", "0..500"),
     ("resort", "0..200"),
     ("late", "0..2000"),
+    ("replug", "0..1000"),
     ("large", "0..300"),
     ("cloud", "0..100"),
     ("short", "0..1000"),

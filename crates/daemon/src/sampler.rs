@@ -3,6 +3,7 @@
 use crate::supervisor::Supervisor;
 use forebay_api::stats::{Latency, VolumeCounters};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two samples.
@@ -45,12 +46,13 @@ impl Samples {
 }
 
 /// Samples until the daemon stops.
-pub fn run(supervisor: &Supervisor) {
+pub fn run(supervisor: &Arc<Supervisor>) {
     let mut last = Instant::now();
     while !supervisor.is_stopping() {
         std::thread::sleep(Duration::from_millis(200));
         supervisor.watch_holder();
         supervisor.watch_nbd();
+        supervisor.watch_origins();
         if last.elapsed() >= INTERVAL {
             last = Instant::now();
             supervisor.sample();

@@ -17,6 +17,7 @@ mod late;
 mod leave;
 mod link;
 mod listen;
+mod lost;
 mod nbd_kernel;
 mod newest;
 mod open;

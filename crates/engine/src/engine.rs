@@ -62,6 +62,8 @@ pub struct VolumeView {
     pub draining: bool,
     /// Whether its requests are served; otherwise why not.
     pub offline: Option<String>,
+    /// But for what is cached: its origin was lost while it was served.
+    pub lost: bool,
 }
 
 /// One shard: one log, one index, one thread.
@@ -265,6 +267,7 @@ impl Engine {
             mode: v.mode,
             draining: v.draining(),
             offline: v.offline.clone(),
+            lost: v.lost,
         };
         self.volumes.iter().filter(|v| !v.removing).map(view).collect()
     }
@@ -365,7 +368,7 @@ impl Engine {
             (_, Some(volume)) if volume.removing || volume.adding || volume.is_left() => {
                 Some(IoError::Gone)
             }
-            (_, Some(volume)) if volume.offline.is_some() => Some(IoError::Gone),
+            (_, Some(volume)) if volume.offline.is_some() && !volume.lost => Some(IoError::Gone),
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {

@@ -131,8 +131,14 @@ pub enum Command {
     /// Drops the dirty blocks of a volume that lie on a device that is lost, or all of them when
     /// the volume is not served because its origin was changed. What the origin holds counts.
     ForceDropDirty(VolumeId),
+    /// The origin of a volume is lost: all I/O there fails until [`Command::OriginBack`]. What is
+    /// cached is served on, and what can be written into the cache is.
+    OriginLost(VolumeId),
     /// The origin of a volume that was missing when the pool was opened is there, and is the right
     /// one. It is flushed, and then the volume is served.
+    ///
+    /// Also of one that was lost since ([`Command::OriginLost`]): no I/O on what it was before is
+    /// under way, and what that had not made durable may be gone.
     OriginBack {
         /// The volume.
         volume: VolumeId,

@@ -138,6 +138,8 @@ mutants! {
     FlushOneShort,
     /// A FLUSH of an origin that failed is tried again, and then counts.
     FailedFlushForgotten,
+    /// Nobody sees that an origin was lost and came back without what it had not flushed.
+    LossUnnoticed,
     /// A checkpoint does not wait for the dirty-class records that it mentions.
     CheckpointBeforeRecords,
     /// A checkpoint does not wait for the fills that it mentions.

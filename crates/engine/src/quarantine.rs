@@ -79,6 +79,15 @@ impl Quarantine {
         self.origin = Pause::default();
     }
 
+    /// The origin is another instance of itself: what it refused before says nothing of it.
+    pub(crate) fn end(&mut self) {
+        self.blocks.clear();
+        self.due.clear();
+        self.refused = 0;
+        self.origin = Pause::default();
+        self.idle_until = 0;
+    }
+
     /// Somebody waits for what goes home: the origin does not rest long, whatever it refused.
     pub(crate) fn is_waited_for(&mut self) {
         let Pause { until, last_ns } = self.origin;

@@ -152,6 +152,8 @@ pub struct Volume {
     pub mode: Mode,
     /// Why it is not served.
     pub offline: Option<String>,
+    /// But for what is cached: its origin was lost while it was served.
+    pub lost: bool,
     /// Whether the origin has a volatile cache.
     pub volatile_cache: bool,
     /// Dirty blocks, by block number.
@@ -215,12 +217,26 @@ pub struct Volume {
 }
 
 impl OriginFlush {
-    /// A FLUSH failed: what clients wrote, and nobody flushed, may be lost.
+    /// What clients wrote, and nobody flushed, may be lost: no later FLUSH can promise it.
     pub(crate) fn lost_perhaps(&mut self) {
         let lost = self.client_written > self.flushed;
         for word in [&mut self.poisoned, &mut self.doubtful, &mut self.untold] {
             *word |= lost;
         }
+    }
+
+    /// A FLUSH failed, or the origin was lost before one.
+    pub(crate) fn failed(&mut self) {
+        self.lost_perhaps();
+        self.failures += 1;
+        self.wanted = 0;
+    }
+
+    /// The origin was lost, and is there again: a FLUSH that is under way covers nothing of what it
+    /// had taken before.
+    pub(crate) fn origin_was_lost(&mut self) {
+        self.failed();
+        self.inflight = self.inflight.map(|_| 0);
     }
 
     /// From when on the FLUSH under way counts as one that hangs: it takes much longer than the
@@ -252,6 +268,7 @@ impl Volume {
             base,
             mode: spec.mode,
             offline: None,
+            lost: false,
             volatile_cache: spec.volatile_cache,
             dirty: BlockSet::default(),
             intents: Intents::default(),
@@ -343,6 +360,12 @@ impl Volume {
             // It went around a cache that had no room, unless a drain sent it.
             (false, true) => self.task.is_none().then_some(Reason::NoSpace),
         }
+    }
+
+    /// Whether dirty blocks cannot be given up yet: some are on their way home, or requests that may
+    /// write others are under way on a volume that is not served any more.
+    pub(crate) fn drops_wait(&self) -> bool {
+        self.home.busy() || (self.offline.is_some() && self.requests_active > 0)
     }
 
     /// Blocks, the last of which may be cut short.

@@ -6,9 +6,10 @@ mod sysfs;
 pub use content::{Content, identify};
 
 use crate::sys;
-use std::fs::{File, OpenOptions};
+use forebay_format::BLOCK_SIZE;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sysfs::Holder;
@@ -103,7 +104,28 @@ pub struct Device {
     /// For I/O that is not aligned to the logical block size, and where direct I/O is refused.
     buffered: Option<File>,
     info: DeviceInfo,
+    /// What the path led to.
+    instance: Instance,
     notice: Option<String>,
+}
+
+/// Which file or block device this is, as long as it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Instance {
+    File { file_system: u64, inode: u64 },
+    Block { device: u64, number: Option<u64> },
+}
+
+impl Instance {
+    fn of(metadata: &Metadata) -> Instance {
+        match metadata.file_type().is_block_device() {
+            true => Instance::Block {
+                device: metadata.rdev(),
+                number: sysfs::instance(metadata.rdev()),
+            },
+            false => Instance::File { file_system: metadata.dev(), inode: metadata.ino() },
+        }
+    }
 }
 
 impl Device {
@@ -177,7 +199,8 @@ impl Device {
         let notice = (!direct).then(|| {
             format!("{}: direct I/O is refused here; going through the page cache", path.display())
         });
-        Ok(Device { path: path.to_owned(), file: Some(file), buffered, info, notice })
+        let instance = Instance::of(&metadata);
+        Ok(Device { path: path.to_owned(), file: Some(file), buffered, info, instance, notice })
     }
 
     /// The path that it was opened by.
@@ -211,6 +234,19 @@ impl Device {
     /// The system does not tell.
     pub fn bytes_now(&self) -> io::Result<u64> {
         self.file().seek(SeekFrom::End(0))
+    }
+
+    /// Whether it is gone for good: it cannot be read, and its path leads nowhere or to another one.
+    /// One that only fails, or that somebody has deleted, is not. May wait as long as I/O may.
+    pub fn is_gone(&self) -> bool {
+        let mut block =
+            forebay_engine::Buf::zeroed(BLOCK_SIZE.max(self.info.logical_block_bytes as usize));
+        // Nothing can be read where nothing is any more, either.
+        if self.file().read_at(block.bytes_mut(), 0).is_ok_and(|bytes| bytes > 0) {
+            return false;
+        }
+        let now = std::fs::metadata(&self.path);
+        now.map_or(true, |metadata| Instance::of(&metadata) != self.instance)
     }
 
     /// The descriptor for an I/O of `len` bytes at `offset`.

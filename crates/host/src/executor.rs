@@ -131,6 +131,11 @@ impl Executor {
         assert!(before.is_none(), "volume numbers are not used twice");
     }
 
+    /// Whether I/O is under way on what was the origin of a volume.
+    pub fn awaits(&self, volume: VolumeId) -> bool {
+        !self.has_origin(volume) && self.lanes.contains_key(&Target::Origin(volume))
+    }
+
     /// Closes the origin of a volume. I/O under way on it ends first.
     pub fn remove_origin(&mut self, volume: VolumeId) {
         self.origins.remove(&volume);

@@ -1,6 +1,6 @@
 //! What an administrator should know of the host's work.
 
-use forebay_engine::Notice;
+use forebay_engine::{Notice, VolumeId};
 use std::time::Instant;
 
 /// Notices passed on in one second. More are counted.
@@ -23,6 +23,8 @@ pub enum HostNotice {
         reason: String,
         /// The file system under the device is full.
         no_space: bool,
+        /// The volume whose origin it is.
+        origin: Option<VolumeId>,
     },
     /// An I/O takes very long and goes on.
     IoSlow {
@@ -54,7 +56,7 @@ impl std::fmt::Display for HostNotice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             HostNotice::Engine(notice) => engine_notice(notice, f),
-            HostNotice::IoFailed { what, offset, len, reason, no_space } => {
+            HostNotice::IoFailed { what, offset, len, reason, no_space, .. } => {
                 write!(f, "{what} failed at {offset} ({len} bytes): {reason}")?;
                 let advice = "; make room on the file system that it lies on, then start again";
                 f.write_str(if *no_space { advice } else { "" })

@@ -264,6 +264,14 @@ impl OriginSize {
         };
         Ok(whole_sectors(bytes))
     }
+
+    /// Whether the origin is gone for good, and what its path leads to is another one.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            OriginSize::Of(device) => device.is_gone(),
+            OriginSize::Fixed(_) => false,
+        }
+    }
 }
 
 /// Whether the text before a colon is a URI scheme and not part of a path.

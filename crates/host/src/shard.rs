@@ -16,6 +16,7 @@ use crate::driver::{Backend, Driver};
 use crate::executor::{Executor, read_distrust};
 use crate::frontend::nbd::Tls;
 use crate::frontend::ublk::UblkDevice;
+use crate::limit::within;
 use crate::notice::NoticeSink;
 use crate::origin::Origin;
 use crate::pool::PoolOnDisk;
@@ -219,8 +220,31 @@ impl ShardHandle {
         receive(&reply, timeout)
     }
 
-    /// Gives a volume its origin that the pool was opened without. When it is flushed, the volume
-    /// is served.
+    /// The origin of a volume is gone: I/O there fails from now on, and what is cached is served.
+    ///
+    /// # Errors
+    /// No answer in time.
+    pub fn origin_lost(
+        &self,
+        volume: VolumeId,
+        timeout: Duration,
+    ) -> Result<CommandReply, ShardError> {
+        receive(&self.ask(|reply| Message::OriginLost(volume, reply))?, timeout)
+    }
+
+    /// Whether the origin of a volume is gone, and its path leads nowhere or to another one.
+    ///
+    /// # Errors
+    /// The shard has stopped, or the origin does not answer in time.
+    pub fn origin_is_gone(&self, volume: VolumeId, limit: Duration) -> Result<bool, ShardError> {
+        let asked = self.ask(|reply| Message::OriginSize(volume, reply))?;
+        let Some(origin) = receive(&asked, limit)? else { return Ok(false) };
+        within(limit, "read the origin", move || Ok(origin.is_gone()))
+            .map_err(|e| ShardError::System("read the origin", e))
+    }
+
+    /// Gives a volume its origin that the pool was opened without, or that was gone. When it is
+    /// flushed, the volume is served.
     ///
     /// # Errors
     /// No answer in time.

@@ -10,6 +10,7 @@
 //! - An I/O that fails may have changed any part of its range.
 
 mod fault;
+mod plug;
 mod rot;
 mod store;
 
@@ -102,6 +103,8 @@ pub struct Disk {
     pub dead_from: Time,
     /// Whether there is a volatile write cache.
     pub volatile: bool,
+    /// Whether it is plugged in.
+    plug: plug::Plug,
 }
 
 impl Disk {
@@ -120,6 +123,7 @@ impl Disk {
             flush_loss: FlushLoss::Nothing,
             dead_from: Time::MAX,
             volatile,
+            plug: plug::Plug::default(),
         }
     }
 
@@ -186,6 +190,7 @@ impl Disk {
         let entry =
             InFlight { io, first, end, mark: self.completed, shown: BTreeSet::new(), astray: None };
         assert!(self.in_flight.insert(op, entry).is_none(), "{op:?} is used twice");
+        self.plug.submitted(op);
     }
 
     /// Lets one page of a write in flight go astray.
@@ -217,7 +222,7 @@ impl Disk {
     pub fn complete(&mut self, op: OpId, now: Time, rng: &mut Rng) -> Option<Finished> {
         let mut entry = self.in_flight.remove(&op)?;
         let kind = entry.kind();
-        let failed = self.fails(kind, entry.first, entry.end, now, rng);
+        let failed = self.plug.fails(op, rng) || self.fails(kind, entry.first, entry.end, now, rng);
         if failed && kind == IoKind::Read && self.reads_fail_first > 0 {
             self.reads_fail_first -= 1;
         }
@@ -257,6 +262,7 @@ impl Disk {
                 Buf::empty()
             }
         };
+        self.plug.ended(op);
         Some(Finished { completion: Completion { result, buf }, kind, sectors, forgot })
     }
 
@@ -388,17 +394,20 @@ impl Disk {
                     self.durable.write(done.first, &done.data);
                 }
             }
-            FlushLoss::Forget => {
-                let lost: Vec<Pending> = self.pending.drain(..).collect();
-                self.revert(lost.iter().map(Pending::sectors));
-                let contents = lost.iter().flat_map(|done| {
-                    let bytes = done.data.chunks_exact(SECTOR_SIZE);
-                    done.sectors().zip(bytes.map(content::parse))
-                });
-                return contents.collect();
-            }
+            FlushLoss::Forget => return self.forget(),
         }
         Vec::new()
+    }
+
+    /// What no FLUSH has made durable is gone. Returns what that was.
+    fn forget(&mut self) -> Vec<(u64, Content)> {
+        let lost: Vec<Pending> = self.pending.drain(..).collect();
+        self.revert(lost.iter().map(Pending::sectors));
+        let contents = lost.iter().flat_map(|done| {
+            let bytes = done.data.chunks_exact(SECTOR_SIZE);
+            done.sectors().zip(bytes.map(content::parse))
+        });
+        contents.collect()
     }
 
     /// The given sectors hold what is durable again.
@@ -417,6 +426,7 @@ impl Disk {
         spoil_allowed: impl Fn(u64) -> bool,
         rng: &mut Rng,
     ) -> CutReport {
+        self.plug = plug::Plug::default();
         let mut report = CutReport::default();
         let mut spoilt = BTreeSet::new();
         for entry in std::mem::take(&mut self.in_flight).into_values() {
@@ -474,6 +484,7 @@ impl Disk {
 
     /// The process that used the disk is gone; the disk is not.
     pub fn kill(&mut self, rng: &mut Rng) {
+        self.plug = plug::Plug::default();
         for entry in std::mem::take(&mut self.in_flight).into_values() {
             match &entry.io {
                 Io::Write(buf) if rng.coin() => self.store(entry.first, buf.bytes().to_vec()),

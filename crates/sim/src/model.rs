@@ -379,10 +379,13 @@ impl Sector {
             self.loose.extend(dropped);
         }
         self.crash_of_loss(crash, flushed, reflushed);
-        let later = |v: &Version| v.invoke > self.loose_since && v.durable(crash, flushed);
-        let firm = self.versions.iter().any(later);
+        let firm = |crash| {
+            let later = |v: &Version| v.invoke > self.loose_since && v.durable(crash, flushed);
+            self.versions.iter().any(later)
+        };
+        let (loose_live, loose_gone) = (!firm(crash), firm(Crash::Cut));
         let loose = std::mem::take(&mut self.loose);
-        let loose = if firm { Vec::new() } else { loose };
+        let loose = if loose_gone && !loose_live { Vec::new() } else { loose };
         if !self.is_open() && loose.is_empty() {
             self.base_smax = 0;
             return;
@@ -406,7 +409,7 @@ impl Sector {
             }
         }
         for value in loose {
-            add(&mut after, value, true);
+            add(&mut after, value, loose_live);
         }
         assert!(after.iter().any(|candidate| candidate.live), "a crash leaves something");
         self.base = after;

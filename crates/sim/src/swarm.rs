@@ -65,6 +65,8 @@ pub struct Admin {
     pub remove: u64,
     /// Growth of a volume that shows only a part of its origin.
     pub resize: u64,
+    /// Share of turns in which an origin is pulled out, to be plugged in again.
+    pub replug: f64,
     /// Share of turns in which lost dirty data, or that of a missing origin, is given up.
     pub force_drop: f64,
     /// Share of the removed volumes whose origin somebody writes to before it is added again.
@@ -374,6 +376,7 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         cancel: weight(rng, swarm, 3),
         remove: weight(rng, swarm, 4),
         resize: 0,
+        replug: 0.0,
         force_drop: 0.0,
         foreign_writes: rng.pick(&[0.0, 0.5, 1.0]),
     }

@@ -9,6 +9,7 @@ mod finish;
 mod io;
 mod metadata;
 mod open;
+mod plug;
 
 use crate::checker::Checker;
 use crate::coverage::Coverage;

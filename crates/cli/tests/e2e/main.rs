@@ -6,6 +6,7 @@ mod gone;
 mod guest_disk;
 mod jobs;
 mod late;
+mod lost;
 mod main_job;
 mod missing;
 mod nbd;

@@ -10,7 +10,7 @@ use crate::convert::{api_mode, hex};
 use forebay_api::request::ChangedOrigin;
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode};
-use forebay_engine::{VolumeId, VolumeView};
+use forebay_engine::{CommandReply, VolumeId, VolumeView};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::fingerprint::Fingerprint;
 use forebay_host::frontend::VolumeBytes;
@@ -234,7 +234,7 @@ impl Supervisor {
     }
 
     /// Whether the pool is as it was when it was opened without this origin.
-    fn waits_for(&self, pool: &str, number: u32, volume: &Awaited) -> bool {
+    pub(super) fn waits_for(&self, pool: &str, number: u32, volume: &Awaited) -> bool {
         let open = self.open_pool(pool).ok();
         let open = open.filter(|open| open.handle.number() == number && !self.is_stopping());
         // Another volume may have its name by now.
@@ -379,19 +379,12 @@ impl Supervisor {
         volume: Awaited,
         space: Space,
     ) -> Result<(), ApiError> {
-        let begin = Instant::now();
-        while let Some(why) = self.not_flushed(pool, &volume)? {
-            if begin.elapsed() > ORIGIN_LIMIT {
-                let error = ApiError::failed(why)
-                    .action("see whether the disk behind it works")
-                    .action("nothing else is needed: the volume is served when that succeeds");
-                self.is_late(pool, &volume, error);
-                self.follow(pool, volume, move |supervisor, pool, number, volume| {
-                    supervisor.late_is_flushed(pool, number, volume, space)
-                });
-                return Ok(());
-            }
-            std::thread::sleep(PAUSE);
+        if let Err(error) = self.wait_flushed(pool, &volume) {
+            self.is_late(pool, &volume, error);
+            self.follow(pool, volume, move |supervisor, pool, number, volume| {
+                supervisor.late_is_flushed(pool, number, volume, space)
+            });
+            return Ok(());
         }
         self.serve_again(pool, &volume, space)
     }
@@ -411,11 +404,33 @@ impl Supervisor {
 
     /// Gives the pool the origin of a volume: it flushes it, and answers requests then. Of another
     /// one only what is dirty counts.
-    fn give_origin(&self, pool: &str, volume: &Awaited, origin: Origin) -> Result<Space, ApiError> {
+    pub(super) fn give_origin(
+        &self,
+        pool: &str,
+        volume: &Awaited,
+        origin: Origin,
+    ) -> Result<Space, ApiError> {
         let (space, handle) = (Space::of(&origin), self.open_pool(pool)?.handle);
         let changed = volume.accepts.is_some();
         let back = handle.origin_back(volume.id, origin, changed, COMMAND_TIMEOUT);
-        back.map(|_| space).map_err(|error| shard_error(pool, &error))
+        match back.map_err(|error| shard_error(pool, &error))? {
+            CommandReply::Failed(why) => Err(ApiError::failed(why)),
+            _ => Ok(space),
+        }
+    }
+
+    /// Waits until the pool answers a volume's requests, and not for ever.
+    pub(super) fn wait_flushed(&self, pool: &str, volume: &Awaited) -> Result<(), ApiError> {
+        let begin = Instant::now();
+        while let Some(why) = self.not_flushed(pool, volume)? {
+            if begin.elapsed() > ORIGIN_LIMIT {
+                return Err(ApiError::failed(why)
+                    .action("see whether the disk behind it works")
+                    .action("nothing else is needed: the volume is served when that succeeds"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Why the pool does not answer a volume's requests yet. One that was removed is an error.
@@ -432,17 +447,22 @@ impl Supervisor {
         if let Some(fingerprint) = &volume.accepts {
             self.accept_origin(volume, fingerprint)?;
         }
-        self.with_open(pool, |open| {
-            open.late.remove(&volume.name);
-            open.problems.remove(&volume.name);
-        });
+        self.is_served(pool, volume);
         let (bytes, mode) = (VolumeBytes::new(volume.bytes), volume.mode);
         self.export_volume(pool, &volume.name, &Offer { volume: volume.id, bytes, space, mode })?;
         self.nbd_mend();
         Ok(())
     }
 
-    fn is_late(&self, pool: &str, volume: &Awaited, problem: ApiError) {
+    /// Nothing is the matter with the origin of a volume any more.
+    pub(super) fn is_served(&self, pool: &str, volume: &Awaited) {
+        self.with_open(pool, |open| {
+            open.late.remove(&volume.name);
+            open.problems.remove(&volume.name);
+        });
+    }
+
+    pub(super) fn is_late(&self, pool: &str, volume: &Awaited, problem: ApiError) {
         self.has_problem(pool, &volume.name, problem);
         self.with_open(pool, |open| {
             open.late.insert(volume.name.clone(), volume.id);

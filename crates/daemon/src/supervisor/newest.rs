@@ -1,6 +1,7 @@
 //! Whether the devices of a pool that are here hold its newest state. A device that was away while
 //! the pool went on without it cannot know that; when it comes back alone, only we can.
 
+use super::lost::Suspects;
 use super::{Supervisor, lock};
 use crate::convert::hex;
 use forebay_api::ApiError;
@@ -23,6 +24,8 @@ pub(super) struct Failed {
     pub devices: BTreeSet<usize>,
     /// The log: no device is used any more.
     pub log: bool,
+    /// Origins, an I/O of which failed.
+    pub origins: Suspects,
 }
 
 impl Parts {
@@ -144,6 +147,9 @@ impl Supervisor {
         Box::new(move |notice: HostNotice| {
             if let HostNotice::Engine(Notice::LogBroken) = &notice {
                 lock(&failed).log = true;
+            }
+            if let HostNotice::IoFailed { origin: Some(volume), .. } = &notice {
+                lock(&failed).origins.failed(*volume);
             }
             if let HostNotice::Engine(Notice::DeviceFailed(device, _)) = &notice {
                 working = working.saturating_sub(1);

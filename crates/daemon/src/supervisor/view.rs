@@ -342,7 +342,7 @@ impl Supervisor {
             attention.action.push(format!("see: forebay pool show {pool}"));
         }
         if let Some(error) = open.problems.get(&view.name) {
-            state = State::Offline;
+            state = if view.lost { State::Degraded } else { State::Offline };
             let dirty = stats.dirty_blocks * BLOCK_SIZE as u64;
             attention = of_error(&or_lose(error.clone(), &view.name, dirty));
         } else if let Some(error) = &open.bypass {

@@ -425,6 +425,9 @@ impl Supervisor {
         changed: ChangedOrigin,
     ) -> Result<(), ApiError> {
         let name = &found.snapshot.view.name;
+        if found.snapshot.view.lost && changed == ChangedOrigin::KeepDirty {
+            return self.accept_instead(found);
+        }
         if found.open.late.contains_key(name) && changed != ChangedOrigin::DropDirty {
             // It comes by itself.
             return Err(found.open.problems[name].clone());

@@ -39,6 +39,7 @@ impl Engine {
             Command::Drain(volume) => self.task(id, volume, Task::Drain(id)),
             Command::Cancel(volume) => self.cancel(id, volume),
             Command::ForceDropDirty(volume) => self.force_drop(id, volume),
+            Command::OriginLost(volume) => self.origin_lost(id, volume),
             Command::OriginBack { volume, changed } => self.origin_back(id, volume, changed),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
             Command::Shutdown => {
@@ -224,6 +225,21 @@ impl Engine {
         }
     }
 
+    fn origin_lost(&mut self, id: CommandId, volume: VolumeId) {
+        match self.volume(volume) {
+            None => self.refuse(id, "there is no such volume"),
+            Some(v) if v.removing || v.adding || v.offline.is_some() => {
+                self.answer(id, CommandReply::Unchanged);
+            }
+            Some(_) => {
+                let volume = self.vol_mut(volume);
+                volume.offline = Some("its origin is lost".to_owned());
+                volume.lost = true;
+                self.answer(id, CommandReply::Changed);
+            }
+        }
+    }
+
     /// The volume goes on as one whose origin could not be flushed at the start, and now is to be
     /// tried again. Of one that has `changed` no clean block counts: it is served when that is
     /// durable, so that no crash brings one back.
@@ -231,10 +247,17 @@ impl Engine {
         let now = self.now;
         match self.volume(volume) {
             None => return self.refuse(id, "there is no such volume"),
-            Some(v) if v.offline.is_none() || v.retries() => {
-                return self.answer(id, CommandReply::Unchanged);
-            }
+            Some(v) if v.retries() => return self.answer(id, CommandReply::Unchanged),
+            Some(v) if v.offline.is_none() => return self.answer(id, CommandReply::Unchanged),
             Some(_) => {}
+        }
+        if !self.is(Mutant::LossUnnoticed) {
+            self.vol_mut(volume).flush.origin_was_lost();
+        }
+        self.vol_mut(volume).quarantine.end();
+        if std::mem::take(&mut self.vol_mut(volume).lost) && !changed {
+            self.vol_mut(volume).offline = None;
+            return self.answer(id, CommandReply::Changed);
         }
         if changed {
             self.give_up_clean(volume);

@@ -80,8 +80,11 @@ impl Engine {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
         };
-        if v.home.busy() {
-            return self.vol_mut(volume).home.drops.push(id);
+        if v.drops_wait() {
+            let volume = self.vol_mut(volume);
+            // It is taken out of service first.
+            volume.lost = false;
+            return volume.home.drops.push(id);
         }
         if self.dead && !v.dirty.is_empty() {
             return self.distrust_dirty(volume, id);
@@ -103,7 +106,7 @@ impl Engine {
             let volume = self.volumes.nth_mut(at);
             let id = volume.id;
             let hangs = volume.home.drops_until().is_some_and(|at| at <= self.now);
-            if volume.home.drops.is_empty() || (volume.home.busy() && !hangs) {
+            if volume.home.drops.is_empty() || (volume.drops_wait() && !hangs) {
                 continue;
             }
             for command in std::mem::take(&mut volume.home.drops) {

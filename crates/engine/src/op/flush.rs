@@ -273,13 +273,7 @@ impl Engine {
                 flush.tries = 0;
             }
             Err(_) if forgets => {}
-            // The origin may have dropped clients' data that nobody else has: no later FLUSH can
-            // promise it.
-            Err(_) => {
-                flush.lost_perhaps();
-                flush.failures += 1;
-                flush.wanted = 0;
-            }
+            Err(_) => flush.failed(),
         }
         self.origin_flush_more(id);
     }

@@ -57,6 +57,8 @@ impl Engine {
     /// From when on one may go with another FLUSH.
     fn sync_soonest(&self, volume: &Volume) -> Option<Time> {
         let there = volume.offline.is_none() && !volume.removing && !volume.adding;
+        // None would come to an end, see `sync_end`.
+        let there = there && (!volume.flush.doubtful || self.is(Mutant::SyncInDoubt));
         (there && !volume.intents.is_empty())
             .then(|| volume.synced_at.saturating_add(self.tuning.sync_interval_ns))
     }

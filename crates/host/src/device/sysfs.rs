@@ -68,6 +68,13 @@ pub(super) fn block_user(metadata: &Metadata) -> String {
     by_process(process_with_open(metadata.rdev()))
 }
 
+/// The number that the kernel gave this instance of a disk, and gives to no other, if it tells.
+pub(super) fn instance(device: u64) -> Option<u64> {
+    let (major, minor) = number(device);
+    let text = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/diskseq")).ok()?;
+    text.trim().parse().ok()
+}
+
 /// Says who holds the lock of a file, as `/proc/locks` has it.
 pub(super) fn lock_user(metadata: &Metadata) -> String {
     by_process(lock_holder(metadata))

@@ -3,13 +3,14 @@
 use super::job::Job;
 use crate::device::Device;
 use crate::notice::HostNotice;
-use forebay_engine::{IoError, Time};
+use forebay_engine::{IoError, Target, Time, VolumeId};
 use std::sync::Arc;
 
 /// Enough of an I/O to tell of it.
 pub(super) struct Label {
     verb: &'static str,
     device: Option<Arc<Device>>,
+    origin: Option<VolumeId>,
     offset: u64,
     len: u64,
     pub started: Time,
@@ -20,7 +21,12 @@ impl Label {
     pub fn of(job: &Job) -> Label {
         let device = job.device.clone();
         let (verb, len) = (job.verb(), job.len());
-        Label { verb, device, offset: job.offset, len, started: job.started, told: job.told }
+        let origin = match job.target {
+            Target::Origin(volume) => Some(volume),
+            Target::Cache(_) => None,
+        };
+        let (offset, started, told) = (job.offset, job.started, job.told);
+        Label { verb, device, origin, offset, len, started, told }
     }
 
     /// Which I/O on which device.
@@ -38,6 +44,7 @@ impl Label {
 
     pub fn failed(&self, reason: String, error: IoError) -> HostNotice {
         let (what, no_space) = (self.what(), error == IoError::NoSpace);
-        HostNotice::IoFailed { what, offset: self.offset, len: self.len, reason, no_space }
+        let (offset, len, origin) = (self.offset, self.len, self.origin);
+        HostNotice::IoFailed { what, offset, len, reason, no_space, origin }
     }
 }

@@ -50,8 +50,10 @@ pub(crate) enum Message {
     Submit(Request, SyncSender<Answer>),
     /// The origin comes with [`Command::AddVolume`].
     Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
-    /// The origin of a volume that the pool was opened without.
-    /// The origin of a volume, and whether it is another one.
+    /// The origin of a volume is gone.
+    OriginLost(VolumeId, SyncSender<CommandReply>),
+    /// The origin of a volume that the pool was opened without, or whose origin is gone; and
+    /// whether it is another one.
     OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),

@@ -255,11 +255,11 @@ impl Shard {
                 self.add_next();
             }
             Message::OriginBack(volume, origin, changed, reply) => {
-                let views = self.engine.volumes();
-                if views.iter().any(|it| it.id == volume) && !self.executor.has_origin(volume) {
-                    self.executor.add_origin(&mut self.driver, volume, *origin);
-                }
-                self.command(Command::OriginBack { volume, changed }, Some(reply));
+                self.origin_back((volume, *origin), changed, reply);
+            }
+            Message::OriginLost(volume, reply) => {
+                self.executor.remove_origin(volume);
+                self.command(Command::OriginLost(volume), Some(reply));
             }
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
@@ -287,6 +287,33 @@ impl Shard {
             Message::Detach(key, reply) => self.ports.detach(key, reply),
             Message::Stop(reply) => self.stop(reply),
         }
+    }
+
+    /// A volume gets its origin, unless it has one or what is under way on the one before might be
+    /// taken for I/O on this one.
+    fn origin_back(
+        &mut self,
+        (volume, origin): (VolumeId, Origin),
+        changed: bool,
+        reply: SyncSender<CommandReply>,
+    ) {
+        let known = self.engine.volumes().iter().any(|view| view.id == volume);
+        let answer = match known && self.stopping.is_none() {
+            true if self.executor.has_origin(volume) => CommandReply::Unchanged,
+            true if self.executor.awaits(volume) => {
+                let why = "I/O is under way on what the origin was before, and may still change it";
+                CommandReply::Failed(why.to_owned())
+            }
+            true => {
+                // What has ended on the one before comes first.
+                self.take_completions();
+                self.executor.add_origin(&mut self.driver, volume, origin);
+                self.command(Command::OriginBack { volume, changed }, Some(reply));
+                return;
+            }
+            false => CommandReply::Failed("there is no such volume, or the pool stops".to_owned()),
+        };
+        let _ = reply.send(answer);
     }
 
     fn submit(&mut self, asker: Asker, request: Request) {

@@ -30,6 +30,7 @@ impl Params {
             Bend::Untold => self.leave_untold(rng),
             Bend::Resort => self.last_resort(rng),
             Bend::Late => self.come_late(rng),
+            Bend::Replug => self.replug(rng),
             Bend::Large | Bend::Cloud | Bend::Short => {}
         }
     }
@@ -121,6 +122,20 @@ impl Params {
         self.devices = rng.range(2, 4) as usize;
         self.faults = Faults { late: rng.pick(&[0.3, 0.6]), ..Faults::default() };
         self.ends.shutdown = rng.pick(&[1, 8]);
+    }
+
+    /// Origins that are pulled out and plugged in again, while they are used.
+    fn replug(&mut self, rng: &mut Rng) {
+        self.live_briefly(rng);
+        self.lives = rng.range(2, 8);
+        self.requests = rng.log_range(100, 1000);
+        self.ends.events_max = rng.log_range(1000, 10_000);
+        self.faults = Faults::default();
+        self.origin_volatile = !rng.one_in(8);
+        self.admin.pause_ns = rng.log_range(MILLISECOND, 50 * MILLISECOND);
+        self.admin.replug = rng.pick(&[0.02, 0.1, 0.3]);
+        self.think_ns = rng.log_range(MILLISECOND / 10, 10 * MILLISECOND);
+        self.tuning.idle_ns = rng.pick(&[1, 1000]) * MILLISECOND;
     }
 
     /// Short lives of two devices of which one has what the other lost in a power cut, but cannot

@@ -46,6 +46,9 @@ impl World {
         }
         self.schedule_admin();
         let disk = self.rng.below(self.origins.len() as u64) as usize;
+        if self.origins[disk].disk.is_out() {
+            return self.while_out(disk);
+        }
         let busy = self.commands.values().any(|asked| asked.disk == disk);
         let Some(volume) = self.origins[disk].volume else {
             return if busy { Ok(Flow::Go) } else { self.add_volume(disk) };
@@ -59,6 +62,9 @@ impl World {
             let origin = &mut self.origins[disk];
             (origin.present, origin.came_late) = (true, true);
             return self.ask(disk, Command::OriginBack { volume, changed: false });
+        }
+        if self.is_pulled_out(disk) {
+            return self.pull_out(disk, volume);
         }
         let admin = self.params.admin.clone();
         if busy {
@@ -98,11 +104,12 @@ impl World {
     }
 
     /// Whether somebody would give dirty blocks up: they are lost, or their origin is missing.
-    fn may_drop(&self, disk: usize) -> bool {
+    pub(super) fn may_drop(&self, disk: usize) -> bool {
         let stopping = self.life.stopping || !self.life.serving;
         // What is under way there may come before it or after it.
         let stopping = stopping || self.requests.values().any(|waiting| waiting.disk == disk);
-        !stopping && (!self.origins[disk].present || self.checker.has_lost(disk))
+        let missing = !self.origins[disk].present || self.origins[disk].disk.is_out();
+        !stopping && (missing || self.checker.has_lost(disk))
     }
 
     fn no_device_works(&self) -> bool {
@@ -290,7 +297,13 @@ impl World {
                 self.coverage.add("blocks given up", dropped.len() as u64);
                 dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
-            Command::OriginBack { .. } => self.coverage.mark("origins that came late"),
+            Command::OriginLost(_) => self.coverage.mark("origins that were pulled out"),
+            Command::OriginBack { .. } => {
+                self.coverage.mark(match self.origins[asked.disk].came_late {
+                    true => "origins that came late",
+                    false => "origins that were plugged in again",
+                })
+            }
             Command::Shutdown => {
                 self.life.stopped = true;
                 // As a flush of every volume that is there; beside lost data flushes fail.

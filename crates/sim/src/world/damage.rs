@@ -287,7 +287,8 @@ impl World {
     /// Notes which writes to an origin bring what a client was told before: those the cache must
     /// keep until a FLUSH.
     pub(super) fn note_home(&mut self, disk: usize, bytes: &[u8]) {
-        if self.params.faults.origin_flush_loss != Some(FlushLoss::Forget) {
+        let forgets = self.params.faults.origin_flush_loss == Some(FlushLoss::Forget);
+        if !forgets && self.params.admin.replug == 0.0 {
             return;
         }
         for copy in bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data) {

@@ -32,6 +32,16 @@ impl World {
         for origin in &mut self.origins {
             origin.disk.faults.clear();
         }
+        for disk in 0..self.origins.len() {
+            while self.origins[disk].disk.is_out() {
+                let awaited = self.origins[disk].disk.is_awaited();
+                if awaited {
+                    self.step()?
+                } else {
+                    self.plug_in(disk)?
+                };
+            }
+        }
         while !self.requests.is_empty() || !self.commands.is_empty() {
             match self.step()? {
                 Flow::Go => {}

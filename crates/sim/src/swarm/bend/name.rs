@@ -35,6 +35,8 @@ pub enum Bend {
     Resort,
     /// See `Params::come_late`.
     Late,
+    /// See `Params::replug`.
+    Replug,
     /// Another kind of world: see [`crate::large`].
     Large,
     /// The same, before a volume whose provider allows few I/Os.
@@ -44,7 +46,7 @@ pub enum Bend {
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 19] = [
+pub const BENDS: [(&str, Bend); 20] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -61,6 +63,7 @@ pub const BENDS: [(&str, Bend); 19] = [
     ("untold", Bend::Untold),
     ("resort", Bend::Resort),
     ("late", Bend::Late),
+    ("replug", Bend::Replug),
     ("large", Bend::Large),
     ("cloud", Bend::Cloud),
     ("short", Bend::Short),

@@ -1,0 +1,193 @@
+//! Origins that are lost while their volumes are served, and come back: a disk that was pulled out,
+//! a file system behind a file that ended. What is cached is served on, and nobody else notices.
+//! The origin is used again as soon as its path leads to it, if it is the right one.
+
+use super::late::{Awaited, Looked, NotThere};
+use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, shard_error};
+use forebay_api::ApiError;
+use forebay_engine::{CommandReply, VolumeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a failed origin may take to be read.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// How often to look for one that is lost.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// One that failed, and is there, is looked at again after so long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Origins of a pool that failed an I/O.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Suspects(BTreeMap<VolumeId, Suspicion>);
+
+#[derive(Debug, Clone, Copy)]
+enum Suspicion {
+    /// It is to be looked at.
+    New,
+    /// Somebody does.
+    LookedAt,
+    /// It was there.
+    Dismissed(Instant),
+}
+
+impl Suspects {
+    /// The origin of a volume failed an I/O.
+    pub fn failed(&mut self, volume: VolumeId) {
+        let suspicion = self.0.entry(volume).or_insert(Suspicion::New);
+        if matches!(suspicion, Suspicion::Dismissed(at) if at.elapsed() >= AGAIN) {
+            *suspicion = Suspicion::New;
+        }
+    }
+
+    /// The origins that are to be looked at: the caller does.
+    fn take_new(&mut self) -> Vec<VolumeId> {
+        let new = self.0.iter_mut().filter(|(_, it)| matches!(it, Suspicion::New));
+        new.map(|(&volume, it)| {
+            *it = Suspicion::LookedAt;
+            volume
+        })
+        .collect()
+    }
+
+    fn dismiss(&mut self, volume: VolumeId) {
+        self.0.insert(volume, Suspicion::Dismissed(Instant::now()));
+    }
+}
+
+/// What is told of an origin that is lost.
+fn is_lost(uri: &str) -> ApiError {
+    ApiError::failed(format!(
+        "the origin {uri} is lost: what is cached is served, and what else is asked for fails"
+    ))
+    .action("bring it back")
+    .action("nothing else is needed: it is used again as soon as it is there")
+}
+
+impl Supervisor {
+    /// Looks at the origins that failed an I/O, each on a thread of its own: it may hang.
+    pub fn watch_origins(self: &Arc<Self>) {
+        let open: Vec<_> = {
+            let inner = self.inner();
+            let pools = inner.pools.values();
+            pools
+                .filter_map(|pool| Some((pool.name.clone(), pool.open.as_ref().ok()?.clone())))
+                .collect()
+        };
+        for (pool, open) in open {
+            for volume in lock(&open.failed).origins.take_new() {
+                let (supervisor, pool, open) = (Arc::clone(self), pool.clone(), open.clone());
+                let look = move || {
+                    if let Err(error) = supervisor.look_after(&pool, &open.handle, volume) {
+                        tracing::error!(pool, "{}", error.message);
+                    }
+                    lock(&open.failed).origins.dismiss(volume);
+                };
+                let thread = std::thread::Builder::new().name("lost".to_string()).spawn(look);
+                if let Err(error) = thread {
+                    tracing::error!("start a thread: {error}");
+                }
+            }
+        }
+    }
+
+    /// If the origin of a volume is lost, says so, and waits for it.
+    fn look_after(
+        self: &Arc<Self>,
+        pool: &str,
+        handle: &forebay_host::shard::ShardHandle,
+        id: VolumeId,
+    ) -> Result<(), ApiError> {
+        let failed = |error| shard_error(pool, &error);
+        if !handle.origin_is_gone(id, READ_LIMIT).map_err(failed)? {
+            return Ok(());
+        }
+        let number = handle.number();
+        let volume = {
+            let _changes = lock(&self.changes);
+            let snapshot = handle.snapshot().map_err(failed)?;
+            let mut views = snapshot.volumes.iter().map(|volume| &volume.view);
+            let view = views.find(|view| view.id == id && view.offline.is_none());
+            let Some(view) = view else { return Ok(()) };
+            let volume = Awaited::from(view);
+            if handle.origin_lost(id, COMMAND_TIMEOUT).map_err(failed)? != CommandReply::Changed {
+                return Ok(());
+            }
+            let error = is_lost(&volume.uri);
+            tracing::error!(pool, volume = volume.name.as_str(), "{}", error.message);
+            self.is_late(pool, &volume, error);
+            volume
+        };
+        while self.waits_for(pool, number, &volume) {
+            std::thread::sleep(LOOK_PAUSE);
+            let looked = match self.look_at(&volume) {
+                Ok(looked) => looked,
+                Err(NotThere::Failed(_)) => continue,
+                Err(NotThere::Late(_, coming)) => match coming.recv() {
+                    Ok(Ok(looked)) => looked,
+                    _ => continue,
+                },
+            };
+            if self.is_found(pool, number, &volume, looked)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// An administrator puts another origin in the place of one that is lost: what is dirty goes
+    /// there, and what is clean is forgotten.
+    pub(super) fn accept_instead(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
+        let (pool, mut volume) = (found.pool.as_str(), Awaited::from(&found.snapshot.view));
+        let looked = self.look_at(&volume)?;
+        let other = match self.other_origin(&volume, &looked) {
+            Some((error, false)) => return Err(error),
+            other => other.is_some(),
+        };
+        let fingerprint = looked.fingerprint.encode();
+        volume.accepts = other.then_some(fingerprint);
+        self.give_origin(pool, &volume, looked.origin)?;
+        self.wait_flushed(pool, &volume)?;
+        if other {
+            self.accept_origin(&volume, &fingerprint)?;
+        }
+        self.is_served(pool, &volume);
+        Ok(())
+    }
+
+    /// Uses an origin again that was lost. Whether nobody needs to look for it any more.
+    fn is_found(
+        self: &Arc<Self>,
+        pool: &str,
+        number: u32,
+        volume: &Awaited,
+        looked: Looked,
+    ) -> Result<bool, ApiError> {
+        let _changes = lock(&self.changes);
+        if !self.waits_for(pool, number, volume) {
+            return Ok(true);
+        }
+        // Nobody who uses the volume wants another disk under it: it is looked for on.
+        if let Some((other, _)) = self.other_origin(volume, &looked) {
+            let text = format!("{}, and another one is in its place", is_lost(&volume.uri).message);
+            let name = volume.name.as_str();
+            let error = ApiError::failed(format!("{text}: {}", other.message))
+                .action("bring the right one back: it is used again as soon as it is there")
+                .action(format!(
+                    "if it is to be used, with what is dirty: forebay volume attach {name} \
+                     --keep-dirty"
+                ));
+            self.is_late(pool, volume, error);
+            return Ok(false);
+        }
+        let handle = self.open_pool(pool)?.handle;
+        let back = handle.origin_back(volume.id, looked.origin, false, COMMAND_TIMEOUT);
+        if let CommandReply::Failed(why) = back.map_err(|error| shard_error(pool, &error))? {
+            tracing::warn!(pool, volume = volume.name.as_str(), "its origin is here, but: {why}");
+            return Ok(false);
+        }
+        self.is_served(pool, volume);
+        tracing::info!(pool, volume = volume.name.as_str(), "its origin is back");
+        Ok(true)
+    }
+}
