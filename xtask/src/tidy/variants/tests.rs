@@ -38,6 +38,9 @@ fn patterns_comparisons_and_tests_build_nothing() {
         both
     );
     assert_eq!(left("b", "fn f(e: E) { e == E::A; assert_eq!(e, &E::B); }"), both);
+    let plain =
+        "enum F { X } fn f(f: F) { match f { F::X => {} } let G::Y(F::X) = f else { g() }; }";
+    assert!(left("b", plain).contains(&"F::X".into()));
     assert_eq!(left("b", "#[cfg(test)] mod tests { fn f() { E::A(1); } }"), both);
     assert_eq!(left("b", "impl X { #[cfg(test)] fn f() { E::A(1); } }"), both);
     assert_eq!(left("b/tests", "fn f() { E::A(1); }"), both);
