@@ -53,10 +53,12 @@ pub fn test(seeds: u64) -> Result<()> {
     let start = Instant::now();
     cargo(&["build", "--release", "--workspace"])?;
     let tests = unit_and_integration_tests()?;
+    let examples = examples()?;
     simulator(seeds)?;
     let mutants = mutation_proof()?;
     println!();
     println!("tests:     {tests}");
+    println!("examples:  {examples}");
     println!("simulator: {seeds} swarm seeds without a new failure");
     println!("mutants:   {mutants}");
     println!("all of it: {} s", start.elapsed().as_secs());
@@ -71,7 +73,14 @@ fn unit_and_integration_tests() -> Result<String> {
         return Ok(summary.map_or("no summary", |line| line.trim()).to_string());
     }
     eprintln!("cargo-nextest is missing: `cargo test` runs the same tests, more slowly");
-    let lines = run_and_read(&mut cargo_command(&["test", "--workspace", "--no-fail-fast"]))?;
+    let tests = ["test", "--workspace", "--tests", "--no-fail-fast"];
+    let lines = run_and_read(&mut cargo_command(&tests))?;
+    Ok(format!("{} passed", passed(&lines)))
+}
+
+/// The examples of the documentation, which nextest does not run.
+fn examples() -> Result<String> {
+    let lines = run_and_read(&mut cargo_command(&["test", "--doc", "--workspace"]))?;
     Ok(format!("{} passed", passed(&lines)))
 }
 

@@ -1,9 +1,12 @@
 //! `cargo xtask tidy`: house rules that neither the compiler nor clippy knows.
 
+mod coupling;
 mod documents;
 mod edges;
 mod ratchet;
 mod source;
+mod syntax;
+mod variants;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -11,11 +14,11 @@ use std::path::{Path, PathBuf};
 /// Directories that hold nothing of ours.
 const SKIPPED: [&str; 2] = ["target", ".git"];
 
-/// A text file of the tree.
+/// A file of the tree.
 pub struct File {
     /// Path from the root, with `/`.
     pub path: String,
-    /// The content.
+    /// The content; empty if it is no text.
     pub text: String,
 }
 
@@ -29,7 +32,10 @@ pub fn run(root: &Path, shrink: bool) -> Result<()> {
     edges::check(root, &mut found)?;
     source::check(&files, &mut found);
     documents::check(&files, &mut found);
-    ratchet::check(root, &files, shrink, &mut found)?;
+    let sources = syntax::parse(&files, &mut found);
+    variants::check(&sources, &mut found);
+    let excesses = coupling::measure(&sources, &mut found);
+    ratchet::check(root, &files, &excesses, shrink, &mut found)?;
     if found.is_empty() {
         println!("tidy: {} files, nothing to complain about", files.len());
         return Ok(());
@@ -40,7 +46,7 @@ pub fn run(root: &Path, shrink: bool) -> Result<()> {
     bail!("{} house rules broken", found.len())
 }
 
-/// Reads all text files below `root`.
+/// Reads all files below `root`.
 fn read_tree(root: &Path) -> Result<Vec<File>> {
     let mut files = Vec::new();
     let mut directories: Vec<PathBuf> = vec![root.to_path_buf()];
@@ -59,7 +65,7 @@ fn read_tree(root: &Path) -> Result<Vec<File>> {
             } else if kind.is_file() {
                 let bytes = std::fs::read(entry.path())
                     .with_context(|| format!("read {}", entry.path().display()))?;
-                let Ok(text) = String::from_utf8(bytes) else { continue };
+                let text = String::from_utf8(bytes).unwrap_or_default();
                 let path = entry.path();
                 let path = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
                 files.push(File { path, text });

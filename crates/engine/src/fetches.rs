@@ -82,7 +82,7 @@ impl Fetches {
         self.closed.remove(&(req, key)).unwrap_or_default()
     }
 
-    /// Whether there are none.
+    /// Whether no read of an origin is under way.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty() && self.closed.is_empty()
     }

@@ -30,7 +30,7 @@ const MOVES_MAX: usize = 512;
 /// What the index says of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
-    /// Where it is.
+    /// The slot that holds the block.
     pub slot: Slot,
     /// CRC-32C of the block there.
     pub crc: u32,
@@ -89,7 +89,7 @@ impl Shape {
         1 << self.key_bits
     }
 
-    /// For a checkpoint.
+    /// The shape as a checkpoint has it.
     pub fn item(&self) -> TableItem {
         TableItem {
             buckets: U32::new(self.buckets as u32),

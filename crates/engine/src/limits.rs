@@ -13,9 +13,9 @@ pub const FILL_AGE_MAX_NS: u64 = 1_000_000_000;
 pub const PACE_NS: u64 = 1 << 28;
 /// Writes into the cache under way from which on a small record waits for more of them.
 pub const GATHER_WRITES_MIN: u32 = 8;
-/// It is sent when it holds one in so many of them.
+/// A small record is sent when it holds one in so many of the writes under way.
 pub const GATHER_SHARE: u32 = 4;
-/// It is sent at the latest after this time.
+/// A small record is sent at the latest when it has waited this long.
 pub const GATHER_NS_MAX: u64 = 500_000;
 /// Times that a write to a cache device is tried before the device counts as failed.
 pub const CACHE_WRITE_TRIES: u8 = 4;
@@ -71,7 +71,7 @@ pub const SETTLE_STEPS: u64 = 2048;
 /// A device has failed when more than one segment in so many holds dirty blocks that cannot be
 /// read.
 pub const LOST_SEGMENTS_SHARE: u32 = 4;
-/// Why it has failed then.
+/// What administrators are told of a device that failed for that reason.
 pub const LOST_SEGMENTS: &str = "too much of it cannot be read";
 /// Writes that wait because room is short and go on together: they share a record.
 pub const WAVE_WRITES_MAX: usize = 32;
@@ -97,7 +97,7 @@ pub const MOVES_IN_FLIGHT_MAX: usize = 32;
 pub const CHECKPOINT_WRITES_MAX: usize = 4;
 /// Time after which a note of distrust that could not be written is tried again; it doubles.
 pub const DISTRUST_RETRY_NS: u64 = 100_000_000;
-/// Up to this.
+/// Longest time between two tries to write such a note.
 pub const DISTRUST_RETRY_NS_MAX: u64 = 1_000_000_000;
 /// Time after which writes that wait for it fail.
 pub const DISTRUST_WAIT_NS_MAX: u64 = 5_000_000_000;
@@ -105,7 +105,7 @@ pub const DISTRUST_WAIT_NS_MAX: u64 = 5_000_000_000;
 pub const RECOVERY_READ_BLOCKS: usize = 256;
 /// Reads under way during recovery: most are of one block, and wait for the device.
 pub const RECOVERY_READS_MAX: usize = 128;
-/// Blocks that they ask for.
+/// Blocks that all reads under way during recovery ask for together.
 pub const RECOVERY_BLOCKS_MAX: u64 = 32 * RECOVERY_READ_BLOCKS as u64;
 /// Records that get their second copy back at once.
 pub const REPAIRS_MAX: usize = 32;
@@ -116,7 +116,7 @@ pub const WRITEBACK_SELECT_BLOCKS: usize = 256;
 /// Dirty blocks of a writeback slice that somebody waits for, at least, where so many take no
 /// longer than two such slices should.
 pub const WRITEBACK_SLICE_MIN: usize = 64;
-/// And at least, however long they take.
+/// Least blocks of such a slice, however long the origin takes for them.
 pub const WRITEBACK_SLICE_LEAST: usize = 8;
 /// How long such a slice should take, its FLUSH among it.
 pub const WRITEBACK_SLICE_NS: u64 = 100_000_000;
@@ -130,7 +130,7 @@ pub const WRITEBACK_BLOCK_NS: u64 = 5_000_000;
 pub const WRITEBACK_RUN_BLOCKS: usize = 256;
 /// Time after which what could not be written home is tried again; it doubles each time.
 pub const WRITEBACK_RETRY_NS: u64 = 500_000_000;
-/// So often.
+/// Times that this wait doubles.
 pub const WRITEBACK_RETRY_DOUBLINGS: u32 = 6;
 /// At the latest after this time where somebody waits for it.
 pub const WRITEBACK_WAITED_NS: u64 = 1_000_000_000;

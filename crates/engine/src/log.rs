@@ -185,7 +185,7 @@ pub struct Log {
     pub backlog: VecDeque<Entry>,
     /// Buffers of entries and waiters to use again.
     pub spare_entries: Vec<Vec<Entry>>,
-    /// As above.
+    /// Lists of waiting requests to use again.
     pub spare_waiters: Vec<Vec<ReqKey>>,
 }
 

@@ -133,9 +133,9 @@ impl Map {
     }
 }
 
-/// Those who look through it bucket by bucket.
+/// For scans, which look through the index bucket by bucket.
 impl Map {
-    /// How many there are.
+    /// Buckets of the index.
     pub fn bucket_count(&self) -> usize {
         self.index.bucket_count()
     }
@@ -150,7 +150,7 @@ impl Map {
         self.index.scan(from, to, each);
     }
 
-    /// The same, for entries in wanted slots.
+    /// As [`Map::scan`], of the entries in wanted slots alone.
     pub fn scan_slots(
         &self,
         from: usize,
@@ -180,7 +180,7 @@ impl Map {
         self.index.track_moves(on);
     }
 
-    /// What has moved since.
+    /// Entries that have changed their bucket since the last call.
     pub fn take_moved(&mut self) -> Vec<(Key, Located)> {
         self.index.take_moved()
     }
@@ -188,7 +188,7 @@ impl Map {
 
 /// A start, which fills it from a checkpoint.
 impl Map {
-    /// Empties it.
+    /// Forgets all blocks; the index gets this shape, for a pool of so many slots.
     pub fn reset(&mut self, shape: Shape, slots: u32) {
         self.index = Index::with_shape(shape);
         self.dirty = Bits::new(slots as usize);

@@ -270,7 +270,7 @@ impl Requests {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Whether no request is under way.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -418,7 +418,7 @@ impl Segments {
         self.units.iter_mut().map(|unit| std::mem::take(&mut unit.pins)).collect()
     }
 
-    /// As above.
+    /// Puts back the pins that [`Segments::take_pins`] took: a planted bug.
     pub(crate) fn put_pins(&mut self, pins: &[u32]) {
         self.units.iter_mut().zip(pins).for_each(|(unit, &pins)| unit.pins = pins);
     }

@@ -285,7 +285,7 @@ const OPEN_LIMIT: Duration = Duration::from_secs(5);
 /// is held by nobody.
 ///
 /// # Errors
-/// It cannot be told.
+/// If the kernel does not tell who has the device open.
 pub fn is_held(path: &Path) -> io::Result<bool> {
     let own = path.to_path_buf();
     let flags = libc::O_EXCL | libc::O_NONBLOCK;

@@ -167,7 +167,7 @@ impl Holder {
 /// this one.
 ///
 /// # Errors
-/// It cannot be reached.
+/// If the socket that systemd named cannot be reached.
 pub fn systemd_socket() -> io::Result<Option<UnixDatagram>> {
     let path = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
     let Some(path) = path else { return Ok(None) };

@@ -32,7 +32,7 @@ pub struct LoopDevice {
 /// How an end went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It is free.
+    /// The loop device is free.
     Free,
     /// Somebody uses it; it is as it was.
     Busy,

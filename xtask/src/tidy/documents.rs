@@ -15,6 +15,12 @@ const DOCUMENTS: [(&str, usize); 10] = [
     ("docs/modes.md", 120),
     ("docs/testing.md", usize::MAX),
 ];
+/// What these say was so when it was written.
+const HISTORY: [&str; 3] = ["CHANGELOG.md", "bench/results/", "docs/decisions/"];
+/// What a path in a document begins with that must lead somewhere.
+const TREES: [&str; 5] = ["bench/", "crates/", "docs/", "packaging/", "xtask/"];
+/// Where the planted bugs are.
+const BUGS: &str = "crates/engine/src/mutant.rs";
 /// What Keep a Changelog allows below a version.
 const CHANGES: [&str; 6] = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"];
 
@@ -31,12 +37,18 @@ pub fn check(files: &[File], found: &mut Vec<String>) {
         }
         match path {
             "CHANGELOG.md" => check_changelog(&file.text, found),
-            "docs/invariants.md" => check_invariants(&file.text, files, found),
+            "docs/invariants.md" => {
+                check_invariants(&file.text, files, found);
+                check_bugs(&file.text, files, found);
+            }
             _ => {}
         }
     }
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
         check_links(file, files, found);
+        if !HISTORY.iter().any(|past| file.path.starts_with(past)) {
+            check_names(file, files, found);
+        }
     }
 }
 
@@ -86,6 +98,48 @@ fn check_invariants(text: &str, files: &[File], found: &mut Vec<String>) {
             Some(_) => {}
         }
     }
+}
+
+/// Each bug that breaks an invariant, ``Bugs: `A`, `B`.``, is one that can be planted.
+fn check_bugs(text: &str, files: &[File], found: &mut Vec<String>) {
+    let list = files.iter().find(|file| file.path == BUGS).map_or("", |file| &file.text);
+    let planted = |bug: &str| list.lines().any(|line| line.trim().strip_suffix(',') == Some(bug));
+    for named in text.split("Bugs:").skip(1).chain(text.split("Bug:").skip(1)) {
+        let named = named.split('.').next().unwrap_or_default();
+        for bug in named.split('`').skip(1).step_by(2).filter(|bug| !planted(bug)) {
+            found.push(format!("docs/invariants.md: {bug} is no bug of {BUGS}"));
+        }
+    }
+}
+
+/// Files, and directories of results, that a document names in backticks.
+fn check_names(document: &File, files: &[File], found: &mut Vec<String>) {
+    let exists = |path: &str| {
+        let below = format!("{}/", path.trim_end_matches('/'));
+        files.iter().any(|file| file.path == path || file.path.starts_with(&below))
+    };
+    let mut in_code = false;
+    for line in document.text.lines() {
+        in_code ^= line.starts_with("```");
+        for name in line.split('`').skip(1).step_by(2).filter(|_| !in_code) {
+            let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+            let is_path = TREES.iter().any(|tree| name.starts_with(tree));
+            let missing = match is_path {
+                true => is_plain && !exists(name),
+                false => is_dated(name) && !exists(&format!("bench/results/{name}")),
+            };
+            if missing {
+                found.push(format!("{}: there is no `{name}`", document.path));
+            }
+        }
+    }
+}
+
+/// `2026-01-31-name`: a directory of results.
+fn is_dated(name: &str) -> bool {
+    let shape = name.get(..11).unwrap_or_default().bytes();
+    let is_date = shape.map(|byte| if byte.is_ascii_digit() { b'0' } else { byte });
+    is_date.eq(*b"0000-00-00-") && !name.contains(' ')
 }
 
 /// `[Unreleased]` or `[1.2.3] - 2026-01-31`.
@@ -165,6 +219,36 @@ mod tests {
         assert_eq!(found("12: so\n\nKept by `a.rs`.\n\n## I2: no\n\nKept by `a.rs`.\n"), 1);
         assert_eq!(found("1: so\n\nKept by `b.rs`.\n"), 1);
         assert_eq!(found("1: so\n\nIt is.\n"), 1);
+    }
+
+    #[test]
+    fn a_bug_that_an_invariant_names_can_be_planted() {
+        let files =
+            [File { path: BUGS.into(), text: "    StaleFill,\n    TornAccepted,\n".into() }];
+        let found = |text: &str| {
+            let mut found = Vec::new();
+            check_bugs(text, &files, &mut found);
+            found.len()
+        };
+        assert_eq!(found("so. Bugs:\n`StaleFill`, `TornAccepted`. See `Nothing`."), 0);
+        assert_eq!(found("so. Bug: `Stale`."), 1);
+        assert_eq!(found("Bugs: `StaleFill`, `PauseDoubles`, `Torn`."), 2);
+    }
+
+    #[test]
+    fn files_and_results_that_a_document_names_exist() {
+        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+        let found = |text: &str| {
+            let files = [file("crates/a/b.rs", ""), file("bench/results/2026-01-31-c/x", "")];
+            let mut found = Vec::new();
+            check_names(&file("docs/d.md", text), &files, &mut found);
+            found.len()
+        };
+        assert_eq!(found("`crates/a/b.rs`, `crates/a/`, `bench/results/2026-01-31-c`"), 0);
+        assert_eq!(found("`2026-01-31-c`, `crates/a/{b,c}.rs`, `b.rs`, `cargo xtask x`"), 0);
+        assert_eq!(found("```\n`crates/a/gone.rs`\n```\n"), 0);
+        assert_eq!(found("so: `crates/a/gone.rs`"), 1);
+        assert_eq!(found("`2026-01-31-gone`\n`docs/gone.md`"), 2);
     }
 
     #[test]

@@ -55,7 +55,8 @@ fn check_edges(name: &str, dependencies: &[(&str, bool)], found: &mut Vec<String
     for (dependency, _) in dependencies.iter().filter(|dependency| !dependency.1) {
         if !allowed.contains(dependency) {
             found.push(format!(
-                "{name} must not depend on {dependency}: see \"layering\" in ARCHITECTURE.md"
+                "{name} must not depend on {dependency}: see \"Who may depend on whom\" in \
+                 ARCHITECTURE.md"
             ));
         }
     }

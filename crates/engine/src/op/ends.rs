@@ -15,7 +15,7 @@ use forebay_format::record::EntryKind;
 enum What {
     /// Clean blocks of a range that is to be zeroed, by key, from this one on.
     CleanByKey(ReqKey, Key),
-    /// The same, by bucket of the index: there are fewer of these.
+    /// Clean blocks of a range that has more blocks than the index, by bucket, from this one on.
     CleanByBucket(ReqKey, usize),
     /// They are gone; the log hears of each stretch between dirty blocks, from this key on.
     Stretches(ReqKey, Key),

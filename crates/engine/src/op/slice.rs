@@ -46,7 +46,7 @@ pub(crate) struct Slice {
     pub(super) begun: usize,
     /// Dirty blocks in all.
     pub(super) blocks: usize,
-    /// It may still grow.
+    /// Whether more dirty blocks may join the slice.
     pub(super) grows: bool,
     /// When it began.
     pub(super) since: Time,

@@ -87,7 +87,7 @@ pub fn identify(path: &Path) -> Result<Content, DeviceError> {
 /// Says what is on an open device.
 ///
 /// # Errors
-/// It cannot be read.
+/// If the device cannot be read.
 pub fn identify_device(device: &Device) -> io::Result<Content> {
     // Direct I/O would want aligned memory and a size that is a multiple of the block size.
     let file = File::open(device.path())?;

@@ -258,7 +258,7 @@ impl KernelNbd {
     /// Whether somebody has it open alone, as a mount does.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// If the kernel does not tell who has the device open.
     pub fn is_in_use(&self) -> io::Result<bool> {
         is_held(&self.path())
     }

@@ -83,7 +83,7 @@ impl Ram {
         out.extend(self.done.drain(..));
     }
 
-    /// Now, when completions wait.
+    /// When [`Ram::poll`] will have something: now, where completions wait.
     pub fn next_due(&self) -> Option<Time> {
         (!self.done.is_empty()).then_some(self.now)
     }

@@ -356,7 +356,7 @@ impl Clients {
             if at_rest && !client.told {
                 client.told = true;
                 client.session.disconnected(&mut self.bufs);
-                // It stays until what it asked has ended, which may be long.
+                // The client stays until its requests have ended, which may take long.
                 (client.input, client.unread) = (Box::default(), 0..0);
             }
             return client.told && client.session.in_flight() == 0;

@@ -43,7 +43,7 @@ impl Patience {
         }
     }
 
-    /// It looked in vain, if at all, and slept for so long.
+    /// The shard looked for work in vain, or not at all, and then slept for so long.
     pub fn slept(&mut self, time: Duration) {
         if time < SHORT {
             return self.rewarded();

@@ -129,7 +129,7 @@ impl Port {
     fn is_connected(&self) -> bool {
         match self {
             Port::Fuse(fuse) => fuse.is_connected(),
-            // Its device ends it when the guest leaves.
+            // The device of a queue ends the port when the guest leaves.
             Port::Vhost(_) => true,
             Port::Ublk(ublk) => ublk.is_connected(),
         }

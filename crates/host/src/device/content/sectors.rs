@@ -15,7 +15,7 @@ const LARGE: u32 = 4096;
 /// device, or what is in this file was made for them.
 ///
 /// # Errors
-/// It cannot be read.
+/// If the device or file cannot be read.
 pub fn has_small_sectors(device: &Device) -> io::Result<bool> {
     let info = device.info();
     if info.is_block {

@@ -43,7 +43,7 @@ pub(super) enum Step {
 /// How the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closing {
-    /// It does not.
+    /// The connection goes on.
     No,
     /// After the requests under way are answered.
     Finish,

@@ -19,7 +19,7 @@ const DEPTH: u16 = 64;
 const QUEUES_MAX: u16 = 4;
 /// Bytes of the largest read or write.
 const REQUEST_BYTES_MAX: u32 = 512 << 10;
-/// The same where each tag must have a buffer of its own.
+/// Bytes of the largest read or write where each tag must have a buffer of its own.
 const REQUEST_BYTES_MAX_COPY: u32 = 128 << 10;
 /// Bytes of the largest discard.
 const RANGE_BYTES_MAX: u32 = 32 << 20;
@@ -331,7 +331,7 @@ impl UblkDevice {
     /// Whether a server is to take it over, and no other process serves it.
     ///
     /// # Errors
-    /// It is gone.
+    /// If the device is gone.
     pub fn waits(&self) -> io::Result<bool> {
         let info = control::info(self.number)?;
         Ok(matches!(info.state, state::QUIESCED | state::FAIL_IO))
@@ -340,7 +340,7 @@ impl UblkDevice {
     /// Size of the block device, in bytes.
     ///
     /// # Errors
-    /// It is not there.
+    /// If the block device is not there.
     pub fn bytes(&self) -> io::Result<u64> {
         let path = format!("/sys/block/ublkb{}/size", self.number);
         let text = std::fs::read_to_string(path)?;
@@ -350,7 +350,7 @@ impl UblkDevice {
     /// Whether somebody has the block device open alone, as a mount does.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// If the kernel does not tell who has the device open.
     pub fn is_in_use(&self) -> io::Result<bool> {
         is_held(&self.path())
     }
