@@ -7,16 +7,18 @@ use std::path::Path;
 
 /// A crate, and the crates of the workspace that it may depend on. Development dependencies are
 /// free.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("forebay-format", &[]),
     ("forebay-engine", &["forebay-format"]),
     ("forebay-sim", &["forebay-engine", "forebay-format"]),
-    ("forebay-host", &["forebay-engine", "forebay-format"]),
+    ("forebay-nbd", &[]),
+    ("forebay-host", &["forebay-engine", "forebay-format", "forebay-nbd"]),
     ("forebay-api", &[]),
     ("forebay-daemon", &["forebay-host", "forebay-engine", "forebay-api", "forebay-format"]),
-    // Of the host, the command line uses the simulated disk alone: `forebay demo` measures it bare.
-    ("forebay-cli", &["forebay-api", "forebay-format", "forebay-host"]),
-    ("xtask", &["forebay-format"]),
+    // Of the host, the demo uses the simulated disk alone, which it measures bare.
+    ("forebay-demo", &["forebay-api", "forebay-host", "forebay-nbd"]),
+    ("forebay-cli", &["forebay-api", "forebay-demo", "forebay-format"]),
+    ("xtask", &["forebay-format", "forebay-nbd"]),
 ];
 
 /// The one crate that talks to the kernel.

@@ -20,6 +20,7 @@
 mod budget;
 mod core;
 mod export;
+mod fault;
 mod handshake;
 mod output;
 mod reply;
@@ -30,7 +31,6 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod wire;
 
 pub use budget::{Budget, Limits, Share};
 pub use export::{Export, ExportTable};

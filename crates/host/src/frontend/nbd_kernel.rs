@@ -7,8 +7,10 @@ mod netlink;
 use crate::device::is_held;
 use crate::limit::within;
 use crate::sys;
+use forebay_nbd::client::{Export, open};
+use forebay_nbd::wire::flag;
 use netlink::{Attributes, Netlink, find};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -78,9 +80,6 @@ const SECTOR: u64 = 512;
 /// How long the kernel, and our own server, may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Export flags of the protocol.
-const CAN_MULTI_CONNECT: u16 = 1 << 8;
-
 /// A device that the kernel serves from our server.
 #[derive(Debug)]
 pub struct KernelNbd {
@@ -92,34 +91,17 @@ pub struct KernelNbd {
     connections: Vec<UnixStream>,
 }
 
-/// A connection on which requests may follow.
-struct Negotiated {
-    stream: UnixStream,
-    bytes: u64,
-    flags: u16,
-}
-
 /// Negotiates a connection to an export.
-fn negotiate(server: &Path, export: &str) -> io::Result<Negotiated> {
+fn negotiate(server: &Path, export: &str) -> io::Result<(UnixStream, Export)> {
     let mut stream = UnixStream::connect(server)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    stream.read_exact(&mut [0; 18])?;
-    // Fixed newstyle, no zeroes; then EXPORT_NAME, whose answer is only size and flags.
-    let mut ask = 3_u32.to_be_bytes().to_vec();
-    ask.extend(b"IHAVEOPT");
-    ask.extend([1, export.len() as u32].map(u32::to_be_bytes).concat());
-    ask.extend(export.as_bytes());
-    stream.write_all(&ask)?;
-    let mut answer = [0; 10];
-    stream.read_exact(&mut answer).map_err(|e| {
+    let export = open(&mut stream, export).map_err(|e| {
         io::Error::new(e.kind(), format!("our NBD server does not offer {export}: {e}"))
     })?;
-    let (bytes, flags) = answer.split_first_chunk::<8>().expect("ten bytes");
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
-    let flags = u16::from_be_bytes(flags.try_into().expect("two bytes"));
-    Ok(Negotiated { stream, bytes: u64::from_be_bytes(*bytes), flags })
+    Ok((stream, export))
 }
 
 /// Asks the driver, with a time limit.
@@ -167,11 +149,11 @@ impl KernelNbd {
         let mut streams = Vec::new();
         let (mut bytes, mut flags) = (0, 0);
         for _ in 0..resend.connections() {
-            let made = negotiate(server, export)?;
-            (bytes, flags) = (made.bytes, made.flags);
-            streams.push(made.stream);
+            let (stream, told) = negotiate(server, export)?;
+            (bytes, flags) = (told.bytes, told.flags);
+            streams.push(stream);
         }
-        if streams.len() > 1 && flags & CAN_MULTI_CONNECT == 0 {
+        if streams.len() > 1 && flags & flag::CAN_MULTI_CONN == 0 {
             return Err(io::Error::other("our NBD server offers only one connection"));
         }
         let large = bytes.is_multiple_of(BLOCK) && !small_sectors;
@@ -223,7 +205,7 @@ impl KernelNbd {
         let wanted = Resend::of_this_kernel().connections();
         let missing = wanted.saturating_sub(self.connections.len());
         for _ in 0..missing {
-            let stream = negotiate(server, export)?.stream;
+            let (stream, _) = negotiate(server, export)?;
             let attributes = self.named().nest(SOCKETS, &sockets(std::slice::from_ref(&stream)));
             ask("give an NBD device another connection", RECONFIGURE, attributes)?;
             self.connections.push(stream);
@@ -286,6 +268,7 @@ fn is_connected(stream: &UnixStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn an_ended_connection_is_seen_and_data_is_not_an_end() {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::frontend::nbd::BlockState;
-use crate::frontend::nbd::wire::u32_at;
 use forebay_engine::{BlockStatus, RequestKind};
+use forebay_nbd::wire::u32_at;
 
 const STRUCTURED: u32 = 8;
 const EXTENDED: u32 = 11;
