@@ -19,7 +19,7 @@ pub(super) struct Label {
 impl Label {
     pub fn of(job: &Job) -> Label {
         let device = job.device.clone();
-        let (verb, len) = (job.verb(), job.len());
+        let (verb, len) = (job.verb(), job.len);
         Label { verb, device, offset: job.offset, len, started: job.started, told: job.told }
     }
 

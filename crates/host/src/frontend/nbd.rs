@@ -34,6 +34,7 @@ mod tls;
 
 pub use budget::{Budget, Limits, Share};
 pub use export::{Export, ExportTable};
+pub use output::Parcel;
 pub use session::{Session, SessionEvent, Ticket};
 pub use status::{BlockState, STATE_CACHED, STATE_DIRTY};
 pub use tls::{Tls, TlsConfig, TlsError};

@@ -5,10 +5,11 @@
 mod netlink;
 
 use crate::device::is_held;
+use crate::frontend::sector_bytes;
 use crate::limit::within;
-use crate::sys;
 use forebay_nbd::client::{Export, open};
 use forebay_nbd::wire::flag;
+use forebay_sys as sys;
 use netlink::{Attributes, Netlink, find};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -74,9 +75,6 @@ impl Resend {
 
 /// Seconds that requests wait when no connection is left.
 const DEAD_SECONDS: u64 = 24 * 3600;
-/// Bytes of a block, where the size allows it.
-const BLOCK: u64 = 4096;
-const SECTOR: u64 = 512;
 /// How long the kernel, and our own server, may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -156,8 +154,7 @@ impl KernelNbd {
         if streams.len() > 1 && flags & flag::CAN_MULTI_CONN == 0 {
             return Err(io::Error::other("our NBD server offers only one connection"));
         }
-        let large = bytes.is_multiple_of(BLOCK) && !small_sectors;
-        let block = if large { BLOCK } else { SECTOR };
+        let block = sector_bytes(bytes, small_sectors);
         let number = |value: u64| value.to_ne_bytes();
         let attributes = Attributes::default()
             .add(SIZE_BYTES, &number(bytes))
@@ -201,7 +198,7 @@ impl KernelNbd {
     /// # Errors
     /// Our server does not offer the export, or the kernel has let go of the device.
     pub fn mend(&mut self, server: &Path, export: &str) -> io::Result<usize> {
-        self.connections.retain(is_connected);
+        self.connections.retain(sys::socket::is_connected);
         let wanted = Resend::of_this_kernel().connections();
         let missing = wanted.saturating_sub(self.connections.len());
         for _ in 0..missing {
@@ -256,29 +253,9 @@ impl KernelNbd {
     }
 }
 
-/// Whether both ends of a connection that the kernel uses are there. Nothing is read from it.
-fn is_connected(stream: &UnixStream) -> bool {
-    let events = libc::POLLRDHUP;
-    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one entry, valid for the call, which does not wait.
-    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    found == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-
-    #[test]
-    fn an_ended_connection_is_seen_and_data_is_not_an_end() {
-        let (own, mut other) = UnixStream::pair().unwrap();
-        assert!(is_connected(&own));
-        other.write_all(b"an answer").unwrap();
-        assert!(is_connected(&own));
-        drop(other);
-        assert!(!is_connected(&own));
-    }
 
     #[test]
     fn kernels_that_find_lost_requests_by_themselves_are_told_from_others() {

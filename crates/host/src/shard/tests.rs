@@ -86,7 +86,7 @@ impl Rig {
             name: name.to_owned(),
             origin: uri.to_owned(),
             bytes: origin.bytes(),
-            uuid: crate::sys::random(),
+            uuid: forebay_sys::random(),
             fingerprint: origin.fingerprint().encode(),
             mode,
             volatile_cache: origin.volatile_cache(),

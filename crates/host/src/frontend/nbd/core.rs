@@ -1,7 +1,7 @@
 //! The protocol behind the transport: plain bytes in, plain bytes out.
 
 use super::handshake::Negotiated;
-use super::output::Output;
+use super::output::{Output, Parcel};
 use super::slots::{Slots, buf_bytes};
 use super::{Budget, Export, ExportTable, Limits, SessionEvent};
 use forebay_engine::{Buf, BufPool};
@@ -261,8 +261,8 @@ impl Core {
     }
 
     /// `len` bytes of the output left.
-    pub(super) fn sent(&mut self, len: usize, bufs: &mut BufPool) {
-        let charges = self.out.sent(len, bufs);
+    pub(super) fn sent(&mut self, parcel: Parcel, len: usize, bufs: &mut BufPool) {
+        let charges = self.out.sent(parcel, len, bufs);
         self.release(charges);
     }
 
