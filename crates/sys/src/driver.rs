@@ -8,6 +8,8 @@ mod fixed;
 mod lent;
 mod poll;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use crate::waker::Waker;
 use std::io;

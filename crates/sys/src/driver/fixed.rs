@@ -86,49 +86,8 @@ impl Fixed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::Parts;
+    use crate::driver::tests::{Buf, Plain};
     use io_uring::IoUring;
-
-    /// Memory with a mark.
-    struct Buf {
-        memory: Box<[u8]>,
-        mark: Option<Arc<u32>>,
-    }
-
-    impl Buf {
-        fn zeroed(len: usize) -> Buf {
-            Buf { memory: vec![0; len].into_boxed_slice(), mark: None }
-        }
-    }
-
-    impl Parts for () {
-        fn each_part<'a>(&'a self, _: impl FnMut(&'a [u8])) {}
-    }
-
-    struct Plain;
-
-    // SAFETY: the box keeps its memory where it is, and the mark goes with it.
-    unsafe impl Loans for Plain {
-        type Buf = Buf;
-        type Message = ();
-        type Answer = ();
-
-        fn bytes(buf: &Buf) -> &[u8] {
-            &buf.memory
-        }
-
-        fn bytes_mut(buf: &mut Buf) -> &mut [u8] {
-            &mut buf.memory
-        }
-
-        fn capacity(buf: &Buf) -> usize {
-            buf.memory.len()
-        }
-
-        fn mark(buf: &mut Buf) -> &mut Option<Arc<u32>> {
-            &mut buf.mark
-        }
-    }
 
     #[test]
     fn a_buffer_keeps_its_place_and_leaves_it_to_others() {
