@@ -190,6 +190,7 @@ pub use mutant::Mutant;
 pub use op::absent::ABSENT_HOLD;
 pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
+pub use slab::Keyed;
 
 /// Whether a block is in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

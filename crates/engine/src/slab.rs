@@ -78,3 +78,80 @@ impl<T> Slab<T> {
         })
     }
 }
+
+/// The same by keys: the lower halves of the names, which are dense and fit into fewer bits. A key
+/// is good for one value after the other, so whoever uses one has not given it back.
+#[derive(Debug)]
+pub struct Keyed<T>(Slab<T>);
+
+impl<T> Default for Keyed<T> {
+    fn default() -> Self {
+        Keyed(Slab::default())
+    }
+}
+
+impl<T> Keyed<T> {
+    /// Puts a value in and returns its key.
+    pub fn insert(&mut self, value: T) -> u32 {
+        self.0.insert(value) as u32
+    }
+
+    /// The value.
+    pub fn get(&self, key: u32) -> Option<&T> {
+        self.0.entries.get(key as usize)?.1.as_ref()
+    }
+
+    /// The value.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        self.0.entries.get_mut(key as usize)?.1.as_mut()
+    }
+
+    /// Takes the value out.
+    pub fn remove(&mut self, key: u32) -> Option<T> {
+        let (generation, _) = self.0.entries.get(key as usize)?;
+        self.0.remove(u64::from(*generation) << 32 | u64::from(key))
+    }
+
+    /// Values in the store.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The values and their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.0.iter().map(|(name, value)| (name as u32, value))
+    }
+
+    /// The values and their keys.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        let entries = self.0.entries.iter_mut().enumerate();
+        entries.filter_map(|(key, (_, value))| Some((key as u32, value.as_mut()?)))
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> Vec<u32> {
+        self.iter().map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_used_again_and_never_twice_at_once() {
+        let mut slab = Keyed::default();
+        let (a, b) = (slab.insert('a'), slab.insert('b'));
+        assert_ne!(a, b);
+        assert_eq!(slab.remove(a), Some('a'));
+        assert_eq!(slab.remove(a), None);
+        assert_eq!(slab.insert('c'), a);
+        assert_eq!((slab.len(), slab.keys()), (2, vec![a, b]));
+        assert_eq!(slab.get(b), Some(&'b'));
+    }
+}

@@ -5,8 +5,8 @@ mod sysfs;
 
 pub use content::{Content, identify};
 
-use crate::sys;
 use forebay_format::BLOCK_SIZE;
+use forebay_sys as sys;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -180,7 +180,7 @@ impl Device {
             return Err(in_use(path, sysfs::block_user(&metadata)));
         }
         if exclusive && !is_block {
-            file = file.and_then(|file| match sys::lock_exclusive(&file) {
+            file = file.and_then(|file| match sys::file::lock_exclusive(&file) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
                 // A file system without locks: nothing to be told, and nothing lost but the check.
                 _ => Ok(file),
@@ -308,7 +308,7 @@ pub fn is_held(path: &Path) -> io::Result<bool> {
 fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::Result<DeviceInfo> {
     let bytes = file.seek(SeekFrom::End(0))?;
     if !metadata.file_type().is_block_device() {
-        let align = if direct { sys::direct_io_align(file).unwrap_or(512) } else { 512 };
+        let align = if direct { sys::file::direct_io_align(file).unwrap_or(512) } else { 512 };
         return Ok(DeviceInfo {
             bytes,
             logical_block_bytes: align.max(512),
@@ -317,8 +317,8 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
             rotational: sysfs::queue(metadata.dev()).rotational,
             discard: true,
             direct,
-            in_memory: sys::is_in_memory(file),
-            may_wait: !sys::is_local(file),
+            in_memory: sys::file::is_in_memory(file),
+            may_wait: !sys::file::is_local(file),
             serial: None,
             model: None,
         });
@@ -326,7 +326,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
     let queue = sysfs::queue(metadata.rdev());
     Ok(DeviceInfo {
         bytes,
-        logical_block_bytes: sys::logical_block_bytes(file)?.max(512),
+        logical_block_bytes: sys::file::logical_block_bytes(file)?.max(512),
         is_block: true,
         volatile_cache: queue.volatile_cache,
         rotational: queue.rotational,
@@ -351,7 +351,7 @@ pub fn create_file(path: &Path, bytes: u64) -> Result<(), DeviceError> {
         .mode(0o600)
         .open(path)
         .map_err(|e| DeviceError::system(path, "create", e))?;
-    let reserved = sys::fallocate(&file, 0, 0, bytes);
+    let reserved = sys::file::fallocate(&file, 0, 0, bytes);
     let made = match reserved {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
         other => other,

@@ -12,14 +12,16 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
 use crate::origin::{Holes, Origin, OriginIo, OriginSize};
-use crate::slab::Slab;
-use crate::waker::Waker;
-use forebay_engine::{Buf, Completion, DeviceId, Effect, IoError, OpId, Target, Time, VolumeId};
+use forebay_engine::{
+    Buf, Completion, DeviceId, Effect, IoError, Keyed, OpId, Target, Time, VolumeId,
+};
+use forebay_sys::waker::Waker;
 use job::{Job, Work, io_error};
 use label::Label;
 use lane::{Lane, RING_MAX, Way};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use workers::Workers;
@@ -45,7 +47,7 @@ pub(crate) struct Executor {
     lanes: BTreeMap<Target, Lane>,
     origins: BTreeMap<VolumeId, Origin>,
     /// I/O that the ring carries out.
-    jobs: Slab<Job>,
+    jobs: Keyed<Job>,
     /// For work without a device.
     helper: Workers,
     /// I/O that threads carry out, by number: they hold the jobs.
@@ -73,7 +75,7 @@ impl Executor {
         let mut executor = Executor {
             lanes: BTreeMap::new(),
             origins: BTreeMap::new(),
-            jobs: Slab::default(),
+            jobs: Keyed::default(),
             helper: Workers::new(1, waker.clone()),
             with_workers: BTreeMap::new(),
             number_next: 0,
@@ -184,6 +186,11 @@ impl Executor {
         };
         self.number_next += 1;
         let (number, done, tries, looks) = (self.number_next, 0, 0, 0);
+        let len = match work {
+            Work::Read | Work::Write => buf.len() as u64,
+            Work::Zero { len, .. } | Work::Discard { len } => len,
+            Work::Flush | Work::Distrust { .. } => 0,
+        };
         let (told, given_up) = (false, false);
         let job = Job {
             op,
@@ -192,6 +199,7 @@ impl Executor {
             device,
             work,
             offset,
+            len,
             buf,
             done,
             tries,
@@ -210,7 +218,7 @@ impl Executor {
         };
         match &job.work {
             Work::Read | Work::Write | Work::Flush
-                if device.info().in_memory && job.len() <= IN_PLACE_MAX =>
+                if device.info().in_memory && job.len <= IN_PLACE_MAX =>
             {
                 let data = match job.work {
                     Work::Write => std::mem::take(&mut job.buf),
@@ -244,20 +252,26 @@ impl Executor {
     fn start_slot(&mut self, driver: &mut Driver, slot: u32) {
         let job = self.jobs.get_mut(slot).expect("a job of the ring");
         let device = job.device.as_ref().expect("the ring has only work on devices");
-        let offset = job.offset + job.done as u64;
-        let left = (&mut job.buf, job.done);
+        let (offset, left) = (job.offset + job.done as u64, job.len - job.done as u64);
+        let fd = device.file_for(offset, left).as_raw_fd();
+        let buf = (std::mem::take(&mut job.buf), job.done);
+        let ring = driver.ring().expect("jobs enter a ring only");
         match job.work {
-            // SAFETY: job, buffer and device stay in the slab, untouched, until this slot arrives.
-            Work::Read => unsafe { driver.read(slot, device, offset, left) },
-            // SAFETY: as above.
-            Work::Write => unsafe { driver.write(slot, device, offset, left) },
-            _ => driver.flush(slot, device),
+            Work::Read => ring.read(slot, fd, offset, buf),
+            Work::Write => ring.write(slot, fd, offset, buf),
+            _ => ring.flush(slot, device.file().as_raw_fd()),
         }
     }
 
     /// Takes the ring's word on a slot: ends the job, or goes on with it if it was cut short.
-    pub fn arrived(&mut self, driver: &mut Driver, slot: u32, result: i32, notices: &mut Notices) {
+    pub fn arrived(
+        &mut self,
+        driver: &mut Driver,
+        (slot, result, buf): (u32, i32, Option<Buf>),
+        notices: &mut Notices,
+    ) {
         let job = self.jobs.get_mut(slot).expect("an arrival for a job of the ring");
+        job.buf = buf.unwrap_or_default();
         if job.given_up {
             // What it brought must not be believed any more.
             drop(self.leave_ring(driver, slot));
@@ -271,8 +285,8 @@ impl Executor {
         let transfers = matches!(job.work, Work::Read | Work::Write);
         if result > 0 && transfers {
             (job.done, job.looks) = (job.done + result as usize, 0);
-            assert!(job.done <= job.buf.len());
-            if job.done < job.buf.len() {
+            assert!(job.done as u64 <= job.len);
+            if (job.done as u64) < job.len {
                 return self.start_slot(driver, slot);
             }
         }
@@ -413,9 +427,9 @@ impl Executor {
     }
 
     /// Waits no longer for a cache device: what is under way on it has failed, and whatever comes
-    /// will. Memory that the kernel may still write to stays where it is, until the I/O ends; the
-    /// engine gets other.
-    pub fn give_up(&mut self, device: DeviceId, notices: &mut Notices) {
+    /// will. Memory that the kernel may still write to stays with the driver, until the I/O ends;
+    /// the engine gets other.
+    pub fn give_up(&mut self, driver: &mut Driver, device: DeviceId, notices: &mut Notices) {
         let target = Target::Cache(device);
         let Some(lane) = self.lanes.get_mut(&target) else { return };
         lane.given_up = true;
@@ -426,17 +440,17 @@ impl Executor {
             ended.push((op, buf));
         }
         let path = lane.device().path().display().to_string();
-        for (_, job) in self.jobs.iter_mut().filter(|(_, job)| job.target == target) {
+        for (slot, job) in self.jobs.iter_mut().filter(|(_, job)| job.target == target) {
             job.given_up = true;
-            ended.push((job.op, job.stand_in()));
+            let written = driver.ring().and_then(|ring| ring.written(slot));
+            let stand_in = match written {
+                Some(buf) => Buf::copy_of(buf.bytes()),
+                None => Buf::zeroed(job.len as usize),
+            };
+            ended.push((job.op, stand_in));
         }
         notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios: ended.len() });
         ended.into_iter().for_each(|(op, buf)| self.end(op, Err(IoError::Io), buf));
-    }
-
-    /// Forgets I/O that never ended, with its memory, which a device may still write to.
-    pub fn abandon(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.jobs));
     }
 }
 

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::device::Device;
-use crate::sys;
+use forebay_sys as sys;
 use std::os::unix::fs::MetadataExt;
 
 const VERSION: u8 = 1;

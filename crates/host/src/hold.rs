@@ -1,7 +1,7 @@
 //! Open files that outlive the daemon: a process of ours, or systemd, holds them, and the next
 //! daemon takes them over. What is held is a name and an open file; nothing is ever read from it.
 
-use crate::sys::pass;
+use forebay_sys::{pass, process, socket};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -78,7 +78,7 @@ impl Holder {
     /// There is none, or it belongs to another user.
     pub fn process(path: &Path) -> io::Result<Holder> {
         let stream = UnixStream::connect(path)?;
-        if pass::peer_user(stream.as_raw_fd())? != pass::own_user() {
+        if pass::peer_user(stream.as_raw_fd())? != process::own_user() {
             return Err(io::Error::other("the holder of open files belongs to another user"));
         }
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -208,18 +208,18 @@ fn passed() -> io::Result<Vec<(String, OwnedFd)>> {
 /// # Errors
 /// The system refuses a process or the socket.
 pub fn serve(listener: &UnixListener) -> io::Result<()> {
-    pass::leave_parent()?;
+    process::leave_parent()?;
     let mut held = BTreeMap::new();
     loop {
         let limit = if held.is_empty() { IDLE } else { Duration::from_secs(3600) };
-        if !crate::sys::ioctl::wait_readable(listener.as_raw_fd(), limit)? {
+        if !socket::wait_readable(listener.as_raw_fd(), limit)? {
             if held.is_empty() {
                 return Ok(());
             }
             continue;
         }
         let (stream, _) = listener.accept()?;
-        if pass::peer_user(stream.as_raw_fd())? == pass::own_user() {
+        if pass::peer_user(stream.as_raw_fd())? == process::own_user() {
             stream.set_write_timeout(Some(PATIENCE))?;
             // A daemon that was killed in the middle of a message is as one that left.
             let _ = serve_one(&stream, &mut held);

@@ -1,7 +1,8 @@
-//! Forebay's system calls: devices, origins, rings and front ends.
+//! Forebay at work: devices, origins, shards and front ends.
 //!
-//! The only crate with `unsafe`. It carries out the effects of [`forebay_engine::Engine`] on real devices
+//! It carries out the effects of [`forebay_engine::Engine`] on real devices
 //! and turns what clients ask into its events. [`shard::ShardHandle`] is the way in.
+#![deny(unsafe_code)]
 
 pub mod device;
 mod driver;
@@ -17,10 +18,7 @@ pub mod pool;
 pub mod process;
 pub mod rest;
 pub mod shard;
-mod slab;
-mod sys;
-mod waker;
 
-pub use driver::Backend;
 pub use executor::{note_distrust, read_distrust};
-pub use sys::ioctl::is_root;
+pub use forebay_sys::driver::Backend;
+pub use forebay_sys::process::is_root;

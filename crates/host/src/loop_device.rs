@@ -1,7 +1,7 @@
 //! Loop devices of the kernel: a file made a block device.
 
 use crate::limit::within;
-use crate::sys::ioctl::{self, LoopInfo};
+use forebay_sys::loops::{self, LoopInfo};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,18 +59,18 @@ impl LoopDevice {
     /// There is no free device, or the kernel refuses the file.
     pub fn attach(file: File, block_bytes: u32, name: &str) -> io::Result<LoopDevice> {
         let mut info = LoopInfo::empty();
-        info.flags = ioctl::LOOP_DIRECT_IO;
+        info.flags = loops::LOOP_DIRECT_IO;
         let label = label(name);
         let len = label.len().min(LABEL_BYTES);
         info.file_name[..len].copy_from_slice(&label.as_bytes()[..len]);
         within(LIMIT, "make a loop device", move || {
             let control = File::options().read(true).write(true).open(CONTROL)?;
             for _ in 0..TRIES_MAX {
-                let number = ioctl::loop_free(&control)?;
+                let number = loops::loop_free(&control)?;
                 let device = open(number)?;
-                match ioctl::loop_configure(&device, &file, block_bytes, info) {
+                match loops::loop_configure(&device, &file, block_bytes, info) {
                     Ok(()) => {
-                        let status = ioctl::loop_status(&device)?;
+                        let status = loops::loop_status(&device)?;
                         return Ok(LoopDevice { number, file_system: status.device });
                     }
                     // Somebody else took it since.
@@ -93,7 +93,7 @@ impl LoopDevice {
     /// The kernel does not answer.
     pub fn is_there(self) -> io::Result<bool> {
         within(LIMIT, "look at the loop device", move || {
-            let status = open(self.number).and_then(|device| ioctl::loop_status(&device));
+            let status = open(self.number).and_then(|device| loops::loop_status(&device));
             Ok(status.is_ok_and(|status| self.is(&status)))
         })
     }
@@ -124,11 +124,11 @@ impl LoopDevice {
     pub fn end_dead(self) -> io::Result<()> {
         within(LIMIT, "end the loop device", move || {
             let Ok(device) = open(self.number) else { return Ok(()) };
-            match ioctl::loop_status(&device) {
+            match loops::loop_status(&device) {
                 // The file system that it was on has ended.
-                Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => ioctl::loop_clear(&device),
+                Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => loops::loop_clear(&device),
                 // The kernel remembers for a moment what was behind it.
-                Ok(status) if self.is(&status) => ioctl::loop_clear(&device),
+                Ok(status) if self.is(&status) => loops::loop_clear(&device),
                 _ => Ok(()),
             }
         })
@@ -150,8 +150,8 @@ impl LoopDevice {
             return Ok(Ended::Busy);
         }
         let device = open(self.number)?;
-        match ioctl::loop_status(&device) {
-            Ok(status) if self.is(&status) => ioctl::loop_clear(&device)?,
+        match loops::loop_status(&device) {
+            Ok(status) if self.is(&status) => loops::loop_clear(&device)?,
             // Free, or a device of somebody else: ours has ended.
             Ok(_) => return Ok(Ended::Free),
             Err(e) if e.raw_os_error() == Some(libc::ENXIO) => return Ok(Ended::Free),
@@ -160,10 +160,10 @@ impl LoopDevice {
         // It ends when we close it, unless there are others: then with the last of them.
         drop(device);
         let device = open(self.number)?;
-        match ioctl::loop_status(&device) {
+        match loops::loop_status(&device) {
             Ok(mut status) if self.is(&status) => {
-                status.flags &= !ioctl::LOOP_AUTOCLEAR;
-                ioctl::loop_set_status(&device, &status)?;
+                status.flags &= !loops::LOOP_AUTOCLEAR;
+                loops::loop_set_status(&device, &status)?;
                 Ok(Ended::Busy)
             }
             _ => Ok(Ended::Free),
@@ -177,8 +177,8 @@ impl LoopDevice {
     pub fn end_with_last_user(self) -> io::Result<()> {
         within(LIMIT, "end the loop device", move || {
             let device = open(self.number)?;
-            match ioctl::loop_status(&device) {
-                Ok(status) if self.is(&status) => ioctl::loop_clear(&device),
+            match loops::loop_status(&device) {
+                Ok(status) if self.is(&status) => loops::loop_clear(&device),
                 _ => Ok(()),
             }
         })
@@ -190,7 +190,7 @@ impl LoopDevice {
     /// The kernel refuses or does not answer.
     pub fn resize(self) -> io::Result<()> {
         within(LIMIT, "resize the loop device", move || {
-            ioctl::loop_set_capacity(&open(self.number)?)
+            loops::loop_set_capacity(&open(self.number)?)
         })
     }
 

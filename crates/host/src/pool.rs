@@ -2,7 +2,6 @@
 
 use crate::device::content::{Content, identify_device, uuid_text};
 use crate::device::{Access, Device, DeviceError};
-use crate::sys;
 use forebay_engine::{Buf, Presence};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::standing::{Standing, standings};
@@ -10,6 +9,7 @@ use forebay_format::superblock::{
     DeviceEntry, PoolSpec, SUPERBLOCK_SIZE, Superblock, field_text, new_pool,
 };
 use forebay_format::{BLOCK_SIZE, FormatError};
+use forebay_sys as sys;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -191,7 +191,7 @@ fn write_device(device: &Device, superblock: &Superblock) -> io::Result<()> {
     let info = device.info();
     if info.is_block && info.discard {
         // The flash starts empty. A device that refuses is as good.
-        let _ = sys::block_discard(device.file(), 0, info.bytes);
+        let _ = sys::file::block_discard(device.file(), 0, info.bytes);
     }
     let layout = superblock.layout();
     let zeros = Buf::zeroed(TAIL_BYTES as usize);
@@ -229,7 +229,7 @@ const STAND_IN_BYTES: u64 = 16 << 20;
 /// # Errors
 /// The system refuses the memory.
 pub fn stand_in(name: &str) -> Result<PoolOnDisk, PoolError> {
-    let memory = sys::memory_file(STAND_IN_BYTES)
+    let memory = sys::file::memory_file(STAND_IN_BYTES)
         .map_err(|e| DeviceError::system(Path::new("memory"), "reserve", e))?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
     let device = Device::open(&path, Access::Exclusive)?;

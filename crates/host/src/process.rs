@@ -1,25 +1,16 @@
 //! What a process that serves block devices of its own machine must not share with it.
 
+use forebay_sys::{mounts, process};
 use std::io;
 
 /// Where the kernel lists mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// Marks the thread, and those that it starts, as ones that the kernel needs to write pages back.
-const SET_IO_FLUSHER: libc::c_int = 57;
 
 /// A file that reached its limit answers an error, and does not end the process; and as many files
 /// may be open as the process may have.
 pub fn stand_limits() {
-    // SAFETY: no handler is installed: the write that would raise the signal fails instead.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls take a limit that is valid for them. Where they fail, it stays as it was.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
-            files.rlim_cur = files.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
-        }
-    }
+    process::survive_full_files();
+    process::open_most_files();
 }
 
 /// Gives the process mounts of its own, which follow those of the machine: so it is never the last
@@ -30,18 +21,12 @@ pub fn stand_limits() {
 /// # Errors
 /// The system refuses; it takes root.
 pub fn own_mounts() -> io::Result<bool> {
-    let mounts = std::fs::read_to_string(MOUNTS)?;
-    if !root_is_shared(&mounts) || (root_has(&mounts, "master:") && !is_as_first()) {
+    let listed = std::fs::read_to_string(MOUNTS)?;
+    if !root_is_shared(&listed) || (root_has(&listed, "master:") && !is_as_first()) {
         return Ok(false);
     }
-    // SAFETY: takes no memory; only this process has other mounts afterwards.
-    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let (none, flags) = (std::ptr::null(), libc::MS_REC | libc::MS_SLAVE);
-    // SAFETY: the path is a string that ends; the other words may be null for this change.
-    let result = unsafe { libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) };
-    if result == 0 { Ok(true) } else { Err(io::Error::last_os_error()) }
+    mounts::own_mounts()?;
+    mounts::follow().map(|()| true)
 }
 
 /// Whether this process has the mounts of the machine's first one, as far as it may look.
@@ -73,10 +58,7 @@ fn root_has(mounts: &str, field: &str) -> bool {
 /// # Errors
 /// It takes the capability CAP_SYS_RESOURCE.
 pub fn io_flusher() -> io::Result<()> {
-    let zero: libc::c_ulong = 0;
-    // SAFETY: takes only numbers.
-    let result = unsafe { libc::prctl(SET_IO_FLUSHER, 1 as libc::c_ulong, zero, zero, zero) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    process::io_flusher()
 }
 
 #[cfg(test)]

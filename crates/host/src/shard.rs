@@ -20,13 +20,13 @@ use crate::limit::within;
 use crate::notice::NoticeSink;
 use crate::origin::Origin;
 use crate::pool::PoolOnDisk;
-use crate::waker::Waker;
 use forebay_engine::Distrust;
 use forebay_engine::stats::{PoolStats, VolumeStats};
 use forebay_engine::{
     Command, CommandReply, DeviceSettings, OriginSettings, Request, Settings, State, Target,
     Tuning, VolumeId, VolumeSpec, VolumeView,
 };
+use forebay_sys::waker::Waker;
 use mailbox::{Mailbox, Message};
 use std::collections::BTreeMap;
 use std::io;

@@ -15,15 +15,12 @@ use forebay_api::ApiError;
 use forebay_api::request::Export;
 use forebay_host::frontend::fuse::{self, FuseSetup, wire::Agreed};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
+use forebay_host::frontend::sector_bytes;
 use forebay_host::loop_device::{self, Ended, LoopDevice};
 use forebay_host::shard::{PortSetup, ShardHandle, VolumeSnapshot};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-
-/// Bytes of the block of a device, where the volume's size allows it.
-const BLOCK_BYTES: u64 = 4096;
-pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// A way to make a volume visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,9 +252,7 @@ impl Supervisor {
         let agreed = connection.agreed;
         let own = connection.device.try_clone().map_err(|e| system("keep the FUSE device", &e))?;
         let port = attach(shard, own, agreed, offer, false)?;
-        let whole_blocks = offer.bytes.get().is_multiple_of(BLOCK_BYTES);
-        let large = whole_blocks && !self.has_small_sectors(name);
-        let block_bytes = if large { BLOCK_BYTES } else { SECTOR_BYTES };
+        let block_bytes = sector_bytes(offer.bytes.get(), self.has_small_sectors(name));
         let made = connection
             .open_file(name)
             .and_then(|file| LoopDevice::attach(file, block_bytes as u32, name));

@@ -1,7 +1,6 @@
 //! Volumes that grow with their origins, while they are in use: first the engine, durably, then
 //! every front end that shows their size.
 
-use super::device::SECTOR_BYTES;
 use super::guest::{GuestDisk, GuestServer};
 use super::listen::Offer;
 use super::{COMMAND_TIMEOUT, FoundVolume, Inner, Supervisor, shard_error};
@@ -11,6 +10,7 @@ use forebay_api::size::{Size, human};
 use forebay_api::{ApiError, Outcome};
 use forebay_engine::{Command, CommandReply};
 use forebay_format::BLOCK_SIZE;
+use forebay_host::frontend::SECTOR_BYTES;
 use forebay_host::frontend::nbd::Export;
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::frontend::ublk::UblkDevice;

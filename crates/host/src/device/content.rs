@@ -6,9 +6,9 @@ mod signatures;
 pub use sectors::has_small_sectors;
 
 use super::{Access, Device, DeviceError};
-use crate::sys;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{MAGIC, SUPERBLOCK_SIZE, Superblock, field_text};
+use forebay_sys as sys;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -127,7 +127,7 @@ fn pool_on(head: &[u8]) -> Option<Content> {
 
 fn middle_is_zero(file: &File, bytes: u64) -> io::Result<bool> {
     // A sparse file tells where its data is.
-    if let Ok(None) = sys::seek_data(file, 0) {
+    if let Ok(None) = sys::file::seek_data(file, 0) {
         return Ok(true);
     }
     let step = (bytes / SAMPLES).max(4096) & !4095;

@@ -1,9 +1,9 @@
 //! One I/O on a file or block device, and how it is done with plain system calls.
 
 use crate::device::Device;
-use crate::sys;
 use forebay_engine::Distrust;
 use forebay_engine::{Buf, IoError, OpId, Target, Time};
+use forebay_sys as sys;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -46,6 +46,9 @@ pub(super) struct Job {
     pub device: Option<Arc<Device>>,
     pub work: Work,
     pub offset: u64,
+    /// Bytes of the I/O.
+    pub len: u64,
+    /// Its data, while no other has it: the ring, or whoever writes it.
     pub buf: Buf,
     /// Bytes of the buffer that are through.
     pub done: usize,
@@ -62,24 +65,6 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Bytes of the I/O, for messages.
-    pub fn len(&self) -> u64 {
-        match self.work {
-            Work::Read | Work::Write => self.buf.len() as u64,
-            Work::Zero { len, .. } | Work::Discard { len } => len,
-            Work::Flush | Work::Distrust { .. } => 0,
-        }
-    }
-
-    /// A buffer for the engine in the place of this job's own, which stays with it.
-    pub fn stand_in(&self) -> Buf {
-        match self.work {
-            // The kernel only reads it.
-            Work::Write => Buf::copy_of(self.buf.bytes()),
-            _ => Buf::zeroed(self.buf.len()),
-        }
-    }
-
     /// What it is, for messages.
     pub fn verb(&self) -> &'static str {
         match self.work {
@@ -98,13 +83,15 @@ impl Job {
             return super::distrust::write(file, note);
         }
         let device = Arc::clone(self.device.as_ref().expect("work on a device has one"));
-        let (offset, len) = (self.offset, self.len().max(data.len() as u64));
+        let (offset, len) = (self.offset, self.len);
         let file = device.file_for(offset, len);
         match self.work {
             Work::Read => file.read_exact_at(self.buf.bytes_mut(), offset),
             Work::Write => file.write_all_at(data, offset),
             Work::Flush => device.file().sync_data(),
-            Work::Zero { unmap: true, .. } => sys::fallocate(device.file(), PUNCH, offset, len),
+            Work::Zero { unmap: true, .. } => {
+                sys::file::fallocate(device.file(), PUNCH, offset, len)
+            }
             Work::Zero { unmap: false, .. } => zero(&device, offset, len),
             Work::Discard { .. } => discard(&device, offset, len),
             Work::Distrust { .. } => unreachable!("done above"),
@@ -117,7 +104,7 @@ fn unsupported(e: &io::Error) -> bool {
 }
 
 fn zero(device: &Device, offset: u64, len: u64) -> io::Result<()> {
-    match sys::fallocate(device.file(), ZERO, offset, len) {
+    match sys::file::fallocate(device.file(), ZERO, offset, len) {
         // Not aligned to the device's blocks, or not able to: then zeros are data like any other.
         Err(e) if unsupported(&e) || e.raw_os_error() == Some(libc::EINVAL) => {}
         other => return other,
@@ -141,8 +128,8 @@ fn discard(device: &Device, offset: u64, len: u64) -> io::Result<()> {
         return Ok(());
     }
     let result = match device.info().is_block {
-        true => sys::block_discard(device.file(), start, end - start),
-        false => sys::fallocate(device.file(), PUNCH, start, end - start),
+        true => sys::file::block_discard(device.file(), start, end - start),
+        false => sys::file::fallocate(device.file(), PUNCH, start, end - start),
     };
     match result {
         Err(e) if unsupported(&e) || e.raw_os_error() == Some(libc::EINVAL) => Ok(()),

@@ -20,7 +20,7 @@ pub(super) struct Label {
 impl Label {
     pub fn of(job: &Job) -> Label {
         let device = job.device.clone();
-        let (verb, len) = (job.verb(), job.len());
+        let (verb, len) = (job.verb(), job.len);
         let origin = match job.target {
             Target::Origin(volume) => Some(volume),
             Target::Cache(_) => None,

@@ -4,7 +4,7 @@
 use super::job::{Job, Work};
 use super::workers::Workers;
 use crate::device::Device;
-use crate::waker::Waker;
+use forebay_sys::waker::Waker;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

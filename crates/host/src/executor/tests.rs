@@ -57,9 +57,9 @@ impl Rig {
             assert!(Instant::now() < end, "only {} of {wanted} ended", done.len());
             self.driver.wait(Some(Duration::from_millis(5)), &mut arrivals).unwrap();
             for arrival in arrivals.drain(..) {
-                if let crate::driver::Arrival::Io(slot, result) = arrival {
+                if let crate::driver::Arrival::Io(slot, result, buf) = arrival {
                     let (executor, driver) = (&mut self.executor, &mut self.driver);
-                    executor.arrived(driver, slot, result, &mut self.notices);
+                    executor.arrived(driver, (slot, result, buf), &mut self.notices);
                 }
             }
             self.executor.collect(0, &mut done, &mut self.notices);
@@ -77,11 +77,11 @@ impl Rig {
             assert!(Instant::now() < end, "{} never end", self.executor.under_way());
             self.driver.wait(Some(Duration::from_millis(5)), &mut arrivals).unwrap();
             for arrival in arrivals.drain(..) {
-                if let crate::driver::Arrival::Io(slot, result) = arrival
+                if let crate::driver::Arrival::Io(slot, result, buf) = arrival
                     && slot != stuck
                 {
                     let (executor, driver) = (&mut self.executor, &mut self.driver);
-                    executor.arrived(driver, slot, result, &mut self.notices);
+                    executor.arrived(driver, (slot, result, buf), &mut self.notices);
                 }
             }
             self.executor.collect(0, &mut done, &mut self.notices);
@@ -198,19 +198,16 @@ fn a_full_disk_under_a_file_is_no_space() {
     if std::env::var_os("FOREBAY_TEST_ALONE").is_none() {
         // The limit is the whole process's: other tests must not run in it.
         let own = std::env::current_exe().expect("the test's program");
-        let mut alone = std::process::Command::new(own);
+        let mut alone = std::process::Command::new("sh");
+        // In units of 512 bytes: 16 MiB.
+        alone.args(["-c", "ulimit -f 32768; exec \"$0\" \"$@\""]).arg(own);
         alone.args([NAME, "--exact", "--nocapture"]).env("FOREBAY_TEST_ALONE", "1");
         let output = alone.output().expect("the test's program runs");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
-    let limited = libc::rlimit { rlim_cur: 16 << 20, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the limit is valid for the call; ignoring the signal leaves the error of the write.
-    unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limited), 0);
-    }
+    crate::process::stand_limits();
     on_both(|backend| {
         let mut rig = rig(backend);
         let beyond = rig.write(16 << 20, filled(4096, 1));
@@ -252,7 +249,7 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
         let read = rig.read(0, 8192);
         rig.executor.start(&mut rig.driver, 0, read);
         assert_eq!(rig.executor.under_way(), 201);
-        rig.executor.give_up(DeviceId(0), &mut rig.notices);
+        rig.executor.give_up(&mut rig.driver, DeviceId(0), &mut rig.notices);
         // Each has failed at once; what was to be written is there, others may need it.
         let mut done = Vec::new();
         rig.executor.collect(0, &mut done, &mut rig.notices);
@@ -280,9 +277,9 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
             assert!(Instant::now() < end, "{} never end", rig.executor.under_way());
             rig.driver.wait(Some(Duration::from_millis(5)), &mut arrivals).unwrap();
             for arrival in arrivals.drain(..) {
-                if let crate::driver::Arrival::Io(slot, result) = arrival {
+                if let crate::driver::Arrival::Io(slot, result, buf) = arrival {
                     let (executor, driver) = (&mut rig.executor, &mut rig.driver);
-                    executor.arrived(driver, slot, result, &mut rig.notices);
+                    executor.arrived(driver, (slot, result, buf), &mut rig.notices);
                 }
             }
             rig.executor.collect(0, &mut done, &mut rig.notices);

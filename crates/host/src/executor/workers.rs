@@ -2,8 +2,8 @@
 //! wait, and what a ring cannot do.
 
 use super::job::{Job, Work};
-use crate::waker::Waker;
 use forebay_engine::{Buf, OpId};
+use forebay_sys::waker::Waker;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -9,8 +9,8 @@ pub mod reply;
 pub mod wire;
 
 pub use connect::{Connection, DEVICE, connect};
-pub(crate) use port::FusePort;
 pub use port::FuseSetup;
+pub(crate) use port::{Answer, FusePort};
 
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@
 mod budget;
 mod core;
 mod export;
+mod fault;
 mod handshake;
 mod output;
 mod reply;
@@ -30,10 +31,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod wire;
 
 pub use budget::{Budget, Limits, Share};
 pub use export::{Export, ExportTable};
+pub use output::Parcel;
 pub use session::{Session, SessionEvent, Ticket};
 pub use status::{BlockState, STATE_CACHED, STATE_DIRTY};
 pub use tls::{Tls, TlsConfig, TlsError};

@@ -5,10 +5,13 @@
 mod netlink;
 
 use crate::device::is_held;
+use crate::frontend::sector_bytes;
 use crate::limit::within;
-use crate::sys;
+use forebay_nbd::client::{Export, open};
+use forebay_nbd::wire::flag;
+use forebay_sys as sys;
 use netlink::{Attributes, Netlink, find};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -72,14 +75,8 @@ impl Resend {
 
 /// Seconds that requests wait when no connection is left.
 const DEAD_SECONDS: u64 = 24 * 3600;
-/// Bytes of a block, where the size allows it.
-const BLOCK: u64 = 4096;
-const SECTOR: u64 = 512;
 /// How long the kernel, and our own server, may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
-
-/// Export flags of the protocol.
-const CAN_MULTI_CONNECT: u16 = 1 << 8;
 
 /// A device that the kernel serves from our server.
 #[derive(Debug)]
@@ -92,34 +89,17 @@ pub struct KernelNbd {
     connections: Vec<UnixStream>,
 }
 
-/// A connection on which requests may follow.
-struct Negotiated {
-    stream: UnixStream,
-    bytes: u64,
-    flags: u16,
-}
-
 /// Negotiates a connection to an export.
-fn negotiate(server: &Path, export: &str) -> io::Result<Negotiated> {
+fn negotiate(server: &Path, export: &str) -> io::Result<(UnixStream, Export)> {
     let mut stream = UnixStream::connect(server)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    stream.read_exact(&mut [0; 18])?;
-    // Fixed newstyle, no zeroes; then EXPORT_NAME, whose answer is only size and flags.
-    let mut ask = 3_u32.to_be_bytes().to_vec();
-    ask.extend(b"IHAVEOPT");
-    ask.extend([1, export.len() as u32].map(u32::to_be_bytes).concat());
-    ask.extend(export.as_bytes());
-    stream.write_all(&ask)?;
-    let mut answer = [0; 10];
-    stream.read_exact(&mut answer).map_err(|e| {
+    let export = open(&mut stream, export).map_err(|e| {
         io::Error::new(e.kind(), format!("our NBD server does not offer {export}: {e}"))
     })?;
-    let (bytes, flags) = answer.split_first_chunk::<8>().expect("ten bytes");
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
-    let flags = u16::from_be_bytes(flags.try_into().expect("two bytes"));
-    Ok(Negotiated { stream, bytes: u64::from_be_bytes(*bytes), flags })
+    Ok((stream, export))
 }
 
 /// Asks the driver, with a time limit.
@@ -167,15 +147,14 @@ impl KernelNbd {
         let mut streams = Vec::new();
         let (mut bytes, mut flags) = (0, 0);
         for _ in 0..resend.connections() {
-            let made = negotiate(server, export)?;
-            (bytes, flags) = (made.bytes, made.flags);
-            streams.push(made.stream);
+            let (stream, told) = negotiate(server, export)?;
+            (bytes, flags) = (told.bytes, told.flags);
+            streams.push(stream);
         }
-        if streams.len() > 1 && flags & CAN_MULTI_CONNECT == 0 {
+        if streams.len() > 1 && flags & flag::CAN_MULTI_CONN == 0 {
             return Err(io::Error::other("our NBD server offers only one connection"));
         }
-        let large = bytes.is_multiple_of(BLOCK) && !small_sectors;
-        let block = if large { BLOCK } else { SECTOR };
+        let block = sector_bytes(bytes, small_sectors);
         let number = |value: u64| value.to_ne_bytes();
         let attributes = Attributes::default()
             .add(SIZE_BYTES, &number(bytes))
@@ -219,11 +198,11 @@ impl KernelNbd {
     /// # Errors
     /// Our server does not offer the export, or the kernel has let go of the device.
     pub fn mend(&mut self, server: &Path, export: &str) -> io::Result<usize> {
-        self.connections.retain(is_connected);
+        self.connections.retain(sys::socket::is_connected);
         let wanted = Resend::of_this_kernel().connections();
         let missing = wanted.saturating_sub(self.connections.len());
         for _ in 0..missing {
-            let stream = negotiate(server, export)?.stream;
+            let (stream, _) = negotiate(server, export)?;
             let attributes = self.named().nest(SOCKETS, &sockets(std::slice::from_ref(&stream)));
             ask("give an NBD device another connection", RECONFIGURE, attributes)?;
             self.connections.push(stream);
@@ -274,28 +253,9 @@ impl KernelNbd {
     }
 }
 
-/// Whether both ends of a connection that the kernel uses are there. Nothing is read from it.
-fn is_connected(stream: &UnixStream) -> bool {
-    let events = libc::POLLRDHUP;
-    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
-    // SAFETY: one entry, valid for the call, which does not wait.
-    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    found == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_ended_connection_is_seen_and_data_is_not_an_end() {
-        let (own, mut other) = UnixStream::pair().unwrap();
-        assert!(is_connected(&own));
-        other.write_all(b"an answer").unwrap();
-        assert!(is_connected(&own));
-        drop(other);
-        assert!(!is_connected(&own));
-    }
 
     #[test]
     fn kernels_that_find_lost_requests_by_themselves_are_told_from_others() {

@@ -1,7 +1,7 @@
 //! Where a file has no space: there it reads as zeros.
 
-use crate::sys;
 use forebay_format::BLOCK_SIZE;
+use forebay_sys as sys;
 use std::fs::File;
 
 /// Looks for holes, in ascending order. Asks the file system once for each stretch: it answers from
@@ -32,10 +32,10 @@ impl Holes<'_> {
 
 /// Whether `file` has a hole at `start`, and where that changes. What it does not tell is data.
 fn stretch(file: &File, start: u64) -> (bool, u64) {
-    match sys::seek_data(file, start) {
+    match sys::file::seek_data(file, start) {
         Ok(Some(data)) if data > start => (true, data),
         Ok(None) => (true, u64::MAX),
-        Ok(Some(_)) => (false, sys::seek_hole(file, start).unwrap_or(u64::MAX)),
+        Ok(Some(_)) => (false, sys::file::seek_hole(file, start).unwrap_or(u64::MAX)),
         Err(_) => (false, u64::MAX),
     }
 }

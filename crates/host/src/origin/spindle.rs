@@ -19,7 +19,6 @@ mod tests;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -200,9 +199,6 @@ impl Spindle {
 
     fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: the descriptor is open for as long as `self.file` lives, and no memory is passed.
-        let result =
-            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as i64, len as i64) };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        forebay_sys::file::fallocate(&self.file, mode, offset, len)
     }
 }

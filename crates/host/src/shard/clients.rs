@@ -2,13 +2,12 @@
 
 use super::server::{NbdServer, Place};
 use crate::driver::Driver;
-use crate::frontend::nbd::{BlockState, Session, SessionEvent, Ticket, Tls};
+use crate::frontend::nbd::{BlockState, Parcel, Session, SessionEvent, Ticket, Tls};
 use crate::notice::{HostNotice, Notices};
-use crate::slab::Slab;
-use crate::sys;
-use forebay_engine::{Buf, BufPool, IoError, Time, VolumeId};
+use forebay_engine::{Buf, BufPool, IoError, Keyed, Time, VolumeId};
+use forebay_sys as sys;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Room for what one receive brings, in bytes.
@@ -27,14 +26,12 @@ const MS: Time = 1_000_000;
 struct Client {
     socket: OwnedFd,
     session: Session,
+    /// What the last receive brought. The driver has it while one is under way.
     input: Box<[u8]>,
     /// Bytes of `input` that the session has not taken.
     unread: std::ops::Range<usize>,
     receiving: bool,
     sending: bool,
-    /// What the send under way points to.
-    slices: Vec<libc::iovec>,
-    message: Box<libc::msghdr>,
     /// The socket is shut down: nothing more is read or written.
     gone: bool,
     /// `gone` was told to the session.
@@ -71,8 +68,8 @@ struct Listening {
 
 /// All clients of a shard.
 pub(super) struct Clients {
-    clients: Slab<Box<Client>>,
-    listeners: Slab<Listening>,
+    clients: Keyed<Box<Client>>,
+    listeners: Keyed<Listening>,
     server: Arc<NbdServer>,
     number: u32,
     bufs: BufPool,
@@ -90,8 +87,8 @@ pub(super) type Events = Vec<(u32, SessionEvent)>;
 impl Clients {
     pub fn new(server: Arc<NbdServer>, number: u32) -> Clients {
         Clients {
-            clients: Slab::default(),
-            listeners: Slab::default(),
+            clients: Keyed::default(),
+            listeners: Keyed::default(),
             server,
             number,
             bufs: BufPool::new(BUFS_BYTES),
@@ -116,7 +113,7 @@ impl Clients {
     /// Starts to accept on a socket.
     pub fn listen(&mut self, driver: &mut Driver, socket: OwnedFd, tls: Tls) -> io::Result<u32> {
         // A ring waits on blocking sockets only, epoll on others only.
-        sys::set_nonblocking(socket.as_raw_fd(), !driver.has_ring())?;
+        sys::socket::set_nonblocking(socket.as_raw_fd(), !driver.has_ring())?;
         let fd = socket.as_raw_fd();
         let key = self.listeners.insert(Listening { socket, tls, retry: None, closing: false });
         if let Err(e) = driver.watch(fd, key, true) {
@@ -147,33 +144,30 @@ impl Clients {
         &mut self,
         driver: &mut Driver,
         key: u32,
-        result: i32,
+        result: Result<OwnedFd, i32>,
         now: Time,
         notices: &mut Notices,
     ) {
-        let socket = (result >= 0).then(|| {
-            // SAFETY: the kernel has just made this descriptor for us.
-            unsafe { OwnedFd::from_raw_fd(result) }
-        });
+        let error = result.as_ref().err().copied().unwrap_or(0);
         let listener = self.listeners.get_mut(key).expect("a listener stays until its accept ends");
-        if listener.closing || matches!(-result, libc::EINVAL | libc::ECANCELED) {
+        if listener.closing || matches!(error, libc::EINVAL | libc::ECANCELED) {
             return self.close_listener(driver, key);
         }
         let (fd, tls) = (listener.socket.as_raw_fd(), listener.tls.clone());
-        match -result {
+        match error {
             libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS => {
-                let e = io::Error::from_raw_os_error(-result);
+                let e = io::Error::from_raw_os_error(error);
                 notices.send(HostNotice::Text(format!("cannot accept an NBD client: {e}")));
                 listener.retry = Some(now + ACCEPT_RETRY_NS);
             }
             _ => driver.accept(key, fd),
         }
-        let Some(socket) = socket else { return };
+        let Ok(socket) = result else { return };
         let Some(place) = self.server.enter().or_else(|| self.make_room()) else {
             let text = "an NBD client was turned away: too many are connected".to_owned();
             return notices.send(HostNotice::Text(text));
         };
-        sys::set_no_delay(socket.as_raw_fd());
+        sys::socket::set_no_delay(socket.as_raw_fd());
         let server = &self.server;
         let (exports, limits) = (Arc::clone(&server.exports), Arc::clone(&server.limits));
         let session = Session::new(exports, limits, Arc::clone(&server.budget), tls);
@@ -210,8 +204,6 @@ impl Clients {
             unread,
             receiving: false,
             sending: false,
-            slices: Vec::with_capacity(SLICES_MAX),
-            message: Box::new(sys::empty_message()),
             gone: false,
             told: false,
             touched: false,
@@ -241,9 +233,10 @@ impl Clients {
     }
 
     /// A receive ended.
-    pub fn received(&mut self, key: u32, result: i32, events: &mut Events) {
+    pub fn received(&mut self, key: u32, (result, input): (i32, Box<[u8]>), events: &mut Events) {
         let client = self.clients.get_mut(key).expect("a client stays until its receive ends");
         client.receiving = false;
+        client.input = input;
         match result {
             len if len > 0 => client.unread = 0..len as usize,
             again if matches!(-again, libc::EAGAIN | libc::EINTR) => {}
@@ -254,14 +247,12 @@ impl Clients {
     }
 
     /// A send ended.
-    pub fn sent(&mut self, key: u32, result: i32, now: Time) {
+    pub fn sent(&mut self, key: u32, (result, parcel): (i32, Parcel), now: Time) {
         let client = self.clients.get_mut(key).expect("a client stays until its send ends");
         client.sending = false;
+        client.session.sent(parcel, result.max(0) as usize, &mut self.bufs);
         match result {
-            len if len > 0 => {
-                client.moved = now;
-                client.session.sent(len as usize, &mut self.bufs);
-            }
+            len if len > 0 => client.moved = now,
             again if matches!(-again, libc::EAGAIN | libc::EINTR) => {}
             _ => hang_up(client),
         }
@@ -379,9 +370,7 @@ impl Clients {
             }
         } else if !client.receiving {
             client.receiving = true;
-            let (memory, len) = (client.input.as_mut_ptr(), client.input.len() as u32);
-            // SAFETY: the client, its input and its socket stay, untouched, until the receive has ended.
-            unsafe { driver.receive(key, fd, memory, len) }
+            driver.receive(key, fd, std::mem::take(&mut client.input));
         }
         false
     }
@@ -398,7 +387,7 @@ impl Clients {
     /// When [`Clients::look_around`] is due.
     pub fn next_due(&self) -> Option<Time> {
         let retry = (!self.paused.is_empty()).then_some(self.retry_at);
-        let scan = (self.clients.len() > 0).then_some(self.scan_at);
+        let scan = (!self.clients.is_empty()).then_some(self.scan_at);
         let accept = self.listeners.iter().filter_map(|(_, listener)| listener.retry).min();
         retry.into_iter().chain(scan).chain(accept).min()
     }
@@ -460,7 +449,7 @@ impl Clients {
 
     /// Whether no socket is left that the driver uses.
     pub fn is_empty(&self) -> bool {
-        self.clients.len() == 0 && self.listeners.len() == 0
+        self.clients.is_empty() && self.listeners.is_empty()
     }
 
     /// Whether every client has got what it was owed.
@@ -468,33 +457,18 @@ impl Clients {
         let owed = |client: &Client| client.session.in_flight() > 0 || client.session.has_output();
         self.clients.iter_mut().all(|(_, client)| client.gone || !owed(client))
     }
-
-    /// Forgets sockets that never came to rest, with the memory that the kernel may still use.
-    pub fn abandon(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.clients));
-        std::mem::forget(std::mem::take(&mut self.listeners));
-    }
 }
 
 /// Ends both directions of a client's socket; what is under way on it ends.
 fn hang_up(client: &mut Client) {
     client.gone = true;
-    sys::shutdown(client.socket.as_raw_fd());
+    sys::socket::shutdown(client.socket.as_raw_fd());
 }
 
 /// Sends what the session has, in one call.
 fn start_send(driver: &mut Driver, key: u32, client: &mut Client, bufs: &mut BufPool, now: Time) {
-    let fd = client.socket.as_raw_fd();
-    client.slices.clear();
-    client.slices.extend(client.session.output(SLICES_MAX, bufs).map(|slice| libc::iovec {
-        iov_base: slice.as_ptr().cast_mut().cast(),
-        iov_len: slice.len(),
-    }));
-    client.message.msg_iov = client.slices.as_mut_ptr();
-    client.message.msg_iovlen = client.slices.len() as _;
+    let parcel = client.session.output(SLICES_MAX, bufs);
     client.sending = true;
     client.moved = now;
-    // SAFETY: the session keeps the output where it is until `sent`, which is called when this send has
-    // ended; client, slices and socket stay until then.
-    unsafe { driver.send(key, fd, &raw const *client.message) }
+    driver.send(key, client.socket.as_raw_fd(), parcel);
 }

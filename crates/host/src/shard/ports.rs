@@ -1,13 +1,12 @@
 //! The shard's ports: front ends that are block devices of a kernel, the host's or a guest's.
 
-use crate::driver::{Driver, PORT_KEYS};
+use crate::driver::{Driver, Loan, PORT_KEYS};
 use crate::frontend::fuse::{FusePort, FuseSetup};
 use crate::frontend::port::{PortAnswer, PortLink, PortRequest};
 use crate::frontend::ublk::{UblkPort, UblkSetup};
 use crate::frontend::vhost::{QueuePort, QueueSetup};
 use crate::notice::Notices;
-use crate::slab::Slab;
-use forebay_engine::{BufPool, VolumeId};
+use forebay_engine::{BufPool, Keyed, VolumeId};
 use std::io;
 use std::sync::mpsc::SyncSender;
 
@@ -63,11 +62,11 @@ impl Port {
     }
 
     /// What it started on the driver has ended.
-    fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
+    fn arrived(&mut self, link: &mut PortLink, tag: u32, (result, loan): (i32, Loan)) {
         match self {
-            Port::Fuse(fuse) => fuse.arrived(link, tag, result),
+            Port::Fuse(fuse) => fuse.arrived(link, tag, (result, loan)),
             Port::Vhost(queue) => queue.arrived(link, tag, result),
-            Port::Ublk(ublk) => ublk.arrived(link, tag, result),
+            Port::Ublk(ublk) => ublk.arrived(link, tag, (result, loan)),
         }
     }
 
@@ -148,7 +147,7 @@ impl Port {
         match self {
             Port::Fuse(fuse) => fuse.release(bufs),
             Port::Vhost(queue) => queue.release(bufs),
-            Port::Ublk(ublk) => ublk.release(bufs),
+            Port::Ublk(_) => {}
         }
     }
 }
@@ -166,7 +165,7 @@ struct Entry {
 
 /// All ports of a shard.
 pub(super) struct Ports {
-    ports: Slab<Entry>,
+    ports: Keyed<Entry>,
     bufs: BufPool,
     requests: Vec<PortRequest>,
     /// Ports to look at before the next wait.
@@ -178,7 +177,7 @@ pub(super) struct Ports {
 impl Ports {
     pub fn new() -> Ports {
         Ports {
-            ports: Slab::default(),
+            ports: Keyed::default(),
             bufs: BufPool::new(BUFS_BYTES),
             requests: Vec::new(),
             touched: Vec::new(),
@@ -277,13 +276,14 @@ impl Ports {
         &mut self,
         driver: &mut Driver,
         notices: &mut Notices,
-        (key, tag, result): (u32, u32, i32),
+        (key, tag): (u32, u32),
+        ended: (i32, Loan),
     ) {
         if self.ports.get(key).is_none() {
             // Of a port that left with the shard: its commands end when the ring does.
             return;
         }
-        self.with(driver, notices, key, |port, link| port.arrived(link, tag, result));
+        self.with(driver, notices, key, |port, link| port.arrived(link, tag, ended));
     }
 
     /// The engine answered a port's request.
@@ -359,10 +359,11 @@ impl Ports {
 
     /// Whether no port is left.
     pub fn is_empty(&self) -> bool {
-        self.ports.len() == 0
+        self.ports.is_empty()
     }
 
-    /// Forgets ports that never came to rest, with the memory that the kernel may still use.
+    /// Forgets ports that never came to rest: what they have open stays open, as their kernels may
+    /// still use it.
     pub fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.ports));
     }

@@ -14,10 +14,9 @@ use crate::frontend::nbd::{BlockState, SessionEvent, Ticket};
 use crate::frontend::port::{PortAnswer, PortRequest};
 use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
-use crate::slab::Slab;
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
-    OpId, Request, RequestId, Settings, Target, Time, VolumeId,
+    Keyed, OpId, Request, RequestId, Settings, Target, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -76,7 +75,7 @@ pub(super) struct Shard {
     notices: Notices,
     start: Instant,
     now: Time,
-    requests: Slab<Asker>,
+    requests: Keyed<Asker>,
     commands: BTreeMap<CommandId, Asked>,
     command_next: u64,
     adds: VecDeque<Adding>,
@@ -118,7 +117,7 @@ impl Shard {
             notices,
             start: Instant::now(),
             now: 0,
-            requests: Slab::default(),
+            requests: Keyed::default(),
             commands: BTreeMap::new(),
             command_next: 1,
             adds: VecDeque::new(),
@@ -170,21 +169,21 @@ impl Shard {
         }
         for arrival in arrivals.drain(..) {
             match arrival {
-                Arrival::Io(slot, result) => {
+                Arrival::Io(slot, result, buf) => {
                     let (executor, driver) = (&mut self.executor, &mut self.driver);
-                    executor.arrived(driver, slot, result, &mut self.notices);
+                    executor.arrived(driver, (slot, result, buf), &mut self.notices);
                 }
-                Arrival::Received(key, result) => {
-                    self.clients.received(key, result, &mut self.events);
+                Arrival::Received(key, result, input) => {
+                    self.clients.received(key, (result, input), &mut self.events);
                 }
-                Arrival::Sent(key, result) => self.clients.sent(key, result, self.now),
+                Arrival::Sent(key, len, parcel) => self.clients.sent(key, (len, parcel), self.now),
                 Arrival::Accepted(key, result) => {
                     let (clients, driver) = (&mut self.clients, &mut self.driver);
                     clients.accepted(driver, key, result, self.now, &mut self.notices);
                 }
-                Arrival::Port(key, tag, result) => {
+                Arrival::Port(key, tag, result, loan) => {
                     let (driver, notices) = (&mut self.driver, &mut self.notices);
-                    self.ports.arrived(driver, notices, (key, tag, result));
+                    self.ports.arrived(driver, notices, (key, tag), (result, loan));
                 }
                 Arrival::Woken => {}
             }
@@ -205,7 +204,7 @@ impl Shard {
     fn give_up_hanging(&mut self) {
         for device in self.executor.hanging().collect::<Vec<DeviceId>>() {
             if self.engine.can_spare(device, |other| self.executor.moves(other)) {
-                self.executor.give_up(device, &mut self.notices);
+                self.executor.give_up(&mut self.driver, device, &mut self.notices);
             }
         }
     }

@@ -4,6 +4,11 @@ use crate::frontend::VolumeBytes;
 use crate::frontend::nbd::{Export, Share};
 use crate::pool::{FormatOptions, format_pool, read_pool};
 use forebay_engine::{Buf, IoError, Mode, RequestKind};
+use forebay_nbd::client::open;
+use forebay_nbd::wire::{
+    self, CLIENT_FIXED_NEWSTYLE, CLIENT_NO_ZEROES, Head, Header, REQUEST_BYTES, SIMPLE_REPLY_BYTES,
+    SimpleReply, option,
+};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -81,7 +86,7 @@ impl Rig {
             name: name.to_owned(),
             origin: uri.to_owned(),
             bytes: origin.bytes(),
-            uuid: crate::sys::random(),
+            uuid: forebay_sys::random(),
             fingerprint: origin.fingerprint().encode(),
             mode,
             volatile_cache: origin.volatile_cache(),
@@ -129,14 +134,9 @@ fn on_both(test: impl Fn(Backend)) {
 }
 
 /// A request as NBD sends it, without its data.
-fn head(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-    let mut head = 0x2560_9513_u32.to_be_bytes().to_vec();
-    head.extend([0, 0]);
-    head.extend(command.to_be_bytes());
-    head.extend(cookie.to_be_bytes());
-    head.extend(offset.to_be_bytes());
-    head.extend(len.to_be_bytes());
-    head
+fn head(command: wire::Command, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    let header = Header { flags: 0, command, cookie, offset, len: len.into() };
+    Head::request(&header).bytes().to_vec()
 }
 
 /// A client that knows just enough of NBD.
@@ -144,23 +144,10 @@ struct Client(UnixStream);
 
 impl Client {
     fn connect(path: &std::path::Path, export: &str) -> Client {
-        let mut client = Client(UnixStream::connect(path).unwrap());
-        client.0.set_read_timeout(Some(SECONDS)).unwrap();
-        assert_eq!(&client.read(18)[..16], b"NBDMAGICIHAVEOPT");
-        client.0.write_all(&3_u32.to_be_bytes()).unwrap();
-        client.0.write_all(b"IHAVEOPT").unwrap();
-        let len = export.len() as u32;
-        client.0.write_all(&[7_u32.to_be_bytes(), (len + 6).to_be_bytes()].concat()).unwrap();
-        client.0.write_all(&[&len.to_be_bytes(), export.as_bytes(), &[0, 0]].concat()).unwrap();
-        loop {
-            let head = client.read(20);
-            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
-            client.read(word(16) as usize);
-            match word(12) {
-                1 => return client,
-                kind => assert_eq!(kind, 3, "only information before the acknowledgement"),
-            }
-        }
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(SECONDS)).unwrap();
+        open(&mut stream, export).unwrap();
+        Client(stream)
     }
 
     fn read(&mut self, len: usize) -> Vec<u8> {
@@ -169,7 +156,7 @@ impl Client {
         bytes
     }
 
-    fn send(&mut self, command: u16, cookie: u64, offset: u64, len: u32, data: &[u8]) {
+    fn send(&mut self, command: wire::Command, cookie: u64, offset: u64, len: u32, data: &[u8]) {
         let mut request = head(command, cookie, offset, len);
         request.extend(data);
         self.0.write_all(&request).unwrap();
@@ -177,10 +164,10 @@ impl Client {
 
     /// The error and the cookie of the next reply.
     fn reply(&mut self) -> (u32, u64) {
-        let head = self.read(16);
-        assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
-        let error = u32::from_be_bytes(head[4..8].try_into().unwrap());
-        (error, u64::from_be_bytes(head[8..].try_into().unwrap()))
+        let mut head = [0; SIMPLE_REPLY_BYTES];
+        self.0.read_exact(&mut head).unwrap();
+        let reply = SimpleReply::decode(&head).unwrap();
+        (reply.error, reply.cookie)
     }
 }
 
@@ -276,14 +263,14 @@ fn nbd_clients_are_served_in_a_pipeline() {
         let path = rig.listen();
         let mut client = Client::connect(&path, "disk");
         for n in 0..64 {
-            client.send(1, n, n * 4096, 4096, &[n as u8; 4096]);
+            client.send(wire::Command::Write, n, n * 4096, 4096, &[n as u8; 4096]);
         }
         let mut cookies: Vec<_> = (0..64).map(|_| client.reply()).collect();
         cookies.sort_unstable();
         assert_eq!(cookies, (0..64).map(|n| (0, n)).collect::<Vec<_>>());
         // More than fits a socket buffer, so that sends are cut short.
         for n in 0..64 {
-            client.send(0, n, n * 4096, 128 << 10, &[]);
+            client.send(wire::Command::Read, n, n * 4096, 128 << 10, &[]);
         }
         for _ in 0..64 {
             let (error, cookie) = client.reply();
@@ -293,10 +280,10 @@ fn nbd_clients_are_served_in_a_pipeline() {
                 |at: usize| (cookie as usize + at < 64) as u8 * (cookie as u8 + at as u8);
             assert!((0..32).all(|at| data[at * 4096] == expected(at)), "read {cookie}");
         }
-        client.send(3, 9, 0, 0, &[]);
+        client.send(wire::Command::Flush, 9, 0, 0, &[]);
         assert_eq!(client.reply(), (0, 9));
         assert_eq!(rig.server.clients(), 1);
-        client.send(2, 0, 0, 0, &[]);
+        client.send(wire::Command::Disconnect, 0, 0, 0, &[]);
         assert_eq!(client.0.read(&mut [0; 1]).unwrap(), 0, "closed after a disconnect");
         let gone = std::iter::repeat_with(|| {
             std::thread::sleep(Duration::from_millis(5));
@@ -316,9 +303,9 @@ fn a_client_of_another_pools_volume_is_handed_over() {
         let path = first.listen();
         second.add("two");
         let mut client = Client::connect(&path, "two");
-        client.send(1, 7, 0, 4096, &[9; 4096]);
+        client.send(wire::Command::Write, 7, 0, 4096, &[9; 4096]);
         assert_eq!(client.reply(), (0, 7));
-        client.send(3, 8, 0, 0, &[]);
+        client.send(wire::Command::Flush, 8, 0, 0, &[]);
         assert_eq!(client.reply(), (0, 8));
         assert_eq!(std::fs::read(second.dir.path().join("two")).unwrap()[..4096], [9; 4096]);
         assert_eq!(second.shard.snapshot().unwrap().clients, 1);
@@ -337,10 +324,10 @@ fn a_client_that_hangs_up_in_the_middle_leaves_the_shard_in_order() {
         for round in 0..20 {
             let mut client = Client::connect(&path, "disk");
             for n in 0..round {
-                client.send(0, n, 0, 1 << 20, &[]);
+                client.send(wire::Command::Read, n, 0, 1 << 20, &[]);
             }
             // Half a request, then nothing.
-            client.0.write_all(&0x2560_9513_u32.to_be_bytes()).unwrap();
+            client.0.write_all(&head(wire::Command::Read, 0, 0, 512)[..REQUEST_BYTES / 2]).unwrap();
             drop(client);
         }
         let answer = rig.ask(volume, RequestKind::Write, 0, filled(4096, 1));
@@ -366,7 +353,7 @@ fn who_says_nothing_makes_room_and_too_many_clients_are_turned_away() {
     silent.read_exact(&mut [0; 18]).expect("the greeting");
     let _other = Client::connect(&path, "other");
     assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it made room");
-    kept.send(1, 1, 0, 4096, &[7; 4096]);
+    kept.send(wire::Command::Write, 1, 0, 4096, &[7; 4096]);
     assert_eq!(kept.reply(), (0, 1));
     let mut refused = UnixStream::connect(&path).unwrap();
     assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
@@ -385,11 +372,12 @@ fn a_client_that_does_not_read_its_answers_holds_up_only_itself() {
         const BYTES: u32 = 1 << 20;
         // Far more than it may have under way: the rest waits in its socket. In one piece: the
         // kernel counts more for each small one, and 400 of them do not always fit.
-        let requests: Vec<u8> = (0..READS).flat_map(|n| head(0, n, 0, BYTES)).collect();
+        let requests: Vec<u8> =
+            (0..READS).flat_map(|n| head(wire::Command::Read, n, 0, BYTES)).collect();
         slow.0.write_all(&requests).unwrap();
         let mut other = Client::connect(&path, "disk");
         for n in 0..20 {
-            other.send(1, n, n * 4096, 4096, &[7; 4096]);
+            other.send(wire::Command::Write, n, n * 4096, 4096, &[7; 4096]);
             assert_eq!(other.reply(), (0, n));
         }
         let mut cookies = std::collections::BTreeSet::new();
@@ -409,7 +397,8 @@ fn a_client_that_does_not_read_its_answers_does_not_hold_up_the_stop_for_long() 
         let rig = rig(backend);
         rig.add("disk");
         let mut slow = Client::connect(&rig.listen(), "disk");
-        let requests: Vec<u8> = (0..100).flat_map(|n| head(0, n, 0, 1 << 20)).collect();
+        let requests: Vec<u8> =
+            (0..100).flat_map(|n| head(wire::Command::Read, n, 0, 1 << 20)).collect();
         slow.0.write_all(&requests).unwrap();
         assert_eq!(slow.reply().0, 0);
         let start = std::time::Instant::now();
@@ -448,10 +437,9 @@ fn tcp_clients_are_served_and_a_listener_can_be_closed() {
         };
         assert!(std::iter::repeat_with(refused).take(1000).any(|refused| refused));
         // The one who is in stays in: fixed newstyle, then abort, which is acknowledged.
-        kept.write_all(
-            &[&3_u32.to_be_bytes()[..], b"IHAVEOPT", &[0, 0, 0, 2, 0, 0, 0, 0]].concat(),
-        )
-        .unwrap();
+        let flags = Head::new().u32(CLIENT_FIXED_NEWSTYLE | CLIENT_NO_ZEROES);
+        kept.write_all(flags.bytes()).unwrap();
+        kept.write_all(Head::option(option::ABORT, 0).bytes()).unwrap();
         let mut reply = [0; 20];
         kept.read_exact(&mut reply).unwrap();
         assert_eq!(reply[12..16], 1_u32.to_be_bytes());

@@ -2,8 +2,8 @@
 //! hand.
 
 use crate::certificates::Certificates;
-use crate::memory;
 use crate::server::{Disk, answer, export};
+use allocation_counter::measure;
 use forebay_engine::BufPool;
 use forebay_host::frontend::nbd::{
     Budget, ExportTable, Limits, Session, SessionEvent, Tls, TlsConfig,
@@ -97,12 +97,12 @@ impl Peer {
                 self.used_max = self.used_max.max(self.budget.used_bytes());
             }
             while self.session.has_output() {
-                let slices = self.session.output(7, &mut self.bufs);
+                let parcel = self.session.output(7, &mut self.bufs);
                 let before = self.out.len();
-                slices.for_each(|slice| self.out.extend_from_slice(slice));
+                parcel.slices().for_each(|slice| self.out.extend_from_slice(slice));
                 let len = self.out.len() - before;
                 assert!(len > 0);
-                self.session.sent(len, &mut self.bufs);
+                self.session.sent(parcel, len, &mut self.bufs);
             }
             idle = if quiet && taken == 0 { idle + 1 } else { 0 };
             if self.session.wants_close() || rest.is_empty() && !self.session.paused() {
@@ -336,12 +336,13 @@ fn mutated_sessions_neither_panic_nor_hold_more_than_the_limit() {
             }
         }
         let mut used_max = 0;
-        let peak = memory::peak_bytes(|| {
+        let peak = measure(|| {
             let mut peer = Peer::new(limits.clone(), Tls::Off);
             peer.feed(&bytes, |len| 1 + dice.below(len));
             used_max = peer.used_max;
             peer.end();
-        });
+        })
+        .bytes_max;
         assert!(used_max <= allowed, "seed {seed}: {used_max} bytes");
         // The heap saw no more than that, besides the disk, the pool's spare buffers, what the
         // test itself collects, and the session's small things.
@@ -375,7 +376,7 @@ fn floods_of_requests_without_data_hold_little_memory() {
         peer.feed(&bytes, |len| len);
         let flood = flood.repeat(20_000);
         let mut taken = 0;
-        let peak = memory::peak_bytes(|| {
+        let peak = measure(|| {
             // First nothing is answered, then nothing is read.
             for _ in 0..100 {
                 taken += peer.session.receive(&flood[taken..], &mut peer.bufs, &mut peer.events);
@@ -385,7 +386,8 @@ fn floods_of_requests_without_data_hold_little_memory() {
                 answer(event, &mut peer.session, &peer.disk, &mut peer.bufs, &mut peer.events);
                 taken += peer.session.receive(&flood[taken..], &mut peer.bufs, &mut peer.events);
             }
-        });
+        })
+        .bytes_max;
         assert!(peer.session.paused());
         assert!(taken < flood.len());
         assert!(peak < 5 << 20, "{peak} bytes");
@@ -418,15 +420,14 @@ fn requests_of_a_warm_session_allocate_nothing() {
                 answer(event, &mut peer.session, &peer.disk, &mut peer.bufs, &mut peer.events);
             }
             while peer.session.has_output() {
-                let len = peer.session.output(256, &mut peer.bufs).map(<[u8]>::len).sum();
-                peer.session.sent(len, &mut peer.bufs);
+                let parcel = peer.session.output(256, &mut peer.bufs);
+                let len = parcel.slices().map(<[u8]>::len).sum();
+                peer.session.sent(parcel, len, &mut peer.bufs);
             }
         };
         round();
         round();
-        let before = memory::calls();
-        (0..100).for_each(|_| round());
-        assert_eq!(memory::calls() - before, 0);
+        assert_eq!(measure(|| (0..100).for_each(|_| round())).count_total, 0);
     }
 }
 

@@ -3,7 +3,6 @@
 mod certificates;
 mod clients;
 mod hostile;
-mod memory;
 mod server;
 mod tls;
 mod tools;

@@ -168,10 +168,12 @@ fn serve(mut stream: UnixStream, mut session: Session, disk: &Disk) {
     let mut have = 0..0;
     loop {
         while session.has_output() {
-            let slices: Vec<_> = session.output(64, &mut bufs).map(IoSlice::new).collect();
-            match stream.write_vectored(&slices) {
-                Ok(count) => session.sent(count, &mut bufs),
-                Err(_) => return session.disconnected(&mut bufs),
+            let parcel = session.output(64, &mut bufs);
+            let slices: Vec<_> = parcel.slices().map(IoSlice::new).collect();
+            let written = stream.write_vectored(&slices);
+            session.sent(parcel, *written.as_ref().unwrap_or(&0), &mut bufs);
+            if written.is_err() {
+                return session.disconnected(&mut bufs);
             }
         }
         if session.wants_close() {

@@ -5,7 +5,7 @@
 //! The origins are files in memory, where a switch is done at once; one is a simulated hard disk,
 //! which takes longer to send all home than a turn lasts.
 
-use super::super::nbd_client::Connection;
+use super::super::nbd_client::connect;
 use super::super::results::{Results, Row, Target};
 use super::answers::{Answer, Answers};
 use super::{Daemon, Directory, GAP_MAX, MIB, PRESET, add_volume, keep_state, text};
@@ -143,7 +143,7 @@ fn switch(daemon: &Daemon, start: Instant) -> Result<usize> {
 
 /// Reads and writes by turns of chance until the time is over.
 fn client(socket: &Path, number: u64, start: Instant) -> Result<Vec<Answer>> {
-    let mut connection = Connection::open(socket, "vol", LIMIT)?;
+    let mut connection = connect(socket, "vol", LIMIT)?;
     let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number + 1));
     let mut buffer = vec![number as u8; (PIECE_MAX * BLOCK) as usize];
     let mut answers = Vec::new();

@@ -4,16 +4,12 @@ use super::daemon::{Daemon, forebay, make_volume, wait_for_volume};
 use super::load::{BLOCK, Blocks};
 use super::{Guest, run_for};
 use anyhow::{Context, Result, ensure};
-use std::io::{Read, Write};
+use forebay_nbd::client::Connection;
+use forebay_nbd::wire::Command;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const FLUSH: u16 = 3;
 /// Blocks in one read of the comparison.
 const READ_BLOCKS: u64 = 256;
 
@@ -58,9 +54,9 @@ fn fio(more: &[&str]) -> Result<()> {
     run_for("fio", &[&common, more].concat(), Duration::from_secs(120)).map(drop)
 }
 
-/// As much of an NBD client as the load needs.
+/// An NBD client of the load.
 pub struct Client {
-    stream: UnixStream,
+    connection: Connection<UnixStream>,
     /// The export's size, in blocks.
     pub blocks: u64,
 }
@@ -71,60 +67,34 @@ impl Client {
     /// # Errors
     /// If there is no server or no export.
     pub fn connect(socket: &Path, export: &str) -> Result<Client> {
-        let mut stream = UnixStream::connect(socket).context("connect to the daemon")?;
+        let stream = UnixStream::connect(socket).context("connect to the daemon")?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
-        let mut hello = [0; 18];
-        stream.read_exact(&mut hello)?;
-        // Fixed newstyle without zeroes, then EXPORT_NAME.
-        let mut request = 3_u32.to_be_bytes().to_vec();
-        request.extend(b"IHAVEOPT");
-        request.extend([1, export.len() as u32].map(u32::to_be_bytes).concat());
-        request.extend(export.as_bytes());
-        stream.write_all(&request)?;
-        let mut export = [0; 10];
-        stream.read_exact(&mut export).context("no such export")?;
-        let bytes = u64::from_be_bytes(export[..8].try_into().expect("eight bytes"));
-        Ok(Client { stream, blocks: bytes / BLOCK as u64 })
-    }
-
-    fn send(&mut self, command: u16, cookie: u64, block: u64, len: usize) -> Result<()> {
-        let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
-        request.extend([0, command].map(u16::to_be_bytes).concat());
-        request.extend([cookie, block * BLOCK as u64].map(u64::to_be_bytes).concat());
-        request.extend((len as u32).to_be_bytes());
-        Ok(self.stream.write_all(&request)?)
-    }
-
-    fn reply(&mut self) -> Result<()> {
-        let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply).context("no answer")?;
-        ensure!(reply[..4] == REPLY_MAGIC.to_be_bytes(), "not a simple reply");
-        let error = u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"));
-        ensure!(error == 0, "the server answered with error {error}");
-        Ok(())
+        let connection = Connection::open(stream, export).context("no such export")?;
+        let blocks = connection.export.bytes / BLOCK as u64;
+        Ok(Client { connection, blocks })
     }
 }
 
 impl Blocks for Client {
     fn write(&mut self, blocks: &[(u64, Vec<u8>)]) -> Result<()> {
-        for (cookie, (block, bytes)) in blocks.iter().enumerate() {
-            self.send(WRITE, cookie as u64, *block, bytes.len())?;
-            self.stream.write_all(bytes)?;
+        for (block, bytes) in blocks {
+            let offset = block * BLOCK as u64;
+            self.connection.send(Command::Write, offset, bytes.len() as u64, bytes)?;
         }
-        blocks.iter().try_for_each(|_| self.reply())
+        blocks.iter().try_for_each(|_| {
+            let error = self.connection.reply().context("no answer")?.error;
+            ensure!(error == 0, "the server answered with error {error}");
+            Ok(())
+        })
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.send(FLUSH, 0, 0, 0)?;
-        self.reply()
+        Ok(self.connection.flush()?)
     }
 
     fn read(&mut self, block: u64, count: u64) -> Result<Vec<u8>> {
-        let len = count as usize * BLOCK;
-        self.send(READ, 0, block, len)?;
-        self.reply()?;
-        let mut bytes = vec![0; len];
-        self.stream.read_exact(&mut bytes)?;
+        let mut bytes = vec![0; count as usize * BLOCK];
+        self.connection.read(block * BLOCK as u64, &mut bytes)?;
         Ok(bytes)
     }
 }

@@ -10,7 +10,7 @@ use super::reply;
 use super::wire::{self, Agreed, Wishes};
 use crate::limit::within;
 use crate::loop_device::label;
-use crate::sys;
+use forebay_sys as sys;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -48,7 +48,7 @@ pub fn connect() -> io::Result<Connection> {
         let number = |number: i64| CString::new(number.to_string()).expect("digits");
         let fd = number(device.as_raw_fd().into());
         let mode = CString::new(format!("{:o}", reply::ROOT_MODE)).expect("digits");
-        let user = number(sys::pass::own_user().into());
+        let user = number(sys::process::own_user().into());
         let options = [
             (c"source", Some(c"forebay")),
             (c"fd", Some(fd.as_c_str())),
@@ -56,7 +56,7 @@ pub fn connect() -> io::Result<Connection> {
             (c"user_id", Some(user.as_c_str())),
             (c"group_id", Some(c"0")),
         ];
-        let mount = sys::ioctl::mount_nowhere(c"fuse", &options)?;
+        let mount = sys::mounts::mount_nowhere(c"fuse", &options)?;
         let agreed = shake_hands(&device)?;
         Ok(Connection { device: device.into(), agreed, mount })
     })
@@ -64,18 +64,18 @@ pub fn connect() -> io::Result<Connection> {
 
 /// Answers the kernel's first request.
 fn shake_hands(device: &File) -> io::Result<Agreed> {
-    if !sys::ioctl::wait_readable(device.as_raw_fd(), LIMIT)? {
+    if !sys::socket::wait_readable(device.as_raw_fd(), LIMIT)? {
         return Err(io::Error::from(io::ErrorKind::TimedOut));
     }
     // The kernel wants room for the largest request even when it sends a short one.
     let mut request = vec![0; wire::HEAD_BYTES + IO_BYTES_MAX as usize];
-    let len = sys::read_parts(device.as_raw_fd(), [&mut request[..]])?;
+    let len = sys::file::read_parts(device.as_raw_fd(), [&mut request[..]])?;
     let wishes =
         Wishes { write_bytes_max: IO_BYTES_MAX, background_max: BACKGROUND_MAX, io_uring: false };
     let (unique, reply, agreed) =
         wire::negotiate(&request[..len], &wishes).map_err(io::Error::other)?;
     let header = wire::out_header(unique, 0, reply.as_bytes().len());
-    sys::write_parts(device.as_raw_fd(), [header.as_bytes(), reply.as_bytes()])?;
+    sys::file::write_parts(device.as_raw_fd(), [header.as_bytes(), reply.as_bytes()])?;
     Ok(agreed)
 }
 

@@ -7,11 +7,12 @@
 
 use super::reply;
 use super::wire::{self, Agreed, Call, Fault, OutHeader};
-use crate::frontend::VolumeBytes;
+use crate::driver::Loan;
 use crate::frontend::port::{PortAnswer, PortLink, errno};
-use crate::slab::Slab;
-use crate::sys;
-use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind, VolumeId};
+use crate::frontend::{SECTOR_BYTES, VolumeBytes};
+use forebay_engine::{Buf, BufPool, IoError, Keyed, Request, RequestKind, VolumeId};
+use forebay_sys as sys;
+use forebay_sys::driver::Parts;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use zerocopy::IntoBytes;
@@ -29,8 +30,6 @@ const SMALL_BYTES: usize = 64 << 10;
 /// Bytes of one part of a range to zero, and parts under way at once.
 const RANGE_PART_BYTES: u64 = 32 << 20;
 const RANGE_PARTS_MAX: u32 = 4;
-/// What addresses and lengths are multiples of, in bytes.
-const SECTOR: u64 = 512;
 /// The tag under which the device is waited on. Others are of slots whose answers the ring
 /// writes.
 const POLL: u32 = u32::MAX;
@@ -84,10 +83,17 @@ struct Head {
     len: usize,
 }
 
-/// What the ring writes of an answer beside the data.
-struct Outgoing {
+/// An answer that the ring writes.
+pub(crate) struct Answer {
     head: Head,
-    parts: [libc::iovec; 2],
+    data: Buf,
+}
+
+impl Parts for Answer {
+    fn each_part<'a>(&'a self, mut add: impl FnMut(&'a [u8])) {
+        add(self.head.bytes());
+        add(self.data.bytes());
+    }
 }
 
 /// One connection.
@@ -98,12 +104,11 @@ pub(crate) struct FusePort {
     bytes_max: usize,
     punch: bool,
     taken_over: bool,
-    slots: Slab<Slot>,
+    slots: Keyed<Slot>,
     /// Slots to answer before the next wait.
     answers: Vec<u32>,
-    /// What the ring reads while it answers, by slot: it never moves. Empty where the ring is not
-    /// to answer.
-    outgoing: Vec<Outgoing>,
+    /// The ring answers where several answers are there.
+    by_ring: bool,
     /// The device is waited on.
     polling: bool,
     /// The wait is being ended.
@@ -129,9 +134,9 @@ impl FusePort {
             bytes_max,
             punch: setup.punch,
             taken_over: setup.taken_over,
-            slots: Slab::default(),
+            slots: Keyed::default(),
             answers: Vec::new(),
-            outgoing: Vec::new(),
+            by_ring: false,
             polling: false,
             cancelling: false,
             stopping: false,
@@ -147,21 +152,23 @@ impl FusePort {
     /// # Errors
     /// The kernel does not know the connection, or cannot send requests again.
     pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
-        sys::set_nonblocking(self.device.as_raw_fd(), true)?;
+        sys::socket::set_nonblocking(self.device.as_raw_fd(), true)?;
         if self.taken_over {
             self.write(wire::resend_notice().as_bytes(), &[])?;
         }
-        if link.ring().is_some() && sys::kernel_release() >= RING_SINCE {
-            self.outgoing.resize_with(REQUESTS_MAX, Outgoing::empty);
-        }
+        self.by_ring = link.ring().is_some() && sys::kernel_release() >= RING_SINCE;
         self.small = link.bufs.take(SMALL_BYTES);
         self.large = link.bufs.take(self.bytes_max - SMALL_BYTES);
         Ok(())
     }
 
     /// The device is readable, or the wait for that has ended, or the ring has written an answer.
-    pub fn arrived(&mut self, link: &mut PortLink, tag: u32, result: i32) {
-        if tag != POLL {
+    pub fn arrived(&mut self, link: &mut PortLink, tag: u32, (result, loan): (i32, Loan)) {
+        if let Loan::Answer(answer) = loan {
+            let slot = self.slots.get_mut(tag).expect("a slot stays until it is answered");
+            if slot.error.is_none() {
+                slot.data = answer.data;
+            }
             if result < 0 && result != -libc::ENOENT {
                 // Nothing reached the kernel: it still waits.
                 self.write_answer(tag);
@@ -185,7 +192,7 @@ impl FusePort {
         self.small.set_len(SMALL_BYTES);
         self.large.set_len(self.bytes_max - SMALL_BYTES);
         let parts = [&mut self.head[..], self.small.bytes_mut(), self.large.bytes_mut()];
-        match sys::read_parts(self.device.as_raw_fd(), parts) {
+        match sys::file::read_parts(self.device.as_raw_fd(), parts) {
             Ok(len) => self.begin(link, len),
             Err(e) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => return false,
@@ -353,7 +360,7 @@ impl FusePort {
 
     /// Answers what is done.
     fn answer_all(&mut self, link: &mut PortLink) {
-        let ring = self.answers.len() > 1 && !self.outgoing.is_empty();
+        let ring = self.answers.len() > 1 && self.by_ring;
         let mut answers = std::mem::take(&mut self.answers);
         for tag in answers.drain(..) {
             if ring {
@@ -368,15 +375,12 @@ impl FusePort {
 
     /// Has the ring answer a request.
     fn start_answer(&mut self, link: &mut PortLink, tag: u32) {
-        let slot = self.slots.get(tag).expect("a slot stays until it is answered");
-        let outgoing = &mut self.outgoing[tag as usize];
-        let (head, data) = slot.answer();
-        outgoing.head = head;
-        outgoing.parts = [outgoing.head.bytes(), data].map(sys::part);
+        let slot = self.slots.get_mut(tag).expect("a slot stays until it is answered");
+        let head = slot.answer().0;
+        // Of a read that failed, nothing is told but the error.
+        let data = if slot.error.is_none() { std::mem::take(&mut slot.data) } else { Buf::empty() };
         let (ring, key) = link.ring().expect("looked at when it started");
-        // SAFETY: the parts and the head stay where they are, and the slot with the data stays,
-        // unchanged, until the arrival; so does the device.
-        unsafe { ring.port_writev((key, tag), self.device.as_raw_fd(), &outgoing.parts) }
+        ring.write_port((key, tag), self.device.as_raw_fd(), Answer { head, data });
     }
 
     /// Answers a request on the spot.
@@ -393,7 +397,7 @@ impl FusePort {
     }
 
     fn write(&self, header: &[u8], body: &[u8]) -> io::Result<()> {
-        sys::write_parts(self.device.as_raw_fd(), [header, body]).map(drop)
+        sys::file::write_parts(self.device.as_raw_fd(), [header, body]).map(drop)
     }
 
     /// Answers what is done, and waits on the device, or ends that wait.
@@ -422,7 +426,7 @@ impl FusePort {
 
     /// Whether nothing is under way.
     pub fn is_at_rest(&self) -> bool {
-        !self.polling && self.slots.len() == 0
+        !self.polling && self.slots.is_empty()
     }
 
     /// Gives the buffers back.
@@ -460,13 +464,6 @@ impl Head {
     }
 }
 
-impl Outgoing {
-    fn empty() -> Outgoing {
-        let head = Head { bytes: [0; HEAD_BYTES], len: 0 };
-        Outgoing { head, parts: [sys::part(&[]); 2] }
-    }
-}
-
 fn aligned(offset: u64, len: u64) -> bool {
-    offset.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR)
+    offset.is_multiple_of(SECTOR_BYTES) && len.is_multiple_of(SECTOR_BYTES)
 }

@@ -1,11 +1,11 @@
 //! The protocol behind the transport: plain bytes in, plain bytes out.
 
 use super::handshake::Negotiated;
-use super::output::Output;
+use super::output::{Output, Parcel};
 use super::slots::{Slots, buf_bytes};
-use super::wire::{self, Head};
 use super::{Budget, Export, ExportTable, Limits, SessionEvent};
 use forebay_engine::{Buf, BufPool};
+use forebay_nbd::wire::{self, Head};
 use std::sync::Arc;
 
 /// What the input is about to bring.
@@ -261,8 +261,8 @@ impl Core {
     }
 
     /// `len` bytes of the output left.
-    pub(super) fn sent(&mut self, len: usize, bufs: &mut BufPool) {
-        let charges = self.out.sent(len, bufs);
+    pub(super) fn sent(&mut self, parcel: Parcel, len: usize, bufs: &mut BufPool) {
+        let charges = self.out.sent(parcel, len, bufs);
         self.release(charges);
     }
 
@@ -295,8 +295,7 @@ impl Core {
     /// Queues one reply to an option.
     pub(super) fn option_reply(&mut self, option: u32, reply: u32, head: &Head, text: &[&[u8]]) {
         let len = head.bytes().len() + text.iter().map(|t| t.len()).sum::<usize>();
-        let start = Head::new().u64(wire::OPTION_REPLY_MAGIC).u32(option).u32(reply);
-        self.out.head(start.u32(len as u32).bytes());
+        self.out.head(Head::option_reply(option, reply, len as u32).bytes());
         self.out.head(head.bytes());
         for text in text {
             self.out.head(text);

@@ -2,8 +2,8 @@
 
 use super::core::{Closing, Core, Phase, Policy};
 use super::status::{Contexts, NAMES};
-use super::wire::{self, Head, flag, info, option, rep};
 use super::{Export, SessionEvent};
+use forebay_nbd::wire::{self, Head, OptionHeader, flag, info, option, rep};
 use std::sync::Arc;
 
 /// What client and server have agreed on.
@@ -90,11 +90,9 @@ impl Core {
     /// The fixed part of an option.
     pub(super) fn option_header(&mut self, item: &[u8]) {
         self.options += 1;
-        if wire::u64_at(item, 0) != wire::OPTION_MAGIC || self.options > self.limits.options_max {
-            return self.hang_up();
-        }
-        let option = wire::u32_at(item, 8);
-        let len = wire::u32_at(item, 12) as usize;
+        let header = OptionHeader::decode(item).filter(|_| self.options <= self.limits.options_max);
+        let Some(OptionHeader { option, len }) = header else { return self.hang_up() };
+        let len = len as usize;
         let len_max = match option {
             option::EXPORT_NAME => self.limits.name_bytes_max,
             _ => self.limits.option_bytes_max,

@@ -1,6 +1,7 @@
 //! Bytes on their way to the client.
 
 use forebay_engine::{Buf, BufPool};
+use forebay_sys::driver::Parts;
 use std::collections::VecDeque;
 
 /// Room of one head chunk: some hundred replies without data,.
@@ -25,15 +26,38 @@ impl Chunk {
     }
 }
 
-/// A queue of chunks. A chunk that was shown by [`Output::slices`] stays where it is in memory,
-/// unchanged, until all of its bytes were sent: the kernel may read from it meanwhile.
+/// Chunks on their way to the client, in order. Who sends has them meanwhile, so that they stay
+/// where they are in memory, unchanged.
 #[derive(Default)]
-pub(super) struct Output {
+pub struct Parcel {
     chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that were sent.
     sent: usize,
-    /// Chunks that were shown.
-    shown: usize,
+}
+
+impl Parcel {
+    /// What is to be sent.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks.iter().enumerate().map(|(index, chunk)| {
+            let bytes = chunk.bytes();
+            if index == 0 { &bytes[self.sent..] } else { bytes }
+        })
+    }
+}
+
+impl Parts for Parcel {
+    fn each_part<'a>(&'a self, add: impl FnMut(&'a [u8])) {
+        self.slices().for_each(add);
+    }
+}
+
+/// A queue of chunks, of which the first are in a parcel.
+#[derive(Default)]
+pub(super) struct Output {
+    parcel: Parcel,
+    /// Whoever sends has the parcel.
+    lent: bool,
+    chunks: VecDeque<Chunk>,
     /// Bytes queued.
     queued: usize,
     /// Bytes queued in heads.
@@ -45,9 +69,7 @@ impl Output {
     /// Queues a copy of small `bytes`.
     pub(super) fn head(&mut self, bytes: &[u8]) {
         let fits = match self.chunks.back() {
-            Some(Chunk::Head(head)) if self.shown < self.chunks.len() => {
-                head.len() + bytes.len() <= head.capacity()
-            }
+            Some(Chunk::Head(head)) => head.len() + bytes.len() <= head.capacity(),
             _ => false,
         };
         if !fits {
@@ -77,36 +99,38 @@ impl Output {
         self.queued_heads
     }
 
-    /// Shows at most `chunks_max` slices, in order.
-    pub(super) fn slices(&mut self, chunks_max: usize) -> impl Iterator<Item = &[u8]> {
-        let count = chunks_max.min(self.chunks.len());
-        self.shown = self.shown.max(count);
-        let sent = self.sent;
-        self.chunks.iter().take(count).enumerate().map(move |(index, chunk)| {
-            let bytes = chunk.bytes();
-            if index == 0 { &bytes[sent..] } else { bytes }
-        })
+    /// Hands out the parcel with at most `chunks_max` chunks, until [`Output::sent`].
+    pub(super) fn take(&mut self, chunks_max: usize) -> Parcel {
+        assert!(!self.lent, "one send at a time");
+        self.lent = true;
+        let mut parcel = std::mem::take(&mut self.parcel);
+        let room = chunks_max.saturating_sub(parcel.chunks.len());
+        parcel.chunks.extend(self.chunks.drain(..room.min(self.chunks.len())));
+        parcel
     }
 
-    /// Takes `len` bytes off the front. Returns the charges of the data chunks that are through.
-    pub(super) fn sent(&mut self, len: usize, bufs: &mut BufPool) -> u64 {
-        assert!(len <= self.queued);
+    /// Takes the parcel back, of which `len` bytes were sent. Returns the charges of the data
+    /// chunks that are through.
+    pub(super) fn sent(&mut self, parcel: Parcel, len: usize, bufs: &mut BufPool) -> u64 {
+        assert!(self.lent && len <= self.queued);
+        self.lent = false;
+        self.parcel = parcel;
         self.queued -= len;
+        let parcel = &mut self.parcel;
         let mut left = len;
         let mut charges = 0;
-        while let Some(chunk) = self.chunks.front() {
-            let rest = chunk.bytes().len() - self.sent;
+        while let Some(chunk) = parcel.chunks.front() {
+            let rest = chunk.bytes().len() - parcel.sent;
             if left < rest {
-                self.sent += left;
+                parcel.sent += left;
                 if matches!(chunk, Chunk::Head(_)) {
                     self.queued_heads -= left;
                 }
                 return charges;
             }
             left -= rest;
-            self.sent = 0;
-            self.shown = self.shown.saturating_sub(1);
-            match self.chunks.pop_front() {
+            parcel.sent = 0;
+            match parcel.chunks.pop_front() {
                 Some(Chunk::Head(head)) => {
                     self.queued_heads -= rest;
                     if self.spare.len() < SPARE_HEADS_MAX && head.capacity() <= HEAD_BYTES {
@@ -126,6 +150,7 @@ impl Output {
 
     /// Forgets what is queued. Returns the charges.
     pub(super) fn clear(&mut self, bufs: &mut BufPool) -> u64 {
-        self.sent(self.queued, bufs)
+        let parcel = self.take(usize::MAX);
+        self.sent(parcel, self.queued, bufs)
     }
 }

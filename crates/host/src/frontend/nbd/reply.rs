@@ -1,9 +1,10 @@
 //! Replies to requests, in the three forms that a client may have chosen.
 
 use super::core::Core;
+use super::fault::Fault;
 use super::slots::{buf_bytes, read_bytes};
-use super::wire::{self, Command, Fault, Head, Header, chunk};
 use forebay_engine::BufPool;
+use forebay_nbd::wire::{self, Command, Head, Header, chunk};
 
 impl Core {
     /// Queues the reply to the request in `slot`.
@@ -44,7 +45,7 @@ impl Core {
         let head = if chunks {
             self.chunk_head(header, chunk::DONE, chunk::NONE, 0)
         } else {
-            Head::new().u32(wire::SIMPLE_REPLY_MAGIC).u32(0).u64(header.cookie)
+            Head::simple_reply(0, header.cookie)
         };
         self.out.head(head.bytes());
     }
@@ -54,7 +55,7 @@ impl Core {
             let len = header.len + 8;
             self.chunk_head(header, chunk::DONE, chunk::OFFSET_DATA, len).u64(header.offset)
         } else {
-            Head::new().u32(wire::SIMPLE_REPLY_MAGIC).u32(0).u64(header.cookie)
+            Head::simple_reply(0, header.cookie)
         };
         self.out.head(head.bytes());
         for buf in self.slots.get(slot).parts.drain(..) {
@@ -65,8 +66,7 @@ impl Core {
 
     fn fault_reply(&mut self, header: &Header, ((errno, text), offset): (Fault, u64)) {
         if !self.negotiated.structured {
-            let head = Head::new().u32(wire::SIMPLE_REPLY_MAGIC);
-            return self.out.head(head.u32(errno as u32).u64(header.cookie).bytes());
+            return self.out.head(Head::simple_reply(errno as u32, header.cookie).bytes());
         }
         // Offsets are for errors within the request's range, on the device.
         let in_device = errno == wire::Errno::Io

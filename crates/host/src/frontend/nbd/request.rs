@@ -1,10 +1,11 @@
 //! Requests: which are refused, how the others reach the engine, and how its answers come back.
 
 use super::core::{Closing, Core, Phase, Step};
+use super::fault::{Fault, fault_of};
 use super::slots::{Slot, buf_bytes, part_range, part_ranges, read_bytes};
-use super::wire::{Command, Errno, Fault, Header, cmd_flag, fault_of};
 use super::{Export, SessionEvent, Ticket};
 use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind};
+use forebay_nbd::wire::{Command, Errno, Header, cmd_flag, u64_at};
 use std::sync::atomic::Ordering;
 
 const READ_ONLY: Fault = (Errno::Perm, "the export is read-only");
@@ -160,7 +161,7 @@ impl Core {
     /// The data of a block-status request: the length of the range, and the contexts wanted.
     pub(super) fn status_payload(&mut self, slot: u32, item: &[u8]) {
         let mut header = self.slots.get(slot).header;
-        header.len = super::wire::u64_at(item, 0);
+        header.len = u64_at(item, 0);
         header.flags &= !cmd_flag::PAYLOAD_LEN;
         let chosen = self.negotiated.contexts.chosen(&item[8..]);
         let fault = match chosen {

@@ -1,7 +1,7 @@
 //! One connection: the protocol, and TLS around it.
 
 use super::core::{Closing, Core, Policy};
-use super::output::Output;
+use super::output::{Output, Parcel};
 use super::status::BlockState;
 use super::{Budget, Export, ExportTable, Limits, Tls, TlsConfig};
 use forebay_engine::{Buf, BufPool, IoError, Request, VolumeId};
@@ -143,15 +143,14 @@ impl Session {
         self.core.status(ticket, lookup, bufs);
     }
 
-    /// At most `chunks_max` slices to send, in order. They stay where they are, unchanged, until
-    /// [`Session::sent`] has counted their bytes, whatever else is called meanwhile, except
-    /// dropping the session or [`Session::disconnected`].
-    pub fn output(&mut self, chunks_max: usize, bufs: &mut BufPool) -> impl Iterator<Item = &[u8]> {
+    /// What to send, in at most `chunks_max` slices. It comes back by [`Session::sent`] before
+    /// there is more; the session goes on meanwhile.
+    pub fn output(&mut self, chunks_max: usize, bufs: &mut BufPool) -> Parcel {
         match &mut self.secure {
-            None => self.core.out.slices(chunks_max),
+            None => self.core.out.take(chunks_max),
             Some(secure) => {
                 secure.encrypt(&mut self.core, bufs);
-                secure.wire.slices(chunks_max)
+                secure.wire.take(chunks_max)
             }
         }
     }
@@ -169,11 +168,11 @@ impl Session {
     }
 
     /// `len` bytes of the output were sent.
-    pub fn sent(&mut self, len: usize, bufs: &mut BufPool) {
+    pub fn sent(&mut self, parcel: Parcel, len: usize, bufs: &mut BufPool) {
         match &mut self.secure {
-            None => self.core.sent(len, bufs),
+            None => self.core.sent(parcel, len, bufs),
             Some(secure) => {
-                let charges = secure.wire.sent(len, bufs);
+                let charges = secure.wire.sent(parcel, len, bufs);
                 assert_eq!(charges, 0);
             }
         }
@@ -298,7 +297,8 @@ impl Secure {
             && !self.ended
         {
             let mut written = 0;
-            for slice in core.out.slices(ENCRYPT_SLICES) {
+            let parcel = core.out.take(ENCRYPT_SLICES);
+            for slice in parcel.slices() {
                 // rustls takes what its buffer has room for.
                 let Ok(count) = self.connection.writer().write(slice) else {
                     self.ended = true;
@@ -309,7 +309,7 @@ impl Secure {
                     break;
                 }
             }
-            core.sent(written, bufs);
+            core.sent(parcel, written, bufs);
             self.flush();
         }
         if !self.ended && self.owes_goodbye(core) {

@@ -1,9 +1,10 @@
 //! The requests of one connection that are under way.
 
 use super::Ticket;
+use super::fault::Fault;
 use super::status::Contexts;
-use super::wire::{Fault, Header};
 use forebay_engine::Buf;
+use forebay_nbd::wire::Header;
 
 /// One request.
 pub(super) struct Slot {

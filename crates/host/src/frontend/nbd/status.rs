@@ -2,9 +2,9 @@
 
 use super::core::Core;
 use super::slots::buf_bytes;
-use super::wire::{self, Head, chunk, cmd_flag};
 use super::{SessionEvent, Ticket};
 use forebay_engine::{BlockStatus, Buf, BufPool};
+use forebay_nbd::wire::{self, Head, chunk, cmd_flag};
 
 /// Identity of `base:allocation`. Where an origin does not tell, everything counts as allocated.
 const ALLOCATION: u32 = 1;

@@ -138,8 +138,9 @@ impl Driven {
         let mut out = Vec::new();
         while self.session.has_output() {
             let before = out.len();
-            self.session.output(64, &mut self.bufs).for_each(|s| out.extend_from_slice(s));
-            self.session.sent(out.len() - before, &mut self.bufs);
+            let parcel = self.session.output(64, &mut self.bufs);
+            parcel.slices().for_each(|s| out.extend_from_slice(s));
+            self.session.sent(parcel, out.len() - before, &mut self.bufs);
         }
         out
     }

@@ -1,8 +1,8 @@
 //! Generic netlink, as much as it takes to speak to one driver of the kernel.
 
+use forebay_sys::socket::generic_netlink;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most bytes of an answer.
@@ -85,14 +85,7 @@ impl Netlink {
     /// # Errors
     /// `ENOENT`: the kernel has none, because its driver is not loaded.
     pub fn open(family: &str) -> io::Result<Netlink> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: takes only numbers.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_GENERIC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let socket = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let socket = generic_netlink()?;
         let mut netlink = Netlink { socket, family: CONTROLLER, sequence: 0 };
         let name = [family.as_bytes(), &[0]].concat();
         let answer = netlink.ask(GET_FAMILY, &Attributes::default().add(FAMILY_NAME, &name))?;

@@ -1,17 +1,16 @@
 //! A block device of the kernel, from its making to its end. What serves it is a
 //! [port](super::UblkPort) of a shard.
 
-use super::control::{self, Ask};
-use super::map::Descriptors;
-use super::uapi::{self, DeviceInfo, Params, flag, state};
 use crate::device::is_held;
+use crate::frontend::{SECTOR_BYTES, sector_bytes};
 use forebay_engine::VolumeId;
-use std::fs::File;
+use forebay_sys::ublk::control::{self, Ask};
+use forebay_sys::ublk::uapi::{self, DeviceInfo, Params, flag, state};
+use forebay_sys::ublk::{Descriptors, Known, Node};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Requests of one queue under way at once.
 const DEPTH: u16 = 64;
@@ -23,9 +22,7 @@ const REQUEST_BYTES_MAX: u32 = 512 << 10;
 const REQUEST_BYTES_MAX_COPY: u32 = 128 << 10;
 /// Bytes of the largest discard.
 const RANGE_BYTES_MAX: u32 = 32 << 20;
-const SECTOR: u64 = 512;
 const BLOCK_SHIFT: u8 = 12;
-const SECTOR_SHIFT: u8 = 9;
 /// How long a server that died may be about to be noticed, and a device node to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(10);
@@ -58,9 +55,7 @@ pub struct UblkDevice {
     pub number: u32,
     /// What kernel and server agreed on.
     pub flags: u64,
-    queues: u16,
-    depth: u16,
-    request_bytes_max: u32,
+    known: Known,
 }
 
 /// What a port is made of.
@@ -68,11 +63,10 @@ pub struct UblkDevice {
 pub struct UblkSetup {
     /// The volume.
     pub volume: VolumeId,
-    pub(super) device: File,
+    pub(super) node: Node,
     pub(super) queues: Vec<Descriptors>,
     pub(super) depth: u16,
     pub(super) request_bytes_max: u32,
-    pub(super) user_copy: bool,
 }
 
 /// What is asked of the kernel, of that which it offers.
@@ -121,15 +115,15 @@ impl UblkDevice {
             mark: wanted.mark,
             ..DeviceInfo::default()
         };
-        let made = add(&info).or_else(|error| match control::code(&error) {
+        let made = control::add(&info).or_else(|error| match control::code(&error) {
             // Another device has the number.
             Some(libc::EEXIST) if wanted.number.is_some() => {
-                add(&DeviceInfo { device: u32::MAX, ..info })
+                control::add(&DeviceInfo { device: u32::MAX, ..info })
             }
             _ => Err(error),
         })?;
-        let device = UblkDevice::of(&made);
-        let ready = device.check(flags).and_then(|()| match wanted.unprivileged {
+        let device = UblkDevice::of(made);
+        let ready = check(flags, device.flags).and_then(|()| match wanted.unprivileged {
             // Rules of udev are about to let us have it; the kernel looks at them for each command.
             true => device.open_node().map(drop),
             false => Ok(()),
@@ -141,24 +135,8 @@ impl UblkDevice {
         Ok(device)
     }
 
-    /// The kernel forgets silently what it does not know. Going on would hang both.
-    fn check(&self, asked: u64) -> io::Result<()> {
-        let dropped = asked & !self.flags;
-        if dropped == 0 {
-            return Ok(());
-        }
-        let text = format!("ublk: the kernel dropped the flags {dropped:#x} that are needed");
-        Err(io::Error::new(io::ErrorKind::Unsupported, text))
-    }
-
-    fn of(info: &DeviceInfo) -> UblkDevice {
-        UblkDevice {
-            number: info.device,
-            flags: info.flags,
-            queues: info.queues,
-            depth: info.depth,
-            request_bytes_max: info.request_bytes_max,
-        }
+    fn of(known: Known) -> UblkDevice {
+        UblkDevice { number: known.device, flags: known.flags, known }
     }
 
     /// The device with this number, if it carries this mark and can be taken over.
@@ -167,9 +145,9 @@ impl UblkDevice {
     /// The driver cannot be asked.
     pub fn find(number: u32, mark: u64) -> io::Result<Option<UblkDevice>> {
         match control::info(number) {
-            Ok(info) => {
+            Ok((known, info)) => {
                 let ours = info.mark == mark && info.flags & flag::USER_RECOVERY != 0;
-                Ok(ours.then(|| UblkDevice::of(&info)))
+                Ok(ours.then(|| UblkDevice::of(known)))
             }
             Err(e)
                 if matches!(
@@ -188,9 +166,8 @@ impl UblkDevice {
     }
 
     fn set_params(&self, wanted: &Wanted) -> io::Result<()> {
-        let whole_blocks = wanted.bytes.is_multiple_of(1 << BLOCK_SHIFT) && !wanted.small_sectors;
-        let shift = if whole_blocks { BLOCK_SHIFT } else { SECTOR_SHIFT };
-        let range = RANGE_BYTES_MAX / SECTOR as u32;
+        let shift = sector_bytes(wanted.bytes, wanted.small_sectors).ilog2() as u8;
+        let range = RANGE_BYTES_MAX / SECTOR_BYTES as u32;
         let params = Params {
             len: size_of::<Params>() as u32,
             kinds: uapi::PARAM_BASIC | uapi::PARAM_DISCARD,
@@ -199,8 +176,8 @@ impl UblkDevice {
             physical_block_shift: BLOCK_SHIFT,
             optimal_io_shift: BLOCK_SHIFT,
             minimal_io_shift: BLOCK_SHIFT,
-            request_sectors_max: self.request_bytes_max / SECTOR as u32,
-            sectors: wanted.bytes / SECTOR,
+            request_sectors_max: self.known.request_bytes_max / SECTOR_BYTES as u32,
+            sectors: wanted.bytes / SECTOR_BYTES,
             discard_granularity: 1 << BLOCK_SHIFT,
             discard_sectors_max: if wanted.discard { range } else { 0 },
             discard_segments_max: u16::from(wanted.discard),
@@ -216,26 +193,20 @@ impl UblkDevice {
     /// # Errors
     /// The character device does not appear, or another process serves it.
     pub fn open(&self, volume: VolumeId) -> io::Result<UblkSetup> {
-        let file = self.open_node()?;
-        let queues = (0..self.queues)
-            .map(|queue| Descriptors::map(file.as_raw_fd(), queue, self.depth))
+        let node = self.open_node()?;
+        let queues = (0..self.known.queues)
+            .map(|queue| node.descriptors(queue))
             .collect::<io::Result<_>>()?;
-        Ok(UblkSetup {
-            volume,
-            device: file,
-            queues,
-            depth: self.depth,
-            request_bytes_max: self.request_bytes_max,
-            user_copy: self.flags & flag::USER_COPY != 0,
-        })
+        let (depth, request_bytes_max) = (self.known.depth, self.known.request_bytes_max);
+        Ok(UblkSetup { volume, node, queues, depth, request_bytes_max })
     }
 
-    fn open_node(&self) -> io::Result<File> {
+    fn open_node(&self) -> io::Result<Node> {
         let path = control::char_path(self.number);
         let end = Instant::now() + PATIENCE;
         loop {
-            match File::options().read(true).write(true).open(&path) {
-                Ok(file) => return Ok(file),
+            match Node::open(self.known) {
+                Ok(node) => return Ok(node),
                 Err(e) if Instant::now() > end => {
                     return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display())));
                 }
@@ -317,7 +288,7 @@ impl UblkDevice {
     /// # Errors
     /// Older kernels cannot.
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
-        let data = bytes / SECTOR;
+        let data = bytes / SECTOR_BYTES;
         let resized = control::ask(Ask { data, ..self.ask(uapi::UPDATE_SIZE) });
         resized.map(drop).map_err(|e| match control::code(&e) {
             Some(libc::EOPNOTSUPP | libc::ENOTTY) | None => io::Error::new(
@@ -333,7 +304,7 @@ impl UblkDevice {
     /// # Errors
     /// If the device is gone.
     pub fn waits(&self) -> io::Result<bool> {
-        let info = control::info(self.number)?;
+        let (_, info) = control::info(self.number)?;
         Ok(matches!(info.state, state::QUIESCED | state::FAIL_IO))
     }
 
@@ -344,7 +315,7 @@ impl UblkDevice {
     pub fn bytes(&self) -> io::Result<u64> {
         let path = format!("/sys/block/ublkb{}/size", self.number);
         let text = std::fs::read_to_string(path)?;
-        text.trim().parse::<u64>().map(|sectors| sectors * SECTOR).map_err(io::Error::other)
+        text.trim().parse::<u64>().map(|sectors| sectors * SECTOR_BYTES).map_err(io::Error::other)
     }
 
     /// Whether somebody has the block device open alone, as a mount does.
@@ -361,10 +332,14 @@ impl UblkDevice {
     }
 }
 
-fn add(info: &DeviceInfo) -> io::Result<DeviceInfo> {
-    let payload = info.as_bytes().to_vec();
-    let bytes = control::ask(Ask { payload, ..Ask::new(uapi::ADD_DEV, info.device) })?;
-    Ok(DeviceInfo::read_from_bytes(&bytes).expect("as long as it was"))
+/// The kernel forgets silently what it does not know. Going on would hang both.
+fn check(asked: u64, agreed: u64) -> io::Result<()> {
+    let dropped = asked & !agreed;
+    if dropped == 0 {
+        return Ok(());
+    }
+    let text = format!("ublk: the kernel dropped the flags {dropped:#x} that are needed");
+    Err(io::Error::new(io::ErrorKind::Unsupported, text))
 }
 
 /// Whether this machine can make such devices: a driver that answers.
@@ -407,10 +382,8 @@ mod tests {
 
     #[test]
     fn flags_that_the_kernel_dropped_are_an_error() {
-        let info = DeviceInfo { flags: flag::USER_COPY, ..DeviceInfo::default() };
-        let device = UblkDevice::of(&info);
-        assert!(device.check(flag::USER_COPY).is_ok());
-        let error = device.check(flag::USER_COPY | flag::QUIESCE).unwrap_err();
+        assert!(check(flag::USER_COPY, flag::USER_COPY).is_ok());
+        let error = check(flag::USER_COPY | flag::QUIESCE, flag::USER_COPY).unwrap_err();
         assert!(error.to_string().contains("0x1000"), "{error}");
     }
 }

@@ -6,23 +6,20 @@
 //! would hand each to another thread, because a character device cannot promise that.
 
 use super::device::UblkSetup;
-use super::map::Descriptors;
-use super::uapi::{self, IoCommand, IoDescriptor};
+use crate::driver::Loan;
+use crate::frontend::SECTOR_BYTES;
 use crate::frontend::port::{PortAnswer, PortLink, errno};
 use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind, VolumeId};
-use std::fs::File;
+use forebay_sys::ublk::uapi::{self, IoDescriptor};
+use forebay_sys::ublk::{Descriptors, IoCommand, Node};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use zerocopy::IntoBytes;
-
-const SECTOR: u64 = 512;
 
 /// Who has a slot.
 #[derive(Debug)]
 enum Slot {
-    /// The kernel, which will fill it. Without user copy it may write into the buffer.
-    Kernel(Buf),
+    /// The kernel, which will fill it. Without user copy the ring has a buffer for it.
+    Kernel,
     /// The engine.
     Engine(IoDescriptor),
     /// A request that is kept for the next server: this one ends.
@@ -33,12 +30,11 @@ enum Slot {
 
 /// One device.
 pub(crate) struct UblkPort {
-    device: File,
+    node: Node,
     pub volume: VolumeId,
     queues: Vec<Descriptors>,
     depth: u16,
     request_bytes_max: u32,
-    user_copy: bool,
     slots: Vec<Slot>,
     /// Slots that the kernel has, and that the engine has.
     with_kernel: usize,
@@ -51,12 +47,11 @@ pub(crate) struct UblkPort {
 impl UblkPort {
     pub fn new(setup: UblkSetup) -> UblkPort {
         UblkPort {
-            device: setup.device,
+            node: setup.node,
             volume: setup.volume,
             queues: setup.queues,
             depth: setup.depth,
             request_bytes_max: setup.request_bytes_max,
-            user_copy: setup.user_copy,
             slots: Vec::new(),
             with_kernel: 0,
             with_engine: 0,
@@ -77,14 +72,18 @@ impl UblkPort {
         for index in 0..self.queues.len() * usize::from(self.depth) {
             let buf = self.fresh(link.bufs);
             self.slots.push(Slot::Ended);
-            self.hand_over(link, index as u32, uapi::FETCH, 0, buf);
+            self.hand_over(link, index as u32, None, buf);
         }
         Ok(())
     }
 
     /// A buffer for a slot's next request.
     fn fresh(&self, bufs: &mut BufPool) -> Buf {
-        if self.user_copy { Buf::empty() } else { bufs.take(self.request_bytes_max as usize) }
+        if self.node.user_copy() {
+            Buf::empty()
+        } else {
+            bufs.take(self.request_bytes_max as usize)
+        }
     }
 
     fn place(&self, index: u32) -> (u16, u16) {
@@ -92,35 +91,21 @@ impl UblkPort {
         ((index / depth) as u16, (index % depth) as u16)
     }
 
-    /// Gives a slot to the kernel.
-    fn hand_over(
-        &mut self,
-        link: &mut PortLink,
-        index: u32,
-        command: u32,
-        result: i32,
-        mut buf: Buf,
-    ) {
-        let (queue, tag) = self.place(index);
-        let address = if self.user_copy { 0 } else { buf.bytes_mut().as_mut_ptr() as u64 };
-        let command_bytes = IoCommand { queue, tag, result, address };
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(command_bytes.as_bytes());
-        let fd = self.device.as_raw_fd();
-        self.slots[index as usize] = Slot::Kernel(buf);
+    /// Gives a slot to the kernel, with the answer to its request, if there was one.
+    fn hand_over(&mut self, link: &mut PortLink, index: u32, answer: Option<i32>, buf: Buf) {
+        let place = self.place(index);
+        self.slots[index as usize] = Slot::Kernel;
         self.with_kernel += 1;
         let (ring, key) = link.ring().expect("looked at when it started");
-        // SAFETY: without user copy the kernel may write into the slot's buffer, which has room for
-        // the largest request and stays in the slot until the arrival; `release` leaks it if that
-        // never came. The ring itself keeps the file.
-        unsafe { ring.port_cmd16((key, index), fd, command, bytes, 0) }
+        ring.ublk((key, index), &self.node, IoCommand { place, answer }, buf);
     }
 
     /// The kernel filled a slot, or gives it back.
-    pub fn arrived(&mut self, link: &mut PortLink, index: u32, result: i32) {
+    pub fn arrived(&mut self, link: &mut PortLink, index: u32, (result, loan): (i32, Loan)) {
         self.with_kernel -= 1;
         let slot = std::mem::replace(&mut self.slots[index as usize], Slot::Ended);
-        let Slot::Kernel(buf) = slot else { unreachable!("only slots of the kernel arrive") };
+        assert!(matches!(slot, Slot::Kernel), "only slots of the kernel arrive");
+        let Loan::Buf(buf) = loan else { unreachable!("a buffer is lent with each slot") };
         if result != 0 {
             link.bufs.give(buf);
             if result != -libc::ENODEV && !self.leaving {
@@ -163,8 +148,9 @@ impl UblkPort {
             // Its place is all ones.
             uapi::OP_FLUSH => (0, 0),
             _ => {
-                let offset = descriptor.start_sector.checked_mul(SECTOR).ok_or(libc::EINVAL)?;
-                (offset, u64::from(descriptor.sectors) * SECTOR)
+                let offset =
+                    descriptor.start_sector.checked_mul(SECTOR_BYTES).ok_or(libc::EINVAL)?;
+                (offset, u64::from(descriptor.sectors) * SECTOR_BYTES)
             }
         };
         let is_data = matches!(operation, uapi::OP_READ | uapi::OP_WRITE);
@@ -172,7 +158,7 @@ impl UblkPort {
             link.bufs.give(buf);
             return Err(libc::EINVAL);
         }
-        if is_data && self.user_copy {
+        if is_data && self.node.user_copy() {
             buf = link.bufs.take(len as usize);
         }
         let kind = match operation {
@@ -194,9 +180,9 @@ impl UblkPort {
         } else {
             link.bufs.give(std::mem::replace(&mut buf, Buf::empty()));
         }
-        if operation == uapi::OP_WRITE && self.user_copy {
+        if operation == uapi::OP_WRITE && self.node.user_copy() {
             let at = uapi::data_at(queue, tag);
-            if let Err(e) = self.device.read_exact_at(buf.bytes_mut(), at) {
+            if let Err(e) = self.node.file().read_exact_at(buf.bytes_mut(), at) {
                 link.bufs.give(buf);
                 return Err(e.raw_os_error().unwrap_or(libc::EIO));
             }
@@ -216,7 +202,7 @@ impl UblkPort {
             (Err(IoError::Shutdown), _) => return link.bufs.give(buf),
             (Err(error), _) => -errno(error),
             (Ok(()), uapi::OP_READ) => self.copy_out(index, &buf),
-            (Ok(()), uapi::OP_WRITE) => (u64::from(descriptor.sectors) * SECTOR) as i32,
+            (Ok(()), uapi::OP_WRITE) => (u64::from(descriptor.sectors) * SECTOR_BYTES) as i32,
             (Ok(()), _) => 0,
         };
         self.answer(link, index, done, buf);
@@ -225,9 +211,9 @@ impl UblkPort {
     /// Gives the data of a read to the kernel. Without user copy it takes it with the answer.
     fn copy_out(&self, index: u32, buf: &Buf) -> i32 {
         let (queue, tag) = self.place(index);
-        if self.user_copy {
+        if self.node.user_copy() {
             let at = uapi::data_at(queue, tag);
-            if let Err(e) = self.device.write_all_at(buf.bytes(), at) {
+            if let Err(e) = self.node.file().write_all_at(buf.bytes(), at) {
                 return -e.raw_os_error().unwrap_or(libc::EIO);
             }
         }
@@ -236,7 +222,7 @@ impl UblkPort {
 
     /// Answers a slot's request and asks for the next. `buf` holds the data of a read.
     fn answer(&mut self, link: &mut PortLink, index: u32, result: i32, mut buf: Buf) {
-        if self.user_copy {
+        if self.node.user_copy() {
             link.bufs.give(std::mem::replace(&mut buf, Buf::empty()));
         } else if buf.capacity() < self.request_bytes_max as usize {
             let mut fresh = self.fresh(link.bufs);
@@ -245,7 +231,7 @@ impl UblkPort {
         } else {
             buf.set_len(self.request_bytes_max as usize);
         }
-        self.hand_over(link, index, uapi::COMMIT_AND_FETCH, result, buf);
+        self.hand_over(link, index, Some(result), buf);
     }
 
     /// Takes no more requests. With `leaving` the shard ends and with it its ring: what the kernel
@@ -264,19 +250,5 @@ impl UblkPort {
     /// Whether the engine has nothing of it; nor the kernel, unless it may keep it.
     pub fn is_at_rest(&self) -> bool {
         self.with_engine == 0 && (self.with_kernel == 0 || self.leaving)
-    }
-
-    /// Gives buffers back that the kernel cannot write into.
-    pub fn release(self, bufs: &mut BufPool) {
-        for slot in self.slots {
-            if let Slot::Kernel(buf) = slot {
-                if buf.is_empty() {
-                    bufs.give(buf);
-                } else {
-                    // The process ends soon; until the ring is gone, the kernel may write here.
-                    std::mem::forget(buf);
-                }
-            }
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! The `vhost` crate takes the channel from the message that brings it, and cannot send this: so
 //! the message is looked at before the crate receives it.
 
-use crate::sys;
+use forebay_sys as sys;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;

@@ -8,7 +8,7 @@ use super::request;
 use super::rings::Rings;
 use super::server::VhostVolume;
 use crate::shard::{PortSetup, ShardError};
-use crate::sys;
+use forebay_sys as sys;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -402,7 +402,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(Error::InvalidParam);
         }
         let bytes = (inflight::queue_bytes(size) * usize::from(queues)) as u64;
-        let file = sys::memory_file(bytes).map_err(Error::ReqHandlerError)?;
+        let file = sys::file::memory_file(bytes).map_err(Error::ReqHandlerError)?;
         Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
     }
 

@@ -6,9 +6,8 @@ use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
 use super::rings::{Broken, Rings};
 use super::segment::{self, Segment};
 use crate::frontend::port::{PortAnswer, PortLink};
-use crate::slab::Slab;
-use crate::sys;
-use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind, VolumeId};
+use forebay_engine::{Buf, BufPool, IoError, Keyed, Request, RequestKind, VolumeId};
+use forebay_sys as sys;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -69,7 +68,7 @@ struct Slot {
 pub(crate) struct QueuePort {
     pub volume: VolumeId,
     setup: QueueSetup,
-    slots: Slab<Slot>,
+    slots: Keyed<Slot>,
     /// Segments of the request being taken: for us, and for the guest.
     readable: Vec<Segment>,
     writable: Vec<Segment>,
@@ -92,7 +91,7 @@ impl QueuePort {
         QueuePort {
             volume: setup.volume,
             setup,
-            slots: Slab::default(),
+            slots: Keyed::default(),
             readable: Vec::new(),
             writable: Vec::new(),
             spare: Vec::new(),
@@ -112,9 +111,9 @@ impl QueuePort {
     /// # Errors
     /// The queue does not lie in the guest's memory, or the kick is no descriptor to wait on.
     pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
-        sys::set_nonblocking(self.setup.kick.as_raw_fd(), true)?;
+        sys::socket::set_nonblocking(self.setup.kick.as_raw_fd(), true)?;
         if let Some(call) = &self.setup.call {
-            sys::set_nonblocking(call.as_raw_fd(), true)?;
+            sys::socket::set_nonblocking(call.as_raw_fd(), true)?;
         }
         let again = self.setup.rings.open();
         let again = again.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.0))?;
@@ -427,7 +426,7 @@ impl QueuePort {
 
     /// Whether nothing is under way.
     pub fn is_at_rest(&self) -> bool {
-        !self.polling && self.slots.len() == 0
+        !self.polling && self.slots.is_empty()
     }
 
     /// Says how far it came.

@@ -1,10 +1,9 @@
 //! virtio-blk requests as bytes, and the disk's configuration (Virtual I/O Device 1.2, section
 //! 5.2).
 
+use crate::frontend::SECTOR_BYTES;
 use forebay_engine::IoError;
 
-/// Bytes of a sector, in which the protocol counts.
-pub const SECTOR: u64 = 512;
 /// Bytes of the head of a request.
 pub const HEAD_BYTES: usize = 16;
 /// Bytes of what names a range to discard or to zero.
@@ -63,8 +62,8 @@ pub fn parse_head(head: &[u8; HEAD_BYTES]) -> Option<Call> {
     let kind = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));
     let sector = u64::from_le_bytes(head[8..].try_into().expect("eight bytes"));
     Some(match kind {
-        IN => Call::Read(sector.checked_mul(SECTOR)?),
-        OUT => Call::Write(sector.checked_mul(SECTOR)?),
+        IN => Call::Read(sector.checked_mul(SECTOR_BYTES)?),
+        OUT => Call::Write(sector.checked_mul(SECTOR_BYTES)?),
         FLUSH => Call::Flush,
         GET_ID => Call::Name,
         DISCARD => Call::Discard,
@@ -82,20 +81,20 @@ pub fn parse_range(range: &[u8; RANGE_BYTES], zeroes: bool) -> Result<(u64, u64,
     if flags & !u32::from(zeroes) != 0 {
         return Err(Status::Unsupported);
     }
-    let offset = sector.checked_mul(SECTOR).ok_or(Status::Error)?;
+    let offset = sector.checked_mul(SECTOR_BYTES).ok_or(Status::Error)?;
     if sectors > RANGE_SECTORS_MAX {
         return Err(Status::Error);
     }
-    Ok((offset, u64::from(sectors) * SECTOR, flags & 1 == 1))
+    Ok((offset, u64::from(sectors) * SECTOR_BYTES, flags & 1 == 1))
 }
 
 /// The disk's configuration space.
 pub fn config(bytes: u64, queues: u16) -> [u8; CONFIG_BYTES] {
     let mut config = [0; CONFIG_BYTES];
     let mut put = |at: usize, field: &[u8]| config[at..at + field.len()].copy_from_slice(field);
-    put(0, &(bytes / SECTOR).to_le_bytes());
+    put(0, &(bytes / SECTOR_BYTES).to_le_bytes());
     put(12, &SEGMENTS_MAX.to_le_bytes());
-    put(20, &(SECTOR as u32).to_le_bytes());
+    put(20, &(SECTOR_BYTES as u32).to_le_bytes());
     // Eight sectors are a block of ours: less than that is a partial block.
     put(24, &[3]);
     put(26, &8_u16.to_le_bytes());

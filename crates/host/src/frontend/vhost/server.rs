@@ -108,7 +108,7 @@ impl Drop for VhostServer {
         }
         drop(state);
         // Ends the accept under way.
-        crate::sys::shutdown(self.listener.as_raw_fd());
+        forebay_sys::socket::shutdown(self.listener.as_raw_fd());
         let ended = self.ended.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         let _ = ended.recv_timeout(FAREWELL);
     }

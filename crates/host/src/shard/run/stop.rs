@@ -60,8 +60,7 @@ impl Shard {
         if !self.rests() {
             let text = "I/O that does not end is abandoned at the stop".to_owned();
             self.notices.send(HostNotice::Text(text));
-            self.executor.abandon();
-            self.clients.abandon();
+            // The driver keeps the memory, and ports what they have open.
             self.ports.abandon();
         }
         let stopping = self.stopping.take().expect("finished after a stop");

@@ -4,26 +4,17 @@
 use super::*;
 use crate::frontend::fuse::FuseSetup;
 use crate::frontend::fuse::wire::{self, Agreed, opcode};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::{Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// The kernel's end.
 struct Kernel(std::fs::File);
 
 fn pair() -> (Kernel, OwnedFd) {
-    let mut fds = [0; 2];
-    // SAFETY: there is room for two descriptors.
-    let result = unsafe {
-        libc::socketpair(
-            libc::AF_UNIX,
-            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
-            0,
-            &raw mut fds[0],
-        )
-    };
-    assert_eq!(result, 0);
-    // SAFETY: both are new and nobody else's.
-    unsafe { (Kernel(std::fs::File::from_raw_fd(fds[0])), OwnedFd::from_raw_fd(fds[1])) }
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (kernel, ours) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+    (Kernel(kernel.into()), ours)
 }
 
 impl Kernel {

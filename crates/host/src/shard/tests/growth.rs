@@ -16,7 +16,7 @@ fn what_is_behind_the_old_end_is_cached_too_and_survives_a_restart() {
         let path = rig.dir.path().join("disk");
         let socket = rig.listen();
         let mut old = Client::connect(&socket, "disk");
-        old.send(1, 1, ORIGIN_BYTES, 4096, &[9; 4096]);
+        old.send(wire::Command::Write, 1, ORIGIN_BYTES, 4096, &[9; 4096]);
         assert_ne!(old.reply().0, 0, "behind the end");
         assert_eq!(rig.shard.origin_bytes(volume).unwrap(), Some(ORIGIN_BYTES));
         std::fs::File::options()
@@ -33,9 +33,9 @@ fn what_is_behind_the_old_end_is_cached_too_and_survives_a_restart() {
         assert_eq!(resize(&rig, volume, ORIGIN_BYTES + MORE), CommandReply::Changed);
         rig.server.exports.find("disk").unwrap().bytes.grow(ORIGIN_BYTES + MORE);
         // A client that is connected may go there too, once it knows.
-        old.send(1, 2, ORIGIN_BYTES + MORE - 4096, 4096, &[9; 4096]);
+        old.send(wire::Command::Write, 2, ORIGIN_BYTES + MORE - 4096, 4096, &[9; 4096]);
         assert_eq!(old.reply(), (0, 2));
-        old.send(3, 3, 0, 0, &[]);
+        old.send(wire::Command::Flush, 3, 0, 0, &[]);
         assert_eq!(old.reply(), (0, 3));
         let snapshot = rig.shard.snapshot().unwrap();
         assert_eq!(snapshot.volumes[0].view.bytes, ORIGIN_BYTES + MORE);

@@ -45,7 +45,7 @@ struct Guest {
 
 /// The guest's memory, which lives longer than a connection.
 fn memory() -> GuestMemoryMmap {
-    let file = crate::sys::memory_file(MEMORY_BYTES as u64).unwrap();
+    let file = forebay_sys::file::memory_file(MEMORY_BYTES as u64).unwrap();
     let range = (GuestAddress(0), MEMORY_BYTES, Some(FileOffset::new(file, 0)));
     GuestMemoryMmap::from_ranges_with_files([range]).unwrap()
 }

@@ -2,9 +2,8 @@
 
 use super::*;
 use crate::frontend::ublk::{UblkDevice, Wanted, is_available};
-use crate::sys;
+use forebay_sys as sys;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 
@@ -58,14 +57,13 @@ impl Served {
         File::options().read(true).write(true).open(self.device.path()).unwrap()
     }
 
-    /// For reads that must not come from the page cache.
-    fn open_anew(&self) -> File {
-        let file = self.open();
-        // SAFETY: the call only drops cached pages.
-        let result =
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-        assert_eq!(result, 0);
-        file
+    /// Reads past the page cache.
+    fn read(&self, offset: u64, len: usize) -> Buf {
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_DIRECT).open(self.device.path());
+        let mut buf = Buf::zeroed(len);
+        file.unwrap().read_exact_at(buf.bytes_mut(), offset).unwrap();
+        buf
     }
 }
 
@@ -88,16 +86,13 @@ fn a_device_is_made_used_and_taken_away() {
         let data = pattern(3 << 20);
         file.write_all_at(&data, 1 << 20).unwrap();
         file.sync_all().unwrap();
-        let mut found = vec![0; data.len()];
-        served.open_anew().read_exact_at(&mut found, 1 << 20).unwrap();
-        assert!(found == data, "plain copy {plain_copy}");
+        assert!(served.read(1 << 20, data.len()).bytes() == data, "plain copy {plain_copy}");
         let direct = rig.ask(volume, RequestKind::Read, 1 << 20, Buf::zeroed(64 << 10));
         assert_eq!(direct.buf.bytes(), &data[..64 << 10]);
         let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        sys::fallocate(&file, punch, 1 << 20, 1 << 20).unwrap();
-        served.open_anew().read_exact_at(&mut found[..1 << 20], 1 << 20).unwrap();
-        assert!(found[..1 << 20].iter().all(|byte| *byte == 0));
-        sys::block_discard(&file, 0, ORIGIN_BYTES).unwrap();
+        sys::file::fallocate(&file, punch, 1 << 20, 1 << 20).unwrap();
+        assert!(served.read(1 << 20, 1 << 20).bytes().iter().all(|byte| *byte == 0));
+        sys::file::block_discard(&file, 0, ORIGIN_BYTES).unwrap();
         drop(file);
         assert!(UblkDevice::find(served.device.number, MARK).unwrap().is_some());
         assert!(UblkDevice::find(served.device.number, MARK + 1).unwrap().is_none());
@@ -177,9 +172,8 @@ fn hand_over(graceful: bool, plain_copy: bool) {
     found.taken_over().unwrap();
     writer.join().unwrap();
     let served = Served { device: found, port };
-    let mut bytes = vec![0; 60 * 4096];
-    served.open_anew().read_exact_at(&mut bytes, 0).unwrap();
-    for (round, block) in bytes.chunks(4096).enumerate() {
+    let read = served.read(0, 60 * 4096);
+    for (round, block) in read.bytes().chunks(4096).enumerate() {
         assert!(block.iter().all(|byte| *byte == round as u8 + 1), "block {round}");
     }
     served.end(&rig);

@@ -147,9 +147,9 @@ fn options_that_are_wrong_are_refused_and_the_next_is_heard() {
 impl Driven {
     /// Takes `len` bytes of output and leaves the rest.
     fn output_after(&mut self, len: usize) {
-        let have: usize = self.session.output(64, &mut self.bufs).map(<[u8]>::len).sum();
-        assert!(have >= len);
-        self.session.sent(len, &mut self.bufs);
+        let parcel = self.session.output(64, &mut self.bufs);
+        assert!(parcel.slices().map(<[u8]>::len).sum::<usize>() >= len);
+        self.session.sent(parcel, len, &mut self.bufs);
     }
 }
 

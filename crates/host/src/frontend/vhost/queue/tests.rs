@@ -3,7 +3,7 @@ use super::*;
 use crate::driver::{Backend, Driver};
 use crate::frontend::port::PortRequest;
 use crate::notice::Notices;
-use crate::waker::Waker;
+use forebay_sys::waker::Waker;
 use std::sync::Mutex;
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestMemoryMmap;
@@ -44,7 +44,7 @@ impl Rig {
             volume: VolumeId(1),
             name: [0; ID_BYTES],
             rings: Rings::new(Arc::clone(&memory), queue, log.map(|region| (region, 0))),
-            kick: sys::eventfd().unwrap(),
+            kick: sys::file::eventfd().unwrap(),
             call: None,
             durable_writes: false,
             next_avail: Arc::default(),
@@ -205,12 +205,8 @@ fn a_log_that_somebody_wrote_over_breaks_its_queue_once() {
 #[test]
 fn a_descriptor_for_calls_that_is_full_does_not_stop_the_queue() {
     let mut rig = Rig::new();
-    // SAFETY: eventfd takes no pointers; the new descriptor is owned by nobody else.
-    let call = unsafe {
-        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
-        assert!(fd >= 0);
-        <File as std::os::fd::FromRawFd>::from_raw_fd(fd)
-    };
+    let call = sys::file::eventfd().unwrap();
+    sys::socket::set_nonblocking(call.as_raw_fd(), false).unwrap();
     (&call).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
     let (mut reader, (done, wait)) = (call.try_clone().unwrap(), std::sync::mpsc::channel());
     // Lets a write that blocks end.

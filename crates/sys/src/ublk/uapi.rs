@@ -1,4 +1,6 @@
 //! What the kernel and a ublk server say to each other, as `linux/ublk_cmd.h` lays it out.
+#![forbid(unsafe_code)]
+#![expect(missing_docs, reason = "the names say what the header of the kernel says of them")]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

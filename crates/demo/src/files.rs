@@ -305,7 +305,7 @@ impl Seek for Window<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::device::BareFile;
+    use crate::device::BareFile;
 
     #[test]
     fn files_are_found_again_and_a_flipped_bit_is_noticed() {

@@ -1,9 +1,7 @@
 //! What was seen, as lines of a table and as sentences.
 
-use crate::output::Column;
-use serde::Serialize;
-
 use super::stage::{Row, Show};
+use serde::Serialize;
 
 /// One line of the table. Rates are per second, ratios 0 to 1.
 #[derive(Debug, Clone, Serialize)]
@@ -41,29 +39,55 @@ pub struct Verdict {
     pub text: String,
 }
 
+/// One column of the table: for people, and for programs where it is a number.
+pub struct Column {
+    /// Heading for people.
+    pub title: &'static str,
+    /// Heading for programs.
+    pub key: &'static str,
+    /// What people read of a line.
+    pub text: fn(&Line) -> String,
+    /// What programs read of it, if that is something else.
+    pub raw: Option<fn(&Line) -> String>,
+}
+
+const fn number(
+    title: &'static str,
+    key: &'static str,
+    text: fn(&Line) -> String,
+    raw: fn(&Line) -> String,
+) -> Column {
+    Column { title, key, text, raw: Some(raw) }
+}
+
 /// The columns of the table.
-pub const COLUMNS: &[Column<Line>] = &[
-    Column::words("", "name", |line| line.name.to_string()),
-    Column::number("IOPS", "iops", |l| l.iops, |n| format!("{n:.0}")),
-    Column::number("MB/s", "megabytes", |l| l.megabytes, |n| format!("{n:.1}")),
-    Column::number("P50 ms", "p50_ms", |l| l.p50_ms, millis),
-    Column::number("P99 ms", "p99_ms", |l| l.p99_ms, millis),
-    Column::numbers("HITS", "hits", |l| percent(l.hits), |l| raw(l.hits)),
-    Column::number("FACTOR", "factor", |l| l.factor, factor),
-    Column::number(
+pub const COLUMNS: &[Column] = &[
+    Column { title: "", key: "name", text: |line| line.name.to_string(), raw: None },
+    number("IOPS", "iops", |l| format!("{:.0}", l.iops), |l| l.iops.to_string()),
+    number("MB/s", "megabytes", |l| format!("{:.1}", l.megabytes), |l| l.megabytes.to_string()),
+    number("P50 ms", "p50_ms", |l| millis(l.p50_ms), |l| l.p50_ms.to_string()),
+    number("P99 ms", "p99_ms", |l| millis(l.p99_ms), |l| l.p99_ms.to_string()),
+    number("HITS", "hits", |l| percent(l.hits), |l| raw(l.hits)),
+    number("FACTOR", "factor", |l| factor(l.factor), |l| l.factor.to_string()),
+    number(
         "SEQ MB/s",
         "sequential_megabytes",
-        |l| l.sequential_megabytes,
-        |n| format!("{n:.0}"),
+        |l| format!("{:.0}", l.sequential_megabytes),
+        |l| l.sequential_megabytes.to_string(),
     ),
-    Column::number("P99 ms", "sequential_p99_ms", |l| l.sequential_p99_ms, millis),
-    Column::numbers(
-        "HITS",
-        "sequential_hits",
-        |l| percent(l.sequential_hits),
-        |l| raw(l.sequential_hits),
+    number(
+        "P99 ms",
+        "sequential_p99_ms",
+        |l| millis(l.sequential_p99_ms),
+        |l| l.sequential_p99_ms.to_string(),
     ),
-    Column::number("FACTOR", "sequential_factor", |l| l.sequential_factor, factor),
+    number("HITS", "sequential_hits", |l| percent(l.sequential_hits), |l| raw(l.sequential_hits)),
+    number(
+        "FACTOR",
+        "sequential_factor",
+        |l| factor(l.sequential_factor),
+        |l| l.sequential_factor.to_string(),
+    ),
 ];
 
 fn raw(share: Option<f64>) -> String {

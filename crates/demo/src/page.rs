@@ -178,7 +178,7 @@ fn table(lines: &[Line], out: &mut String) {
     for line in lines {
         let _ = write!(out, "<tr class={}>", class(line.name));
         for column in report::COLUMNS {
-            let _ = write!(out, "<td>{}</td>", escape(&column.text(line)));
+            let _ = write!(out, "<td>{}</td>", escape(&(column.text)(line)));
         }
         out.push_str("</tr>");
     }

@@ -1,7 +1,10 @@
 //! epoll: sockets are tried at once and again when they are ready.
 
-use super::{Arrival, PORT_KEYS};
-use crate::sys::{self, Epoll};
+use super::lent::Sending;
+use super::{Arrival, Loan, Loans, PORT_KEYS, Parts};
+use crate::epoll::Epoll;
+use crate::errno_of;
+use crate::socket;
 use crate::waker::Waker;
 use std::collections::BTreeMap;
 use std::io;
@@ -9,10 +12,10 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// What waits on one socket.
-struct Watched {
+struct Watched<L: Loans> {
     fd: RawFd,
-    receive: Option<(*mut u8, u32)>,
-    send: Option<*const libc::msghdr>,
+    receive: Option<Box<[u8]>>,
+    send: Box<Sending<L::Message>>,
     accept: bool,
 }
 
@@ -22,17 +25,19 @@ const WAKE: u64 = 2 << 32;
 const PORT: u64 = 1 << 56;
 
 fn port(key: u32, tag: u32) -> u64 {
+    assert!(key < PORT_KEYS);
     PORT | u64::from(key) << 32 | u64::from(tag)
 }
 
-pub(crate) struct Poll {
+/// What waits, and on what.
+pub struct Poll<L: Loans> {
     epoll: Epoll,
     waker: Waker,
-    watched: BTreeMap<u64, Watched>,
+    watched: BTreeMap<u64, Watched<L>>,
     /// Descriptors of ports that are waited on, by name.
     polled: BTreeMap<u64, RawFd>,
     /// What ports are told before the next wait.
-    told: Vec<Arrival>,
+    told: Vec<Arrival<L>>,
     /// Sockets to try before waiting.
     fresh: Vec<u64>,
     /// Listeners whose accept ends without a client.
@@ -40,8 +45,8 @@ pub(crate) struct Poll {
     ready: Vec<u64>,
 }
 
-impl Poll {
-    pub fn new(waker: &Waker) -> io::Result<Poll> {
+impl<L: Loans> Poll<L> {
+    pub fn new(waker: &Waker) -> io::Result<Poll<L>> {
         let epoll = Epoll::new()?;
         epoll.add(waker.fd(), WAKE, false)?;
         let (fresh, cancelled, ready) = (Vec::new(), Vec::new(), Vec::new());
@@ -55,33 +60,34 @@ impl Poll {
     }
 
     pub fn watch(&mut self, fd: RawFd, key: u32, listener: bool) -> io::Result<()> {
-        let name = Poll::name(key, listener);
+        let name = Self::name(key, listener);
         self.epoll.add(fd, name, true)?;
-        let watched = Watched { fd, receive: None, send: None, accept: false };
+        let watched = Watched { fd, receive: None, send: Sending::new(), accept: false };
         let before = self.watched.insert(name, watched);
         assert!(before.is_none());
         Ok(())
     }
 
     pub fn unwatch(&mut self, key: u32, listener: bool) {
-        if let Some(watched) = self.watched.remove(&Poll::name(key, listener)) {
-            assert!(watched.receive.is_none() && watched.send.is_none() && !watched.accept);
+        if let Some(watched) = self.watched.remove(&Self::name(key, listener)) {
+            assert!(watched.receive.is_none() && !watched.send.is_lent() && !watched.accept);
             self.epoll.remove(watched.fd);
         }
     }
 
-    fn start(&mut self, key: u32, listener: bool) -> &mut Watched {
-        let name = Poll::name(key, listener);
+    fn start(&mut self, key: u32, listener: bool) -> &mut Watched<L> {
+        let name = Self::name(key, listener);
         self.fresh.push(name);
         self.watched.get_mut(&name).expect("a socket that is watched")
     }
 
-    pub fn receive(&mut self, key: u32, memory: *mut u8, len: u32) {
-        self.start(key, false).receive = Some((memory, len));
+    pub fn receive(&mut self, key: u32, input: Box<[u8]>) {
+        let before = self.start(key, false).receive.replace(input);
+        assert!(before.is_none(), "one receive at a time on each connection");
     }
 
-    pub fn send(&mut self, key: u32, message: *const libc::msghdr) {
-        self.start(key, false).send = Some(message);
+    pub fn send(&mut self, key: u32, message: L::Message) {
+        self.start(key, false).send.lend(message);
     }
 
     pub fn accept(&mut self, key: u32) {
@@ -101,7 +107,7 @@ impl Poll {
             }
             Err(e) => {
                 let error = e.raw_os_error().unwrap_or(libc::EIO);
-                self.told.push(Arrival::Port(key, tag, -error));
+                self.told.push(Arrival::Port(key, tag, -error, Loan::Nothing));
             }
         }
     }
@@ -109,27 +115,28 @@ impl Poll {
     pub fn cancel_port(&mut self, key: u32, tag: u32) {
         if let Some(fd) = self.polled.remove(&port(key, tag)) {
             self.epoll.remove(fd);
-            self.told.push(Arrival::Port(key, tag, -libc::ECANCELED));
+            self.told.push(Arrival::Port(key, tag, -libc::ECANCELED, Loan::Nothing));
         }
     }
 
     /// Ends the wait on a port's descriptor and tells the port.
-    fn port_ready(&mut self, name: u64, out: &mut Vec<Arrival>) {
+    fn port_ready(&mut self, name: u64, out: &mut Vec<Arrival<L>>) {
         if let Some(fd) = self.polled.remove(&name) {
             self.epoll.remove(fd);
             let key = (name >> 32) as u32 & (PORT_KEYS - 1);
-            out.push(Arrival::Port(key, name as u32, libc::POLLIN.into()));
+            let ready = libc::POLLIN.into();
+            out.push(Arrival::Port(key, name as u32, ready, Loan::Nothing));
         }
     }
 
-    pub fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<Arrival>) -> io::Result<()> {
+    pub fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<Arrival<L>>) -> io::Result<()> {
         let before = out.len();
         out.append(&mut self.told);
         for key in std::mem::take(&mut self.cancelled) {
-            if let Some(watched) = self.watched.get_mut(&Poll::name(key, true))
+            if let Some(watched) = self.watched.get_mut(&Self::name(key, true))
                 && std::mem::take(&mut watched.accept)
             {
-                out.push(Arrival::Accepted(key, -libc::ECANCELED));
+                out.push(Arrival::Accepted(key, Err(libc::ECANCELED)));
             }
         }
         let mut fresh = std::mem::take(&mut self.fresh);
@@ -155,32 +162,45 @@ impl Poll {
     }
 
     /// Tries what waits on a socket. What would block waits on.
-    fn attempt(&mut self, name: u64, out: &mut Vec<Arrival>) {
+    fn attempt(&mut self, name: u64, out: &mut Vec<Arrival<L>>) {
         let Some(watched) = self.watched.get_mut(&name) else { return };
         let key = name as u32;
         let would_block = -libc::EAGAIN;
-        if let Some((memory, len)) = watched.receive {
-            // SAFETY: `Driver::receive` promises that the memory is valid until the arrival below.
-            let result = unsafe { sys::receive(watched.fd, memory, len) };
-            if result != would_block {
-                watched.receive = None;
-                out.push(Arrival::Received(key, result));
+        if let Some(mut input) = watched.receive.take() {
+            let result = socket::receive(watched.fd, &mut input);
+            if result == would_block {
+                watched.receive = Some(input);
+            } else {
+                out.push(Arrival::Received(key, result, input));
             }
         }
-        if let Some(message) = watched.send {
-            // SAFETY: `Driver::send` promises that the message is valid until the arrival below.
-            let result = unsafe { sys::send(watched.fd, message) };
+        if watched.send.is_lent() {
+            let result = send(watched.fd, &watched.send);
             if result != would_block {
-                watched.send = None;
-                out.push(Arrival::Sent(key, result));
+                let message = watched.send.take().expect("looked at above");
+                out.push(Arrival::Sent(key, result, message));
             }
         }
         if watched.accept {
-            let result = sys::accept(watched.fd);
-            if result != would_block {
+            let result = socket::accept(watched.fd);
+            if result.as_ref().err() != Some(&libc::EAGAIN) {
                 watched.accept = false;
                 out.push(Arrival::Accepted(key, result));
             }
+        }
+    }
+}
+
+/// Sends once, without waiting: how many bytes, or a negative error number. Interrupted calls are
+/// repeated.
+fn send<M: Parts>(fd: RawFd, message: &Sending<M>) -> i32 {
+    loop {
+        let (header, flags) = (message.header(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        // SAFETY: the message and what names its parts are in their box.
+        let sent = unsafe { libc::sendmsg(fd, header, flags) };
+        match errno_of(sent) {
+            interrupted if interrupted == -libc::EINTR => {}
+            result => return result,
         }
     }
 }

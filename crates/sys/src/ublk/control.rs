@@ -6,6 +6,7 @@ use super::uapi::{self, ControlCommand, DeviceInfo, Verb};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -25,9 +26,11 @@ const COMMAND_BYTES: usize = 80;
 /// One command: to which device, with what.
 #[derive(Debug, Clone)]
 pub struct Ask {
+    /// What is asked.
     pub verb: Verb,
     /// All ones for a new one.
     pub device: u32,
+    /// A number that belongs to it.
     pub data: u64,
     /// What the kernel reads, or fills.
     pub payload: Vec<u8>,
@@ -235,16 +238,62 @@ pub fn features() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
 }
 
-/// A device as the kernel knows it.
+/// How a device is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// `N` of `/dev/ublkbN`.
+    pub device: u32,
+    /// What kernel and server agreed on.
+    pub flags: u64,
+    /// Queues.
+    pub queues: u16,
+    /// Requests of a queue that are under way at once.
+    pub depth: u16,
+    /// Bytes of the longest read or write.
+    pub request_bytes_max: u32,
+}
+
+/// A device as the kernel has told of it, which nobody else can make up: memory is lent to the
+/// kernel by what is said here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known(Shape);
+
+impl Deref for Known {
+    type Target = Shape;
+
+    fn deref(&self) -> &Shape {
+        &self.0
+    }
+}
+
+impl Known {
+    fn read(bytes: &[u8]) -> (Known, DeviceInfo) {
+        let info = DeviceInfo::read_from_bytes(bytes).expect("as long as it was");
+        let DeviceInfo { device, flags, queues, depth, request_bytes_max, .. } = info;
+        (Known(Shape { device, flags, queues, depth, request_bytes_max }), info)
+    }
+}
+
+/// Makes a device. The kernel says what it became.
+///
+/// # Errors
+/// `EEXIST` as the [`code`]: another has its number.
+pub fn add(info: &DeviceInfo) -> io::Result<Known> {
+    let payload = info.as_bytes().to_vec();
+    let bytes = ask(Ask { payload, ..Ask::new(uapi::ADD_DEV, info.device) })?;
+    Ok(Known::read(&bytes).0)
+}
+
+/// A device as the kernel knows it now.
 ///
 /// # Errors
 /// `ENODEV` as the [`code`]: there is none with this number.
-pub fn info(device: u32) -> io::Result<DeviceInfo> {
+pub fn info(device: u32) -> io::Result<(Known, DeviceInfo)> {
     let payload = vec![0; size_of::<DeviceInfo>()];
     // This command wants the path of every device: the caller cannot know of which kind it is.
     let with_path = true;
     let bytes = ask(Ask { payload, with_path, ..Ask::new(uapi::GET_DEV_INFO2, device) })?;
-    Ok(DeviceInfo::read_from_bytes(&bytes).expect("as long as it was"))
+    Ok(Known::read(&bytes))
 }
 
 /// The device through which a server is asked.

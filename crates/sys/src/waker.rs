@@ -1,18 +1,19 @@
-//! How other threads interrupt the shard's wait.
+//! How other threads interrupt a wait.
 
-use crate::sys;
+use crate::file::eventfd;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-/// An `eventfd` that the shard's loop waits for. Clones wake the same loop.
+/// An `eventfd` that a thread's loop waits for. Clones wake the same loop.
 #[derive(Debug, Clone)]
-pub(crate) struct Waker(Arc<File>);
+pub struct Waker(Arc<File>);
 
 impl Waker {
+    /// A new one.
     pub fn new() -> io::Result<Waker> {
-        Ok(Waker(Arc::new(sys::eventfd()?)))
+        Ok(Waker(Arc::new(eventfd()?)))
     }
 
     /// Ends the loop's wait, now or when it next begins.
@@ -26,6 +27,7 @@ impl Waker {
         let _ = (&*self.0).read(&mut [0; 8]);
     }
 
+    /// What is waited for.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -1,6 +1,6 @@
 //! Registered buffers: memory that the kernel has pinned and mapped once instead of at each I/O.
 
-use forebay_engine::Buf;
+use super::Loans;
 use io_uring::Submitter;
 use std::sync::Arc;
 
@@ -37,34 +37,32 @@ impl Fixed {
     }
 
     /// The place of this buffer's memory in the table. It gets one if there is room.
-    pub fn place(&mut self, submitter: &Submitter<'_>, buf: &mut Buf) -> Option<u16> {
-        if let Some(mark) = &buf.mark {
+    pub fn place<L: Loans>(&mut self, submitter: &Submitter<'_>, buf: &mut L::Buf) -> Option<u16> {
+        if let Some(mark) = L::mark(buf) {
             // Another ring may have given the mark.
             let own = self.slots.get(**mark as usize).and_then(|slot| slot.mark.as_ref());
             return own.filter(|own| Arc::ptr_eq(own, mark)).map(|mark| **mark as u16);
         }
-        if self.slots.is_empty() || buf.capacity() == 0 {
+        let capacity = L::capacity(buf);
+        if self.slots.is_empty() || capacity == 0 {
             return None;
         }
-        let at = self.vacant(buf.capacity())?;
-        let len = buf.len();
-        buf.set_len(buf.capacity());
-        let memory = buf.bytes_mut();
-        let vector = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
+        let at = self.vacant(capacity)?;
+        let memory = L::bytes_mut(buf).as_mut_ptr();
+        let vector = libc::iovec { iov_base: memory.cast(), iov_len: capacity };
         // SAFETY: the memory stays where it is until the buffer is dropped, and the slot is used
         // for this buffer only: whoever holds its mark holds the buffer. The kernel keeps the pages
         // for itself.
         let registered = unsafe { submitter.register_buffers_update(at as u32, &[vector], None) };
-        buf.set_len(len);
         if registered.is_err() {
             // No more locked memory is allowed: what is registered goes on, nothing is added.
             self.bytes = BYTES_MAX;
             return None;
         }
         let mark = Arc::new(at as u32);
-        buf.mark = Some(Arc::clone(&mark));
-        self.bytes += buf.capacity();
-        self.slots[at] = Slot { mark: Some(mark), bytes: buf.capacity() };
+        *L::mark(buf) = Some(Arc::clone(&mark));
+        self.bytes += capacity;
+        self.slots[at] = Slot { mark: Some(mark), bytes: capacity };
         Some(at as u16)
     }
 
@@ -88,6 +86,7 @@ impl Fixed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::tests::{Buf, Plain};
     use io_uring::IoUring;
 
     #[test]
@@ -100,7 +99,7 @@ mod tests {
         if fixed.slots.is_empty() {
             return eprintln!("skipped: this kernel cannot register buffers one by one");
         }
-        let mut place = |buf: &mut Buf| fixed.place(&ring.submitter(), buf);
+        let mut place = |buf: &mut Buf| fixed.place::<Plain>(&ring.submitter(), buf);
         let mut first = Buf::zeroed(4096);
         let at = place(&mut first).expect("the first buffer finds a place");
         assert_eq!(place(&mut first), Some(at));
@@ -116,7 +115,7 @@ mod tests {
         assert_eq!(found, Some(at), "a place is free when its buffer is gone");
         let other = IoUring::new(8).expect("a second ring");
         let mut others = Fixed::new(&other.submitter());
-        assert_eq!(others.place(&other.submitter(), &mut late), None, "of the first ring");
-        assert_eq!(others.place(&other.submitter(), &mut Buf::empty()), None);
+        assert_eq!(others.place::<Plain>(&other.submitter(), &mut late), None, "of the first ring");
+        assert_eq!(others.place::<Plain>(&other.submitter(), &mut Buf::zeroed(0)), None);
     }
 }

@@ -1,19 +1,25 @@
-//! Open files handed from process to process, and a process that lives on by itself.
+//! Open files handed from process to process.
 
-use super::check;
+use crate::{check, part};
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Room for one descriptor as control data, aligned as it must be.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
+/// A message header without address, data and control data.
+pub(crate) fn empty_message() -> libc::msghdr {
+    // SAFETY: all zeros is a valid `msghdr`: integers and null pointers.
+    unsafe { std::mem::zeroed() }
+}
+
 /// Sends bytes with at most one descriptor.
 pub fn send_with(socket: RawFd, bytes: &[u8], fd: Option<RawFd>) -> io::Result<()> {
     let mut control = Control([0; 64]);
-    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut message = super::empty_message();
+    let mut part = part(bytes);
+    let mut message = empty_message();
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     if let Some(fd) = fd {
@@ -53,7 +59,7 @@ pub fn look_at(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Option<Own
 fn receive(socket: RawFd, bytes: &mut [u8], flags: c_int) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut message = super::empty_message();
+    let mut message = empty_message();
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
@@ -90,37 +96,6 @@ pub fn peer_user(socket: RawFd) -> io::Result<u32> {
     let result =
         unsafe { libc::getsockopt(socket, level, name, (&raw mut peer).cast(), &raw mut len) };
     check(result).map(|_| peer.uid)
-}
-
-/// The user that this process runs as.
-pub fn own_user() -> u32 {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-/// Goes on as a process of its own: in a session of its own, not a child of whoever started it,
-/// without its standard files. Returns in the new process only.
-///
-/// # Errors
-/// The system refuses a process. The old one goes on then.
-pub fn leave_parent() -> io::Result<()> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    // SAFETY: the process has one thread, so the child may do what it likes.
-    if check(unsafe { libc::fork() })? > 0 {
-        // SAFETY: ends the old process without running what belongs to the new one.
-        unsafe { libc::_exit(0) }
-    }
-    // SAFETY: these calls take no pointers; the standard files are given away on purpose.
-    unsafe {
-        libc::setsid();
-        for fd in 0..3 {
-            libc::dup2(null.as_raw_fd(), fd);
-        }
-        libc::chdir(c"/".as_ptr());
-    }
-    // Better this small process lives than its memory is free. Needs a right; without it, so be it.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    Ok(())
 }
 
 /// Takes over a descriptor that was passed at the start of the process.

@@ -1,69 +1,29 @@
-//! Calls that make and end block devices. Each may block for as long as the kernel likes: they are
-//! made under [`crate::limit::within`].
+//! Loop devices. Each call may block for as long as the kernel likes: who makes it has a time
+//! limit.
 
-use super::check;
-use std::ffi::{CStr, c_int, c_long};
+use crate::check;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-
-const FSCONFIG_SET_FLAG: u32 = 0;
-const FSCONFIG_SET_STRING: u32 = 1;
-const FSCONFIG_CMD_CREATE: u32 = 6;
-const FSOPEN_CLOEXEC: u32 = 1;
-const FSMOUNT_CLOEXEC: u32 = 1;
-
-fn own(result: c_long) -> io::Result<OwnedFd> {
-    let fd = RawFd::try_from(result).unwrap_or(-1);
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for the caller.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Makes a file system of this kind with these options, mounted nowhere. It is gone when the
-/// descriptor and all files that were opened through it are closed. An option without a value is a
-/// flag.
-pub fn mount_nowhere(kind: &CStr, options: &[(&CStr, Option<&CStr>)]) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a terminated string.
-    let context = unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) };
-    let context = own(context)?;
-    let configure = |command: u32, key: *const libc::c_char, value: *const libc::c_char| {
-        // SAFETY: key and value are null or terminated strings, as the command wants them.
-        let done = unsafe {
-            libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key, value, 0)
-        };
-        check(done as c_int).map(drop)
-    };
-    for (key, value) in options {
-        match value {
-            Some(value) => configure(FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr())?,
-            None => configure(FSCONFIG_SET_FLAG, key.as_ptr(), std::ptr::null())?,
-        }
-    }
-    configure(FSCONFIG_CMD_CREATE, std::ptr::null(), std::ptr::null())?;
-    let attributes = libc::MS_NOSUID | libc::MS_NODEV;
-    // SAFETY: fsmount takes no pointers.
-    let mount = unsafe {
-        libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes)
-    };
-    own(mount)
-}
+use std::os::fd::AsRawFd;
 
 /// What the loop driver tells of a device, and is told.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct LoopInfo {
+    /// The device on which the file behind it lies.
     pub device: u64,
+    /// Which file that is.
     pub inode: u64,
     rdevice: u64,
     offset: u64,
     size_limit: u64,
+    /// `N` of `/dev/loopN`.
     pub number: u32,
     encrypt_type: u32,
     encrypt_key_size: u32,
+    /// Of [`LOOP_AUTOCLEAR`] and the like.
     pub flags: u32,
+    /// What the file is called, for people.
     pub file_name: [u8; 64],
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
@@ -147,18 +107,4 @@ pub fn loop_clear(device: &File) -> io::Result<()> {
 pub fn loop_set_capacity(device: &File) -> io::Result<()> {
     // SAFETY: the call takes no pointer.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_SET_CAPACITY as _, 0) }).map(drop)
-}
-
-/// Waits until a descriptor has input. Whether it has.
-pub fn wait_readable(fd: RawFd, limit: std::time::Duration) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: the descriptor set is valid for the call.
-    Ok(check(unsafe { libc::poll(&raw mut poll, 1, ms) })? > 0)
-}
-
-/// Whether the process runs as root.
-pub fn is_root() -> bool {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
 }

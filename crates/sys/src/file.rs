@@ -1,0 +1,141 @@
+//! Files and block devices.
+
+use crate::{check, own, part};
+use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+const BLKSSZGET: libc::c_ulong = 0x1268;
+const BLKDISCARD: libc::c_ulong = 0x1277;
+
+/// Takes the whole-file `flock` lock without waiting.
+///
+/// # Errors
+/// `WouldBlock` if another open file description holds it.
+pub fn lock_exclusive(file: &File) -> io::Result<()> {
+    // SAFETY: flock takes no pointers, and `file` keeps the descriptor open.
+    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
+}
+
+/// The logical block size of a block device, in bytes.
+pub fn logical_block_bytes(file: &File) -> io::Result<u32> {
+    let mut bytes: c_int = 0;
+    // SAFETY: BLKSSZGET writes one int to the pointer, which is valid for the call.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET as _, &raw mut bytes) })?;
+    u32::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Tells a block device that a range of bytes is no longer needed.
+pub fn block_discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let range = [offset, len];
+    // SAFETY: BLKDISCARD reads two u64 from the pointer, which is valid for the call.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) }).map(drop)
+}
+
+/// `fallocate(2)` with a mode of `libc::FALLOC_FL_*`.
+pub fn fallocate(file: &File, mode: c_int, offset: u64, len: u64) -> io::Result<()> {
+    let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    // SAFETY: fallocate takes no pointers, and `file` keeps the descriptor open.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }).map(drop)
+}
+
+/// The alignment in bytes that direct I/O on this file needs, if the kernel tells (6.1 and later).
+pub fn direct_io_align(file: &File) -> Option<u32> {
+    // SAFETY: all zeros is a valid `statx`: it consists of integers.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
+    // SAFETY: the path is a terminated string and `stat` is valid for the call.
+    let result = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut stat) };
+    let told = result == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    (told && stat.stx_dio_offset_align > 0).then_some(stat.stx_dio_offset_align)
+}
+
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// What kind of file system a file lies on.
+fn file_system(file: &File) -> Option<i64> {
+    // SAFETY: all zeros is a valid `statfs`: it consists of integers.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for the call.
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) };
+    (result == 0).then_some(stat.f_type)
+}
+
+/// Whether a file lies in memory: on tmpfs or ramfs.
+pub fn is_in_memory(file: &File) -> bool {
+    file_system(file).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
+/// Whether a file lies on a file system of which it is known that only the kernel and a disk stand
+/// behind it, and that it begins I/O without waiting where it is asked to. FUSE and NFS are none,
+/// nor what may lie on one.
+pub fn is_local(file: &File) -> bool {
+    const XFS_MAGIC: i64 = 0x5846_5342;
+    const BCACHEFS_MAGIC: i64 = 0xca45_1a4e;
+    let known = [
+        libc::EXT4_SUPER_MAGIC,
+        XFS_MAGIC,
+        libc::BTRFS_SUPER_MAGIC,
+        libc::F2FS_SUPER_MAGIC,
+        BCACHEFS_MAGIC,
+        libc::TMPFS_MAGIC,
+        RAMFS_MAGIC,
+    ];
+    file_system(file).is_some_and(|kind| known.contains(&kind))
+}
+
+/// A file of `bytes` zeros that lies in memory and is gone when it is closed.
+pub fn memory_file(bytes: u64) -> io::Result<File> {
+    // SAFETY: the name is a terminated string.
+    let made = unsafe { libc::memfd_create(c"forebay".as_ptr(), libc::MFD_CLOEXEC) };
+    let file = File::from(own(made.into())?);
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+/// Where the first byte that may be not zero lies at or behind `offset`; `None` if there is none.
+pub fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    match seek(file, offset, libc::SEEK_DATA) {
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Where the first hole lies at or behind `offset`; the end of the file counts as one.
+pub fn seek_hole(file: &File, offset: u64) -> io::Result<u64> {
+    seek(file, offset, libc::SEEK_HOLE)
+}
+
+fn seek(file: &File, offset: u64, whence: c_int) -> io::Result<u64> {
+    let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: lseek takes no pointers, and `file` keeps the descriptor open.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    u64::try_from(found).map_err(|_| io::Error::last_os_error())
+}
+
+/// Reads once into several buffers, in order. Interrupted calls are not repeated.
+pub fn read_parts<const N: usize>(fd: RawFd, parts: [&mut [u8]; N]) -> io::Result<usize> {
+    let parts =
+        parts.map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    // SAFETY: the slices are valid for writes during the call.
+    let count = unsafe { libc::readv(fd, parts.as_ptr(), N as c_int) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes several buffers with one call. Interrupted calls are not repeated.
+pub fn write_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<usize> {
+    let parts = parts.map(part);
+    // SAFETY: the slices are valid for reads during the call.
+    let count = unsafe { libc::writev(fd, parts.as_ptr(), N as c_int) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// A non-blocking `eventfd`.
+pub fn eventfd() -> io::Result<File> {
+    // SAFETY: eventfd takes no pointers.
+    let made = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    Ok(File::from(own(made.into())?))
+}
