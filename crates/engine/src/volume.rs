@@ -362,8 +362,8 @@ impl Volume {
         }
     }
 
-    /// Whether dirty blocks cannot be given up yet: some are on their way home, or requests that may
-    /// write others are under way on a volume that is not served any more.
+    /// Whether dirty blocks cannot be given up yet: some are on their way home, or requests that
+    /// may write others are under way on a volume that is not served any more.
     pub(crate) fn drops_wait(&self) -> bool {
         self.home.busy() || (self.offline.is_some() && self.requests_active > 0)
     }

@@ -236,8 +236,8 @@ impl Device {
         self.file().seek(SeekFrom::End(0))
     }
 
-    /// Whether it is gone for good: it cannot be read, and its path leads nowhere or to another one.
-    /// One that only fails, or that somebody has deleted, is not. May wait as long as I/O may.
+    /// Whether it is gone for good: it cannot be read, and its path leads nowhere or to another
+    /// one. One that only fails, or that somebody has deleted, is not. May wait as long as I/O may.
     pub fn is_gone(&self) -> bool {
         let mut block =
             forebay_engine::Buf::zeroed(BLOCK_SIZE.max(self.info.logical_block_bytes as usize));

@@ -32,7 +32,6 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 const STEPS_MAX: u64 = 100_000;
 /// Ticks in a row, with nothing else in between, after which the engine is called stuck.
 const TICKS_MAX: u64 = 20_000;
-
 /// Makes the numbers of wider worlds others than those of the index.
 const WIDE: u64 = 0x3d5e_71c4_9a80_26b7;
 

@@ -14,7 +14,7 @@ use syn::{Attribute, BinOp, Expr, ItemEnum, Meta};
 const UNBUILT: [(&str, &str, &str); 4] = [
     ("crates/engine", "Effect::Discard", "segments that become free will be discarded with it"),
     ("crates/engine", "Reason::TooLarge", "it goes, and its name with it"),
-    ("crates/host", "Backend::Threads", "tests choose it where the machine has io_uring too"),
+    ("crates/sys", "Backend::Threads", "tests choose it where the machine has io_uring too"),
     ("crates/host", "Tls::On", "the server can do it, and no configuration asks for it"),
 ];
 

@@ -298,12 +298,7 @@ impl World {
                 dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
             Command::OriginLost(_) => self.coverage.mark("origins that were pulled out"),
-            Command::OriginBack { .. } => {
-                self.coverage.mark(match self.origins[asked.disk].came_late {
-                    true => "origins that came late",
-                    false => "origins that were plugged in again",
-                })
-            }
+            Command::OriginBack { .. } => self.is_back(asked.disk),
             Command::Shutdown => {
                 self.life.stopped = true;
                 // As a flush of every volume that is there; beside lost data flushes fail.

@@ -48,4 +48,11 @@ impl World {
             None => Ok(Flow::Go),
         }
     }
+
+    pub(super) fn is_back(&mut self, disk: usize) {
+        self.coverage.mark(match self.origins[disk].came_late {
+            true => "origins that came late",
+            false => "origins that were plugged in again",
+        });
+    }
 }
