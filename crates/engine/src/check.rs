@@ -1,12 +1,12 @@
 //! The numbered invariants, asserted over the whole state, and the state in words.
 
-use crate::engine::{Engine, State};
+use crate::engine::Engine;
 use crate::requests::Queue;
 
 impl Engine {
     /// Asserts the numbered invariants over the whole state. Slow; the simulator calls it.
     pub fn check(&self) {
-        if matches!(self.state, State::Opening | State::Failed(_)) {
+        if !self.is_serving() && !self.is_stopping() {
             return;
         }
         let mut live = vec![(0_u32, 0_u32); self.segments.units().len()];
@@ -43,8 +43,8 @@ impl Engine {
         assert!(apart, "I14: two volumes share keys");
         let listed: u64 = self.volumes.iter().map(|v| v.dirty.len()).sum();
         assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
-        assert!(self.log.durable_dseq <= self.log.completed_dseq);
-        assert!(self.log.completed_dseq <= self.log.dseq);
+        assert!(self.log.durable_dseq() <= self.log.completed_dseq());
+        assert!(self.log.completed_dseq() <= self.log.dseq());
         let live_slots: Vec<_> = self.map.partial().filter(|slot| !slots.contains(slot)).collect();
         assert!(live_slots.is_empty(), "masks of dead slots: {live_slots:?}");
     }
@@ -56,7 +56,7 @@ impl Engine {
             .iter()
             .map(|(_, r)| (r.kind, r.waits_for(), r.pending, r.first, r.last, r.holds()))
             .collect();
-        let ops: Vec<_> = self.ops.iter().map(|(_, op)| format!("{op:?}")).collect();
+        let ops: Vec<_> = self.io.ops().map(|op| format!("{op:?}")).collect();
         let volumes: Vec<_> = self
             .volumes
             .iter()
@@ -67,23 +67,23 @@ impl Engine {
         format!(
             "room {} dirty {:.3} throttle {:?} {} state {:?} dead {} reqs {reqs:?} ops {ops:?} \
              stalled {} flushing {} log seq {} \
-             dseq {} completed {} durable {} flush {:?} volumes {volumes:?} \
+             dseq {} completed {} durable {} flush {} volumes {volumes:?} \
              checkpoint {:?} sync {} writeback {} segments {uses:?}",
-            self.room.describe(),
+            self.segments.describe_room(),
             self.dirty_share(),
-            self.turns.pause_until().saturating_sub(self.now),
+            self.reqs.pause_until().saturating_sub(self.io.now()),
             self.reclaim.describe(),
-            self.state,
-            self.dead,
-            self.turns.len(),
+            self.state(),
+            self.log.is_dead(),
+            self.wake_progress()[1],
             self.reqs.waiting(Queue::Durable).len(),
-            self.log.seq,
-            self.log.dseq,
-            self.log.completed_dseq,
-            self.log.durable_dseq,
-            self.cache_flush,
-            self.checkpoint.describe(),
-            self.syncs(),
+            self.log.seq(),
+            self.log.dseq(),
+            self.log.completed_dseq(),
+            self.log.durable_dseq(),
+            self.log.describe_flushes(),
+            self.pool.describe(),
+            self.syncs()[0],
             self.writeback_describe(),
         )
     }

@@ -1,30 +1,26 @@
-//! One shard: its state, the way in and the way out. What each operation does is in `op/`.
+//! The loop: the way in and the way out, and the owners of all state. What an operation does is in
+//! the folder of the owner whose state it changes, or in `op/`.
 
-use crate::buf::{Buf, BufPool};
+use crate::buf::Buf;
+use crate::ends::Ends;
 use crate::event::*;
 use crate::index::Key;
+use crate::io::Io;
 use crate::limits::*;
 use crate::log::Log;
 use crate::map::Map;
 use crate::mode::Mode;
-use crate::op::Op;
-use crate::op::load::index_shape;
-use crate::op::{
-    checkpoint, closing, distrust, ends, flush, open, reclaim, superblock, sweep, writeback,
-};
-use crate::policy::admission::Admission;
-use crate::pressure::Pressure;
-use crate::ram::Ram;
+use crate::pool::Pool;
+use crate::pool::Stage;
+use crate::reclaim::Reclaim;
+use crate::recovery::index_shape;
 use crate::requests::{Req, ReqKey, Requests, Wait};
-use crate::room::Room;
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
-use crate::slab::Slab;
 use crate::stats::{PoolStats, VolumeStats};
-use crate::turns::Turns;
 use crate::volume::Volume;
 use crate::volumes::Volumes;
-use crate::work::Work;
+use crate::writeback::Writeback;
 use crate::{BlockStatus, Mutant};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 
@@ -66,41 +62,21 @@ pub struct VolumeView {
     pub lost: bool,
 }
 
-/// One shard: one log, one index, one thread.
+/// What is the pool's (`pool`, `volumes`) and what is one shard's: one log, one index, one thread.
 pub struct Engine {
-    pub(crate) now: Time,
-    pub(crate) out: Vec<Effect>,
-    pub(crate) state: State,
-    pub(crate) tuning: Tuning,
+    pub(crate) io: Io,
+    tuning: Tuning,
     #[cfg(feature = "mutants")]
-    pub(crate) mutant: Option<Mutant>,
-    pub(crate) sb: superblock::Superblocks,
+    mutant: Option<Mutant>,
+    pub(crate) pool: Pool,
     pub(crate) volumes: Volumes,
     pub(crate) map: Map,
     pub(crate) segments: Segments,
-    pub(crate) room: Room,
     pub(crate) log: Log,
-    pub(crate) ram: Ram,
-    pub(crate) admission: Admission,
     pub(crate) reqs: Requests,
-    pub(crate) ops: Slab<Op>,
-    pub(crate) pool: BufPool,
-    pub(crate) turns: Turns,
-    pub(crate) pressure: Pressure,
-    pub(crate) cache_flush: flush::CacheFlush,
-    pub(crate) opening: Option<Box<open::Opening>>,
-    pub(crate) reclaim: reclaim::Reclaim,
-    pub(crate) writeback: writeback::Writeback,
-    pub(crate) checkpoint: checkpoint::Checkpoint,
-    pub(crate) sweeps: sweep::Sweeps,
-    pub(crate) ends: ends::Ends,
-    pub(crate) closing: closing::Closing,
-    /// No cache device works: volumes go on without.
-    pub(crate) dead: bool,
-    pub(crate) distrust: distrust::Distrusting,
-    pub(crate) stats: PoolStats,
-    pub(crate) deadline: Option<Time>,
-    pub(crate) work: Work,
+    pub(crate) reclaim: Reclaim,
+    pub(crate) writeback: Writeback,
+    pub(crate) ends: Ends,
 }
 
 impl Engine {
@@ -108,120 +84,59 @@ impl Engine {
     pub fn open(settings: Settings, now: Time, out: &mut Vec<Effect>) -> Engine {
         let segments = Segments::new(&settings.superblock, &settings.devices);
         let slots = segments.slots();
-        let stats = PoolStats {
-            segments: segments.count().into(),
-            slots: u64::from(slots),
-            ..PoolStats::default()
-        };
         let mut engine = Engine {
-            now,
-            out: Vec::new(),
-            state: State::Opening,
+            io: Io::new(now),
             #[cfg(feature = "mutants")]
             mutant: settings.mutant,
-            sb: superblock::Superblocks::new(settings.superblock.clone()),
+            pool: Pool::new(settings.superblock.clone(), settings.distrust.clone()),
             volumes: Volumes::default(),
-            map: Map::new(index_shape(slots, &settings.tuning), slots),
-            room: Room::new(&segments),
+            map: Map::new(index_shape(slots, &settings.tuning), slots, settings.ram_bytes),
             segments,
             log: Log::default(),
-            ram: Ram::new(settings.ram_bytes),
-            admission: Admission::new(slots),
             reqs: Requests::default(),
-            ops: Slab::default(),
-            pool: BufPool::new(BUFFERS_HELD_MAX),
-            turns: Turns::default(),
-            pressure: Pressure::default(),
-            cache_flush: flush::CacheFlush::default(),
-            opening: None,
-            reclaim: reclaim::Reclaim::default(),
-            writeback: writeback::Writeback::default(),
-            checkpoint: checkpoint::Checkpoint::default(),
-            sweeps: sweep::Sweeps::default(),
-            ends: ends::Ends::default(),
-            closing: closing::Closing::default(),
-            dead: false,
-            distrust: distrust::Distrusting::new(settings.distrust.clone()),
-            stats,
-            deadline: None,
-            work: Work::default(),
+            reclaim: Reclaim::default(),
+            writeback: Writeback::default(),
+            ends: Ends::default(),
             tuning: settings.tuning.clone(),
         };
         engine.recover(&settings);
-        out.append(&mut engine.out);
+        engine.io.end(out);
         engine
     }
 
     /// Takes one event. Effects are appended to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
-        self.work.begin();
-        self.now = self.now.max(now);
+        self.io.begin(now);
         if !matches!(event, Event::Tick) {
-            self.log.pace.stir();
+            self.log.stir();
         }
         match event {
             Event::Submit(id, request) => self.submit(id, request),
-            Event::Done(op, completion) => self.done(op, completion),
+            Event::Done(op, completion) => {
+                let op = self.io.ended(op);
+                self.op_done(op, completion);
+            }
             Event::Command(id, command) => self.command(id, command),
             Event::Tick => {}
         }
         self.moves_seen(); // Else they gather as long as a checkpoint's writes take.
-        out.append(&mut self.out);
+        self.io.end(out);
     }
 
     /// To be called after each batch of events: sends what has gathered (group commit) and does a
     /// bounded piece of background work.
     pub fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.work.begin();
-        self.now = self.now.max(now);
-        if self.state == State::Opening {
-            self.deadline = None;
+        self.io.begin(now);
+        if self.is_opening() {
+            self.io.tick(None);
             self.recover_more();
         }
-        match self.state {
-            State::Serving | State::Stopping => {
-                let mut rounds = 0;
-                loop {
-                    let before = self.progress();
-                    self.wake();
-                    self.background();
-                    self.send_gathered();
-                    self.flush_more();
-                    self.wake();
-                    self.closing_more();
-                    rounds += 1;
-                    if self.progress() == before {
-                        self.deadline = self.next_deadline();
-                        break;
-                    }
-                    if rounds == SETTLE_ROUNDS_MAX || self.work_is_enough() {
-                        self.deadline = Some(self.now);
-                        break;
-                    }
-                }
-            }
-            State::Opening => {}
-            State::Failed(_) => self.deadline = None,
+        match self.pool.stage() {
+            Stage::Serving | Stage::Stopping(_) => self.rounds(),
+            Stage::Opening(_) | Stage::Recovering => {}
+            Stage::Failed(_) => self.io.tick(None),
         }
-        out.append(&mut self.out);
-    }
-
-    fn background(&mut self) {
-        self.online_more();
-        self.origin_flushes_more();
-        self.sweep_more();
-        self.ends_more();
-        if self.dead {
-            self.writeback_end_dead();
-            self.distrust_more();
-            return self.tasks_more();
-        }
-        self.sync_more();
-        self.writeback_more();
-        self.reclaim_more();
-        self.tasks_more();
-        self.checkpoint_more();
-        self.superblock_more();
+        self.io.end(out);
     }
 
     /// Lets those go on that waited for something that may have happened.
@@ -237,22 +152,12 @@ impl Engine {
 
     /// When the next `Tick` is due at the latest.
     pub fn deadline(&self) -> Option<Time> {
-        self.deadline
-    }
-
-    /// Whether this call has done its share: the rest waits for the next.
-    pub(crate) fn work_is_enough(&self) -> bool {
-        self.work.steps() >= SETTLE_STEPS
+        self.io.tick_at()
     }
 
     /// Steps of work that the last call took: entries, items and blocks that it looked at.
     pub fn steps(&self) -> u64 {
-        self.work.steps()
-    }
-
-    /// Where the engine stands.
-    pub fn state(&self) -> State {
-        self.state.clone()
+        self.io.steps()
     }
 
     /// The volumes of the pool.
@@ -279,19 +184,32 @@ impl Engine {
 
     /// Counts of the pool.
     pub fn pool_stats(&self) -> PoolStats {
-        PoolStats {
-            segments_free: self.room.segments_free(&self.segments),
-            room_free_blocks: self.room.free() as u64 * u64::from(self.segments.blocks()),
-            room_coming_blocks: self.room.coming(&self.segments) as u64
-                * u64::from(self.segments.blocks()),
-            room_writable_blocks: self.room.for_clients(),
+        let [segments_dropped, segments_cleaned] = self.reclaim.emptied();
+        let [reads_held, holds_cut] = self.writeback.holds();
+        let (ram_blocks, ram_blocks_max) = self.map.ram_blocks();
+        let mut stats = PoolStats {
+            checkpoint_bytes: self.pool.bytes_written(),
+            segments_dropped,
+            segments_cleaned,
+            checkpoints: self.pool.checkpoints(),
+            segments: self.segments.count().into(),
+            slots: self.segments.slots().into(),
+            write_stalls: self.reqs.stalls(),
+            reads_held,
+            holds_cut,
+            segments_free: self.segments.segments_free(),
+            room_free_blocks: self.segments.free() as u64 * u64::from(self.segments.blocks()),
+            room_coming_blocks: self.segments.coming() as u64 * u64::from(self.segments.blocks()),
+            room_writable_blocks: self.segments.room_for_clients(),
             cached_blocks: self.map.len() as u64,
-            ram_blocks: self.ram.len() as u64,
-            ram_blocks_max: self.ram.blocks_max() as u64,
+            ram_blocks: ram_blocks as u64,
+            ram_blocks_max: ram_blocks_max as u64,
             index_bytes: self.map.bytes(),
-            degraded: self.dead || self.segments.degraded(),
-            ..self.stats.clone()
-        }
+            degraded: self.log.is_dead() || self.segments.degraded(),
+            ..PoolStats::default()
+        };
+        self.log.count(&mut stats);
+        stats
     }
 
     /// Where a block is. Free of I/O.
@@ -316,12 +234,12 @@ impl Engine {
 
     /// Takes a buffer back that a reply or effect carried and the executor has no use for.
     pub fn recycle(&mut self, buf: Buf) {
-        self.pool.give(buf);
+        self.io.give(buf);
     }
 
     /// Frees memory that is only kept to be used again.
     pub fn trim(&mut self) {
-        self.pool.trim();
+        self.io.trim();
         self.log.trim();
     }
 
@@ -344,6 +262,10 @@ impl Engine {
         self.volumes.of(key)
     }
 
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
         #[cfg(feature = "mutants")]
         return self.mutant == Some(mutant);
@@ -354,16 +276,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn op(&mut self, op: Op) -> OpId {
-        OpId(self.ops.insert(op))
-    }
-
     /// Checks a request and gives it a place; it begins at once, or waits for recovery or for
     /// others.
     fn submit(&mut self, id: RequestId, request: Request) {
-        let refused = match (&self.state, self.volume(request.volume)) {
-            (State::Failed(_), _) => Some(IoError::Gone),
-            (State::Stopping, _) => Some(IoError::Shutdown),
+        let refused = match (self.pool.stage(), self.volume(request.volume)) {
+            (Stage::Failed(_), _) => Some(IoError::Gone),
+            (Stage::Stopping(_), _) => Some(IoError::Shutdown),
             (_, None) => Some(IoError::Gone),
             (_, Some(volume)) if volume.removing || volume.adding || volume.is_left() => {
                 Some(IoError::Gone)
@@ -375,16 +293,16 @@ impl Engine {
             if let Some(volume) = self.volumes.get_mut(request.volume) {
                 volume.stats.errors += 1;
             }
-            self.out.push(Effect::Reply { id, result: Err(error), buf: request.buf });
+            self.io.put(Effect::Reply { id, result: Err(error), buf: request.buf });
             return;
         }
-        let now = self.now;
+        let now = self.io.now();
         let volume = self.vol_mut(request.volume);
         volume.requests += 1;
         volume.requests_active += 1;
         let (first, last) = volume.span(request.offset, request.len);
         let req = self.reqs.insert(Req::new(id, request, first, last, now));
-        if self.state == State::Opening {
+        if self.is_opening() {
             self.reqs.wait(req, Wait::Recovery);
         } else {
             self.accept(req);
@@ -394,7 +312,7 @@ impl Engine {
     /// Replies to a request and forgets it.
     pub(crate) fn reply(&mut self, name: ReqKey) {
         let req = self.reqs.remove(name);
-        let latency = self.now - req.since;
+        let latency = self.io.now() - req.since;
         let volume = self.vol_mut(req.volume);
         volume.requests_active -= 1;
         volume.cache_writes_active -= u32::from(req.cached);
@@ -406,15 +324,10 @@ impl Engine {
             _ => {}
         }
         for buf in req.merge.into_iter().flatten() {
-            self.pool.give(buf.1);
+            self.io.give(buf.1);
         }
         let result = req.error.map_or(Ok(()), Err);
-        self.out.push(Effect::Reply { id: req.id, result, buf: req.buf });
-    }
-
-    fn done(&mut self, op: OpId, completion: Completion) {
-        let op = self.ops.remove(op.0).expect("each I/O ends once");
-        self.op_done(op, completion);
+        self.io.put(Effect::Reply { id: req.id, result, buf: req.buf });
     }
 }
 

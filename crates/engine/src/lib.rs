@@ -150,33 +150,33 @@
 
 pub mod buf;
 mod check;
-mod due;
+mod ends;
 pub mod engine;
 pub mod event;
-mod fetches;
 mod index;
 mod intents;
+mod io;
 mod limits;
 mod log;
 mod map;
 pub mod mode;
 mod mutant;
 mod op;
-mod overlap;
+mod parts;
 mod policy;
-mod pressure;
+mod pool;
 mod quarantine;
 mod ram;
+mod reclaim;
+mod recovery;
 mod requests;
-mod room;
 mod segment;
 pub mod settings;
 mod slab;
 pub mod stats;
-mod turns;
 mod volume;
 mod volumes;
-mod work;
+mod writeback;
 
 pub use buf::{Buf, BufPool};
 pub use engine::{Engine, State, VolumeView};
@@ -187,8 +187,8 @@ pub use event::{
 pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
-pub use op::absent::ABSENT_HOLD;
 pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
+pub use recovery::ABSENT_HOLD;
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
 pub use slab::Keyed;
 

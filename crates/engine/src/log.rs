@@ -1,13 +1,30 @@
-//! The log's write points: records being gathered and records under way.
+//! The log's write points: records being gathered, records under way, and the FLUSHes that make
+//! them durable. What is durable is complete, and what is complete was given a number before (I5);
+//! a number is given once. Without a cache device the log is dead, and stays so.
 
 use crate::buf::Buf;
-use crate::event::Time;
+use crate::event::{OpId, Time};
 use crate::index::{Key, Slot};
-use crate::limits::{GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES};
+use crate::limits::{
+    FILL_AGE_MAX_NS, GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES,
+};
+use crate::parts::Due;
 use crate::requests::ReqKey;
 use crate::segment::SegmentId;
+use crate::stats::PoolStats;
+use forebay_format::BLOCK_SIZE;
 use forebay_format::record::{Entry, RecordClass};
 use std::collections::VecDeque;
+use std::ops::Range;
+
+mod failure;
+mod flush;
+mod place;
+mod readers;
+mod record;
+
+use flush::CacheFlush;
+pub(crate) use flush::FlushFor;
 
 /// Where a block is appended: lifetimes differ, so segments of one kind are cheap to reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,29 +52,29 @@ impl Point {
 
 /// A record being gathered.
 #[derive(Debug)]
-pub struct Gather {
+struct Gather {
     /// Where it will be written.
-    pub segment: SegmentId,
+    segment: SegmentId,
     /// Block in the segment of its header.
-    pub offset: u32,
+    offset: u32,
     /// First payload slot.
-    pub payload_slot: Slot,
+    payload_slot: Slot,
     /// Header and payload; its length is the capacity until it is sent.
-    pub buf: Buf,
+    buf: Buf,
     /// What it says.
-    pub entries: Vec<Entry>,
+    entries: Vec<Entry>,
     /// Payload blocks so far.
-    pub payload: u32,
+    payload: u32,
     /// Most payload blocks: what is left of the segment.
-    pub payload_max: u32,
+    payload_max: u32,
     /// Requests to acknowledge when it is on the device.
-    pub waiters: Vec<ReqKey>,
+    waiters: Vec<ReqKey>,
     /// Reads of its blocks.
-    pub readers: Vec<u64>,
+    readers: Vec<OpId>,
     /// Some of its blocks replaced dirty ones.
-    pub over_dirty: bool,
+    over_dirty: bool,
     /// When its first entry came.
-    pub since: Time,
+    since: Time,
 }
 
 impl Gather {
@@ -69,43 +86,23 @@ impl Gather {
 
 /// A record under way.
 #[derive(Debug)]
-pub struct Sent {
+struct Sent {
     /// Position in the order of all records.
-    pub seq: u64,
+    seq: u64,
     /// Position among dirty-class records, or the last one before it.
-    pub dseq: u64,
-    /// Where it goes.
-    pub segment: SegmentId,
-    /// First payload slot.
-    pub payload_slot: Slot,
-    /// Payload blocks.
-    pub payload: u32,
-    /// When it was sent.
-    pub since: Time,
+    dseq: u64,
+    /// What was gathered, since it was sent. The buffer is with the device, and serves the readers
+    /// when it comes back.
+    record: Gather,
     /// Device writes that have not ended.
-    pub writes: u8,
+    writes: u8,
     /// Copies that were written.
-    pub copies: u8,
-    /// Requests to acknowledge.
-    pub waiters: Vec<ReqKey>,
-    /// Some of its blocks replaced dirty ones.
-    pub over_dirty: bool,
-    /// Reads of its blocks, which the write's buffer serves when it comes back.
-    pub readers: Vec<u64>,
-    /// All device writes have ended.
-    pub done: bool,
-}
-
-impl Sent {
-    /// Whether `slot` is one of its payload.
-    pub fn holds(&self, slot: Slot) -> bool {
-        (self.payload_slot..self.payload_slot + self.payload).contains(&slot)
-    }
+    copies: u8,
 }
 
 /// How writers and the cache device behaved lately; from it follows how long a small record waits.
 #[derive(Debug, Default)]
-pub struct Pace {
+struct Pace {
     /// Mean time of a record on its way, in nanoseconds.
     record_ns: u64,
     /// Mean number of writes into the cache under way, over time, times `PACE_NS`.
@@ -155,38 +152,45 @@ impl Pace {
 #[derive(Debug, Default)]
 pub struct Log {
     /// How fast writes come and records go.
-    pub pace: Pace,
+    pace: Pace,
     /// Open segments, by point.
-    pub open: [Option<SegmentId>; 3],
+    open: [Option<SegmentId>; 3],
     /// Records being gathered, by point.
-    pub gather: [Option<Gather>; 3],
+    gather: [Option<Gather>; 3],
     /// Dirty-class records under way, in order.
-    pub sent_dirty: VecDeque<Sent>,
+    sent_dirty: VecDeque<Sent>,
     /// Clean records under way.
-    pub sent_clean: Vec<Sent>,
+    sent_clean: Vec<Sent>,
     /// Last sequence number given.
-    pub seq: u64,
+    seq: u64,
     /// Last dirty-class sequence number given.
-    pub dseq: u64,
+    dseq: u64,
     /// Every dirty-class record up to here is on its devices.
-    pub completed_dseq: u64,
+    completed_dseq: u64,
     /// Every dirty-class record up to here survives power loss.
-    pub durable_dseq: u64,
+    durable_dseq: u64,
     /// Every record, of either class, up to here survives power loss.
-    pub durable_seq: u64,
+    durable_seq: u64,
     /// Dirty-class records that are on their devices but not durable: number, segment, end in the
     /// segment.
-    pub undurable: VecDeque<(u64, SegmentId, u32)>,
+    undurable: VecDeque<(u64, SegmentId, u32)>,
     /// Blocks that became clean by a record that is not durable yet.
-    pub cleaned: VecDeque<(u64, Key)>,
+    cleaned: VecDeque<(u64, Key)>,
     /// A dirty-class record could not be written: the log ends before it.
-    pub broken: bool,
+    broken: bool,
+    /// No cache device works: volumes go on without.
+    dead: bool,
+    flushes: CacheFlush,
     /// Entries that found no room.
-    pub backlog: VecDeque<Entry>,
+    backlog: VecDeque<Entry>,
+    /// Blocks that were appended, by point, bytes written once more for a mirror, records.
+    appended: [u64; 3],
+    mirrored: u64,
+    records: u64,
     /// Buffers of entries and waiters to use again.
-    pub spare_entries: Vec<Vec<Entry>>,
+    spare_entries: Vec<Vec<Entry>>,
     /// Lists of waiting requests to use again.
-    pub spare_waiters: Vec<Vec<ReqKey>>,
+    spare_waiters: Vec<Vec<ReqKey>>,
 }
 
 impl Log {
@@ -197,14 +201,133 @@ impl Log {
         self.dseq + u64::from(gathered) + self.backlog.len().div_ceil(RECORD_ENTRIES) as u64
     }
 
+    /// Last sequence number given.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Last dirty-class sequence number given.
+    pub fn dseq(&self) -> u64 {
+        self.dseq
+    }
+
+    /// Every dirty-class record up to here is on its devices.
+    pub fn completed_dseq(&self) -> u64 {
+        self.completed_dseq
+    }
+
+    /// Every dirty-class record up to here survives power loss.
+    pub fn durable_dseq(&self) -> u64 {
+        self.durable_dseq
+    }
+
+    /// A start: a new life begins behind these.
+    pub fn begin(&mut self, seq: u64, dseq: u64) {
+        (self.seq, self.dseq) = (seq, dseq);
+        (self.completed_dseq, self.durable_dseq) = (dseq, dseq);
+    }
+
+    /// A start: dirty data goes on in this segment.
+    pub fn reopen(&mut self, segment: SegmentId) {
+        self.open[Point::Dirty as usize] = Some(segment);
+    }
+
+    /// Whether no cache device works: volumes go on without.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Whether entries have found no room.
+    pub fn entries_wait(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Something has happened: see [`Pace::stir`].
+    pub fn stir(&mut self) {
+        self.pace.stir();
+    }
+
+    /// Dirty blocks became clean, or ended, by this record.
+    pub fn ends(&mut self, dseq: u64, keys: impl Iterator<Item = Key>) {
+        self.cleaned.extend(keys.map(|key| (dseq, key)));
+    }
+
+    /// Those of which the word is not durable: of the oldest record first.
+    pub fn ended(&self) -> impl DoubleEndedIterator<Item = (u64, Key)> {
+        self.cleaned.iter().copied()
+    }
+
+    /// The words about these do not count any more.
+    pub fn unsay(&mut self, keys: Range<Key>) {
+        self.cleaned.retain(|(_, key)| !keys.contains(key));
+    }
+
+    /// A write waits for the record that its newest block is in. Whether it did not before.
+    pub fn join(&mut self, write: ReqKey) -> bool {
+        let gather = self.gather[Point::Dirty as usize].as_mut().expect("just appended to");
+        let joins = gather.waiters.last() != Some(&write);
+        gather.waiters.extend(joins.then_some(write));
+        joins
+    }
+
+    /// A planted bug: a write waits for its records no more.
+    pub fn leave(&mut self, write: ReqKey) {
+        let gathers = self.gather.iter_mut().flatten().map(|gather| &mut gather.waiters);
+        for waiters in
+            gathers.chain(self.sent_dirty.iter_mut().map(|sent| &mut sent.record.waiters))
+        {
+            waiters.retain(|&waiter| waiter != write);
+        }
+    }
+
+    /// The block in `slot`, if its record is still being gathered.
+    pub fn gathered(&self, slot: Slot) -> Option<&[u8]> {
+        let gather = self.gather.iter().flatten().find(|gather| gather.holds(slot))?;
+        let at = (1 + slot - gather.payload_slot) as usize * BLOCK_SIZE;
+        Some(&gather.buf.bytes()[at..at + BLOCK_SIZE])
+    }
+
+    /// Whether all clean records up to this one have ended.
+    pub fn fills_ended(&self, seq: u64) -> bool {
+        self.sent_clean.iter().all(|sent| sent.seq > seq)
+    }
+
+    /// FLUSHes under way, in words.
+    pub fn describe_flushes(&self) -> String {
+        format!("{:?}", self.flushes)
+    }
+
+    /// Fills in what was counted.
+    pub fn count(&self, stats: &mut PoolStats) {
+        let [dirty, fill, reinsert] = self.appended.map(|blocks| blocks * BLOCK_SIZE as u64);
+        (stats.dirty_bytes, stats.fill_bytes, stats.reinsert_bytes) = (dirty, fill, reinsert);
+        (stats.records, stats.header_bytes) = (self.records, self.records * BLOCK_SIZE as u64);
+        (stats.mirror_bytes, stats.cache_flushes) = (self.mirrored, self.flushes.sent);
+    }
+
+    /// See `parts.rs`.
+    pub(crate) fn progress(&self) -> [u64; 4] {
+        [self.seq, self.dseq_gathered(), self.completed_dseq, self.durable_dseq]
+    }
+
+    /// When records that are gathered are sent at the latest.
+    pub(crate) fn due(&self, due: &mut Due) {
+        let [dirty, clean @ ..] = &self.gather;
+        let dirty = dirty.iter().filter(|gather| gather.payload > 0);
+        due.at(dirty.map(|gather| gather.since + self.pace.gathers().1));
+        let clean = clean.iter().flatten().filter(|gather| !gather.entries.is_empty());
+        due.at(clean.map(|gather| gather.since + FILL_AGE_MAX_NS));
+    }
+
     /// Every record up to here is on its devices, or lost with them.
     pub fn completed_seq(&self) -> u64 {
-        let under_way = self.sent_dirty.iter().chain(&self.sent_clean).filter(|sent| !sent.done);
+        let under_way =
+            self.sent_dirty.iter().chain(&self.sent_clean).filter(|sent| sent.writes > 0);
         under_way.map(|sent| sent.seq - 1).min().unwrap_or(self.seq)
     }
 
     /// The record under way with this number.
-    pub fn sent(&mut self, seq: u64) -> Option<&mut Sent> {
+    fn sent(&mut self, seq: u64) -> Option<&mut Sent> {
         self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut()).find(|sent| sent.seq == seq)
     }
 
@@ -219,9 +342,9 @@ impl Log {
     }
 
     /// The record under way that holds `slot` and is not on its device yet.
-    pub fn sent_with(&mut self, slot: Slot) -> Option<&mut Sent> {
+    fn sent_with(&mut self, slot: Slot) -> Option<&mut Sent> {
         let under_way = self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut());
-        under_way.filter(|sent| !sent.done).find(|sent| sent.holds(slot))
+        under_way.filter(|sent| sent.writes > 0).find(|sent| sent.record.holds(slot))
     }
 
     /// Whether `slot`, in a segment with `inflight` records under way, is not on its device yet.
@@ -231,26 +354,31 @@ impl Log {
 
     /// Whether `slot` is of a dirty-class record that has not ended: nobody was told of it.
     pub fn is_untold(&self, slot: Slot) -> bool {
-        self.sent_dirty.iter().any(|sent| sent.holds(slot))
+        self.sent_dirty.iter().any(|sent| sent.record.holds(slot))
     }
 
     /// The readers of the record that holds `slot`, if a request that wrote into it was not
     /// answered yet.
-    pub fn readers_of_untold(&mut self, slot: Slot) -> Option<&mut Vec<u64>> {
+    fn readers_of_untold(&mut self, slot: Slot) -> Option<&mut Vec<OpId>> {
         if let Some(gather) = &mut self.gather[Point::Dirty as usize]
             && gather.holds(slot)
         {
             return (!gather.waiters.is_empty()).then_some(&mut gather.readers);
         }
-        let sent = self.sent_dirty.iter_mut().find(|sent| sent.holds(slot))?;
-        (!sent.waiters.is_empty()).then_some(&mut sent.readers)
+        let sent = self.sent_dirty.iter_mut().find(|sent| sent.record.holds(slot))?;
+        (!sent.record.waiters.is_empty()).then_some(&mut sent.record.readers)
     }
 
     /// Whether a record that has not ended replaced dirty blocks: these are lost with it.
     pub fn replaces_dirty(&self) -> bool {
         let gather = &self.gather[Point::Dirty as usize];
-        self.sent_dirty.iter().any(|sent| sent.over_dirty)
+        self.sent_dirty.iter().any(|sent| sent.record.over_dirty)
             || gather.as_ref().is_some_and(|gather| gather.over_dirty)
+    }
+
+    /// Blocks written so far.
+    pub fn written(&self) -> u64 {
+        self.appended.iter().sum::<u64>() + self.records
     }
 
     /// Frees memory that is only kept to be used again.

@@ -1,6 +1,9 @@
-//! Map: which block is in which slot, and what a slot holds.
+//! Map: which block is in which slot, what a slot holds, what is in RAM too, and what is worth a
+//! slot.
 
 use crate::index::{Bits, Index, Key, Located, Shape, Slot};
+use crate::policy::admission::Admission;
+use crate::ram::Ram;
 use forebay_format::MASK_FULL;
 use forebay_format::checkpoint::{BUCKET_WAYS, BucketItem};
 use std::collections::BTreeMap;
@@ -15,16 +18,22 @@ pub struct Map {
     referenced: Bits,
     /// Valid sectors of the slots that hold only part of a block.
     partial: BTreeMap<Slot, u8>,
+    /// Blocks that are in RAM too.
+    ram: Ram,
+    /// Which misses are worth a slot.
+    admission: Admission,
 }
 
 impl Map {
-    /// Of so many slots, with an index of this shape.
-    pub fn new(shape: Shape, slots: u32) -> Map {
+    /// Of so many slots, with an index of this shape and so many bytes of RAM.
+    pub fn new(shape: Shape, slots: u32, ram_bytes: u64) -> Map {
         Map {
             index: Index::with_shape(shape),
             dirty: Bits::new(slots as usize),
             referenced: Bits::new(slots as usize),
             partial: BTreeMap::new(),
+            ram: Ram::new(ram_bytes),
+            admission: Admission::new(slots),
         }
     }
 
@@ -114,7 +123,7 @@ impl Map {
 
     /// Keys must be less than this.
     pub fn keys_max(&self) -> u64 {
-        self.index.keys_max()
+        self.index.keys_max().min(self.ram.keys_max())
     }
 
     /// Brings what is known of some blocks near.
@@ -133,7 +142,56 @@ impl Map {
     }
 }
 
-/// For scans, which look through the index bucket by bucket.
+/// Copies in RAM: of what the index knows, or of what it does not know and the origin has.
+impl Map {
+    /// The block, if it is in RAM.
+    pub fn ram_get(&mut self, key: Key) -> Option<&[u8]> {
+        self.ram.get(key)
+    }
+
+    /// Puts a block into RAM.
+    pub fn ram_put(&mut self, key: Key, block: &[u8]) {
+        self.ram.insert(key, block);
+    }
+
+    /// The same, of one that was read from the cache device: see [`Ram::insert_hit`].
+    pub fn ram_hit(&mut self, key: Key, block: &[u8]) {
+        self.ram.insert_hit(key, block);
+    }
+
+    /// Takes a block out of RAM.
+    pub fn ram_drop(&mut self, key: Key) {
+        self.ram.remove(key);
+    }
+
+    /// Blocks of a range leave RAM: those in as great a part of it as these buckets are of the
+    /// index. How many places were looked at.
+    pub fn ram_drop_some(&mut self, keys: &Range<Key>, buckets: Range<usize>) -> usize {
+        self.ram.remove_some(keys, buckets, self.index.bucket_count())
+    }
+
+    /// Keys must be less than this for RAM.
+    pub fn ram_keys_max(&self) -> u64 {
+        self.ram.keys_max()
+    }
+
+    /// Blocks in RAM, and those that fit.
+    pub fn ram_blocks(&self) -> (usize, usize) {
+        (self.ram.len(), self.ram.blocks_max())
+    }
+
+    /// Whether a block that missed may have a slot now; remembers it if not.
+    pub fn admit_miss(&mut self, key: Key) -> bool {
+        self.admission.admit_miss(key)
+    }
+
+    /// What clients read had to go: from now on not everything is worth a slot.
+    pub fn was_full(&mut self) {
+        self.admission.was_full();
+    }
+}
+
+/// Those who look through it bucket by bucket.
 impl Map {
     /// Buckets of the index.
     pub fn bucket_count(&self) -> usize {

@@ -1,47 +1,21 @@
 //! Operations: each in its own file, each a few steps with one named wait between two steps.
 
-pub mod absent;
-pub mod alone;
 pub mod cached;
-pub mod checkpoint;
-pub mod closing;
 pub mod command;
 pub mod copies;
-pub mod distrust;
-pub mod ends;
-mod epoch;
-pub mod failure;
-pub mod fetch;
 pub mod flush;
-pub mod home;
-pub mod load;
-pub mod open;
 pub mod originread;
 pub mod originwrite;
-pub mod place;
 pub mod read;
-pub mod readers;
-pub mod rebuild;
-pub mod reclaim;
-pub mod record;
-pub mod repair;
-pub mod replay;
-pub mod select;
-pub mod slice;
-pub mod stall;
-pub mod superblock;
-pub mod survey;
-pub mod sweep;
 pub mod sync;
 mod versions;
-pub mod victim;
 pub mod write;
-pub mod writeback;
 pub mod zero;
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::overlap::Access;
+use crate::recovery::{RecoverRead, Repair};
+use crate::requests::overlap::Access;
 use crate::requests::{Req, ReqKey};
 use crate::segment::{SegmentId, UnitId};
 
@@ -112,9 +86,9 @@ pub enum Op {
         device: DeviceId,
     },
     /// Recovery reads.
-    Recover(fetch::RecoverRead),
+    Recover(RecoverRead),
     /// Recovery reads the good copy of a record, or writes the other one.
-    Repair(repair::Repair),
+    Repair(Repair),
     /// Recovery flushes an origin.
     RecoverFlush {
         /// Its volume.
@@ -134,8 +108,8 @@ impl Engine {
     /// Starts a request that recovery does not hold up: it begins now or behind those that it
     /// overlaps.
     pub(crate) fn accept(&mut self, name: ReqKey) {
-        let now = self.now;
-        let bytes_min = self.tuning.sequential_bytes;
+        let now = self.io.now();
+        let bytes_min = self.tuning().sequential_bytes;
         let req = self.reqs.get_mut(name);
         let (kind, offset, len) = (req.kind, req.offset, req.len);
         let volume = self.volumes.get_mut(req.volume).expect("checked");
@@ -206,7 +180,7 @@ impl Engine {
         let (kind, first, last) = (req.kind, req.first, req.last);
         match kind {
             RequestKind::Read | RequestKind::Prefetch
-                if self.distrust.may_come_back(first..=last, self.now) =>
+                if self.pool.may_come_back(first..=last, self.io.now()) =>
             {
                 self.req(name).fail(IoError::Io);
                 self.reply(name);
@@ -233,27 +207,27 @@ impl Engine {
         }
     }
 
-    pub(crate) fn op_done(&mut self, op: Op, completion: Completion) {
-        let Completion { result, buf } = completion;
+    pub(crate) fn op_done(&mut self, op: Op, end: Completion) {
+        let result = end.result;
         match op {
-            Op::Record { seq, segment, tries } => {
-                self.record_done(seq, segment, tries, result, buf)
-            }
+            Op::Record { seq, segment, tries } => self.record_done(seq, segment, tries, end),
             Op::DeviceFlush { device } => self.device_flushed(device, result),
             Op::OriginFlush { volume } => self.origin_flush_done(volume, result),
-            Op::Cached(run) => self.cached_done(run, result, buf),
+            Op::Cached(run) => self.cached_done(run, end),
             Op::ReadSent(_) => unreachable!("not a device's"),
-            Op::ReadOrigin(run) => self.read_origin_done(run, result, buf),
-            Op::OriginWrite { req } => self.origin_write_done(req, result, buf),
+            Op::ReadOrigin(run) => self.read_origin_done(run, result, end.buf),
+            Op::OriginWrite { req } => self.origin_write_done(req, result, end.buf),
             Op::Zero { req } => self.zero_done(req, result),
             Op::Victim { unit, segment, at, tries } => {
-                self.victim_read_done(unit, segment, at, tries, result, buf)
+                self.victim_read_done(unit, segment, at, tries, end)
             }
-            Op::HomeWrite { volume, run } => self.home_write_done(volume, run, result, buf),
-            Op::Checkpoint { device } => self.checkpoint_done(device, result, buf),
-            Op::Superblock { device } => self.superblock_written(device, result, buf),
-            Op::Recover(read) => self.recover_read_done(read, result, buf),
-            Op::Repair(repair) => self.repair_done(repair, result, buf),
+            Op::HomeWrite { volume, run } => self.home_write_done(volume, run, end),
+            Op::Checkpoint { device } => self.checkpoint_done(device, end),
+            Op::Superblock { device } => self.superblock_written(device, end),
+            Op::Recover(read) => {
+                self.recovering(|opening, engine| opening.recover_read_done(engine, read, end));
+            }
+            Op::Repair(repair) => self.repair_done(repair, end),
             Op::RecoverFlush { volume, tries } => self.recover_flush_done(volume, tries, result),
             Op::Distrust => self.distrust_done(result),
         }

@@ -1,13 +1,22 @@
-//! Requests under way: what each waits for, and which of them may be under way together.
+//! Requests under way: what each waits for, which of them may be under way together, and whose turn
+//! it is where room is short. A list is of those that wait for it, and of nobody else.
 
 use crate::buf::Buf;
 use crate::event::*;
-use crate::fetches::{Fetches, Joined};
 use crate::index::Key;
-use crate::overlap::{Access, Overlap};
+use crate::requests::fetches::Fetches;
+use crate::requests::overlap::{Access, Overlap};
+use crate::requests::turns::Turns;
 use crate::slab::Slab;
 use forebay_format::BLOCK_SIZE;
 use std::ops::Range;
+
+mod fetches;
+pub mod overlap;
+mod stall;
+mod turns;
+
+pub use fetches::Joined;
 
 /// A request under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -226,6 +235,10 @@ pub struct Requests {
     queues: [Vec<ReqKey>; QUEUES],
     /// Ranges being zeroed at the origin: first and last block, and the request.
     zeroing: Vec<(Key, Key, ReqKey)>,
+    /// Those that wait for room: whose turn it is, and until when they pause.
+    turns: Turns,
+    /// Times that a write waited for it.
+    stalls: u64,
 }
 
 impl Requests {
@@ -377,6 +390,26 @@ impl Requests {
     /// Whether a block is being zeroed at the origin.
     pub fn is_zeroing(&self, key: Key) -> bool {
         self.zeroing.iter().any(|&(first, last, _)| (first..=last).contains(&key))
+    }
+
+    /// Whether any of a volume waits for room.
+    pub fn waits_for_room(&self, volume: VolumeId) -> bool {
+        self.turns.is_waiting(volume)
+    }
+
+    /// Nobody who waits for room goes on before.
+    pub fn pause_until(&self) -> Time {
+        self.turns.pause_until()
+    }
+
+    /// A volume is gone.
+    pub fn forget_volume(&mut self, volume: VolumeId) {
+        self.turns.forget(volume);
+    }
+
+    /// Times that a write waited for room.
+    pub fn stalls(&self) -> u64 {
+        self.stalls
     }
 
     /// Asserts that the lists are of those that wait for it, and of nobody else.

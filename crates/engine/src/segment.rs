@@ -3,7 +3,7 @@
 //! A *unit* is a segment with its fixed partner on another device, or a segment that has none
 //! ([`Pairing`]). A unit is opened, sealed, emptied and freed as one. In each of its lives it is
 //! either a mirror (dirty-class records, the same in both segments) or two halves (clean records,
-//! each in one of them). Which units are free, and who may take them, [`crate::room`] says.
+//! each in one of them). Which units are free, and who may take them, `room.rs` says.
 
 use crate::event::DeviceId;
 use crate::index::Slot;
@@ -12,15 +12,21 @@ use forebay_format::checkpoint::{SEGMENT_DIRTY_CLASS, SegmentItem};
 use forebay_format::record::{RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, Pairing, superblock::Superblock};
 
+mod room;
+
+use room::Room;
+pub use room::{Purpose, Reservation};
+
 /// Number of a segment over all devices of the pool.
 pub type SegmentId = u32;
 /// Number of a unit.
 pub type UnitId = u32;
 
 /// What a unit is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// May be opened.
+    #[default]
     Free,
     /// A write point appends to it.
     Open,
@@ -49,7 +55,7 @@ pub struct Older {
 }
 
 /// One unit.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default, Clone)]
 pub struct Unit {
     /// What it is doing.
     pub usage: Use,
@@ -77,22 +83,6 @@ pub struct Unit {
 }
 
 impl Unit {
-    fn new() -> Unit {
-        Unit {
-            usage: Use::Free,
-            generation: 0,
-            live: 0,
-            dirty: 0,
-            end: 0,
-            durable_end: 0,
-            inflight: 0,
-            pins: 0,
-            last_seq: 0,
-            dirty_class: false,
-            order: 0,
-        }
-    }
-
     /// Whether a start would find it empty, whichever checkpoint it reads.
     pub fn is_said_empty(&self, durable_dseq: u64, older: Older) -> bool {
         let Use::Emptied { after_dseq, checkpoint } = self.usage else { return false };
@@ -131,6 +121,7 @@ pub struct Segments {
     order_next: u64,
     /// See [`Segments::dirty_units`].
     dirty_units: usize,
+    room: Room,
 }
 
 impl Segments {
@@ -145,7 +136,7 @@ impl Segments {
         });
         let blocks = header.segment_blocks.get();
         let mut segments = Segments {
-            units: vec![Unit::new(); (pairing.segments() - pairing.pairs()) as usize],
+            units: vec![Unit::default(); (pairing.segments() - pairing.pairs()) as usize],
             devices: devices.collect(),
             blocks,
             shift: blocks.is_power_of_two().then(|| blocks.ilog2()),
@@ -153,8 +144,10 @@ impl Segments {
             pairing,
             order_next: 1,
             dirty_units: 0,
+            room: Room::default(),
         };
         segments.count_dirty_units();
+        segments.room = Room::new(segments.dirty_units);
         segments
     }
 
@@ -324,6 +317,7 @@ impl Segments {
     pub fn device_failed(&mut self, device: DeviceId) {
         self.devices[usize::from(device.0)].healthy = false;
         self.count_dirty_units();
+        self.lose_room();
     }
 
     fn count_dirty_units(&mut self) {
@@ -340,7 +334,7 @@ impl Segments {
         assert_eq!(it.usage, Use::Free, "I3: only a free unit is opened");
         assert_eq!((it.live, it.pins, it.inflight), (0, 0, 0));
         let generation = it.generation.wrapping_add(1);
-        *it = Unit { usage: Use::Open, generation, order, dirty_class, ..Unit::new() };
+        *it = Unit { usage: Use::Open, generation, order, dirty_class, ..Unit::default() };
     }
 
     /// A unit goes on to its next use.

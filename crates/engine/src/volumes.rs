@@ -3,6 +3,7 @@
 use crate::event::VolumeId;
 use crate::index::Key;
 use crate::volume::Volume;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// The volumes. Each has a range of keys of its own (I14). However many a pool has had, only those
@@ -15,11 +16,18 @@ pub struct Volumes {
     volumes: Vec<Box<Volume>>,
     /// First keys, in order, and whose they are in the order of numbers.
     bases: Vec<(Key, usize)>,
+    /// Which of them was asked for last, by number and by key: mostly it is the next, too, and a
+    /// request need not search for its volume again and again.
+    last: Cell<usize>,
+    last_base: Cell<usize>,
 }
 
 impl Volumes {
     fn find(&self, id: VolumeId) -> Option<usize> {
-        self.numbers.binary_search(&id).ok()
+        if self.numbers.get(self.last.get()) != Some(&id) {
+            self.last.set(self.numbers.binary_search(&id).ok()?);
+        }
+        Some(self.last.get())
     }
 
     /// The volume of a number.
@@ -35,9 +43,14 @@ impl Volumes {
 
     /// The volume of a key.
     pub fn of(&self, key: Key) -> Option<&Volume> {
+        let owns = |&&(base, at): &&(Key, usize)| base <= key && key < self.nth(at).keys().1;
+        if let Some(&(_, at)) = self.bases.get(self.last_base.get()).filter(owns) {
+            return Some(self.nth(at));
+        }
         let behind = self.bases.partition_point(|&(base, _)| base <= key);
-        let (_, at) = *self.bases.get(behind.checked_sub(1)?)?;
-        Some(self.nth(at)).filter(|volume| key < volume.keys().1)
+        self.last_base.set(behind.checked_sub(1)?);
+        let &(_, at) = self.bases.get(self.last_base.get()).filter(owns)?;
+        Some(self.nth(at))
     }
 
     /// All of them, by number.

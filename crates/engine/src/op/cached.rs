@@ -89,15 +89,15 @@ impl CacheRun {
 impl Engine {
     /// Reads one block from where it is: a record that gathers, one on its way, or its slot.
     pub(crate) fn read_block(&mut self, run: CacheRun) {
-        if let Some(block) = self.gathered(run.slot) {
+        if let Some(block) = self.log.gathered(run.slot) {
             let copy = Buf::copy_of(block);
             self.cached_here(run, copy.bytes());
-            return self.pool.give(copy);
+            return self.io.give(copy);
         }
-        if self.log.sent_with(run.slot).is_some() {
+        if self.log.sent_with_in(self.segments.unit_at(run.slot).inflight, run.slot) {
             return self.read_sent(run);
         }
-        let buf = self.pool.take(BLOCK_SIZE);
+        let buf = self.io.take(BLOCK_SIZE);
         self.read_cached(run, buf);
     }
 
@@ -107,7 +107,8 @@ impl Engine {
         self.read_slot_into(run.slot, run.tries, buf, Op::Cached(run));
     }
 
-    pub(crate) fn cached_done(&mut self, run: CacheRun, result: Result<(), IoError>, buf: Buf) {
+    pub(crate) fn cached_done(&mut self, run: CacheRun, end: Completion) {
+        let Completion { result, buf } = end;
         self.segments.unpin(run.slot);
         let trusts = match run.by {
             Reader::Request { .. } => {
@@ -129,7 +130,7 @@ impl Engine {
             let one = run.again(n);
             self.cached_waits(&one);
             if one.tries < CACHE_READ_TRIES {
-                let buf = self.pool.take(BLOCK_SIZE);
+                let buf = self.io.take(BLOCK_SIZE);
                 self.read_cached(one, buf);
             } else {
                 self.cached_lost(one);
@@ -164,7 +165,7 @@ impl Engine {
                 self.home_take(volume, at, run.key, buf.bytes(), bad);
             }
         }
-        self.pool.give(buf);
+        self.io.give(buf);
     }
 
     /// No copy of a block can be read.
@@ -177,7 +178,7 @@ impl Engine {
                 let dirty = self.map.is_dirty(now.slot);
                 self.count_bad(key, dirty && !hides);
                 if !dirty && !matches!(run.by, Reader::Move) {
-                    self.ram.remove(key);
+                    self.map.ram_drop(key);
                     self.drop_clean(key);
                 }
                 Lost::Bad { dirty: dirty && !hides }
@@ -201,7 +202,7 @@ impl Engine {
         let stats = &mut self.vol_mut(id).stats;
         stats.bad_blocks += 1;
         stats.lost_blocks += u64::from(lost);
-        self.out.push(Effect::Notice(Notice::BadBlock { volume: id, block: key - base, lost }));
+        self.io.notify(Notice::BadBlock { volume: id, block: key - base, lost });
     }
 
     /// A reader waits for one more part.
@@ -209,7 +210,7 @@ impl Engine {
         match run.by {
             Reader::Request { req, .. } | Reader::Merge { req, .. } => self.req(req).pending += 1,
             Reader::Move => self.move_begins(run.slot),
-            Reader::Home { volume, run } => self.slice(volume).runs[run].pending += 1,
+            Reader::Home { volume, run } => self.run_waits(volume, run),
         }
     }
 

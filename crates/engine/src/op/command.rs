@@ -1,17 +1,18 @@
 //! Commands: volumes come and go, modes change, drains run, the pool closes.
 
 use crate::Mutant;
-use crate::engine::{Engine, State};
+use crate::ends::sweep::Sweep;
+use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::FLUSH_TRIES;
 use crate::mode::Mode;
-use crate::op::superblock::Then;
-use crate::op::sweep::Sweep;
+use crate::parts::Due;
+use crate::pool::Stage;
+use crate::pool::Then;
 use crate::volume::{Task, Volume};
 use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_format::{BLOCK_SIZE, VOLUME_ID_MAX};
-use zerocopy::little_endian::U32;
 
 /// Why a removal is refused, once.
 pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there \
@@ -22,15 +23,14 @@ pub const POOL_IS_FULL: &str = "the pool has as many volumes as it can hold; use
 
 impl Engine {
     pub(crate) fn command(&mut self, id: CommandId, command: Command) {
-        if self.state == State::Opening {
-            return self.open_mut().early.push((id, command));
-        }
-        if self.state != State::Serving {
-            let why = match &self.state {
-                State::Failed(why) => why.clone(),
-                _ => "the pool is being closed".to_owned(),
-            };
-            return self.answer(id, CommandReply::Failed(why));
+        match self.pool.stage() {
+            Stage::Opening(_) | Stage::Recovering => return self.pool.keep(id, command),
+            Stage::Stopping(_) => return self.refuse(id, "the pool is being closed"),
+            Stage::Failed(why) => {
+                let why = why.clone();
+                return self.refuse(id, &why);
+            }
+            Stage::Serving => {}
         }
         match command {
             Command::AddVolume(spec) => self.volume_add(id, *spec),
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     pub(crate) fn answer(&mut self, id: CommandId, reply: CommandReply) {
-        self.out.push(Effect::CommandDone { id, reply });
+        self.io.put(Effect::CommandDone { id, reply });
     }
 
     pub(crate) fn refuse(&mut self, id: CommandId, why: &str) {
@@ -64,11 +64,11 @@ impl Engine {
     }
 
     fn keys_max(&self) -> u64 {
-        self.map.keys_max().min(self.ram.keys_max())
+        self.map.keys_max()
     }
 
     fn volume_add(&mut self, id: CommandId, spec: VolumeSpec) {
-        if self.dead {
+        if self.log.is_dead() {
             return self.refuse(id, "the cache device failed; replace it first");
         }
         if self.volumes.iter().count() >= VOLUMES_MAX {
@@ -84,7 +84,7 @@ impl Engine {
         {
             return self.refuse(id, "the volume's size, name or origin is not valid");
         }
-        let number = self.sb.block.header.volume_id_next.get();
+        let number = self.pool.header().volume_id_next.get();
         if number > VOLUME_ID_MAX {
             return self.refuse(
                 id,
@@ -94,11 +94,11 @@ impl Engine {
         let Some(base) = self.base_for(spec.bytes.div_ceil(BLOCK_SIZE as u64)) else {
             return self.refuse(id, "the pool's volumes together are too large for its index");
         };
-        self.sb.block.header.volume_id_next = U32::new(number + 1);
+        self.pool.number_volume();
         let volume = VolumeId(number);
         let mut new = Volume::new(volume, spec, base);
-        new.origin_used = self.now;
-        new.written_at = self.now;
+        new.origin_used = self.io.now();
+        new.written_at = self.io.now();
         new.adding = true;
         // What others wrote there, or an earlier life whose write was under way, may not be
         // durable: who reads it and then flushes counts on it.
@@ -124,7 +124,7 @@ impl Engine {
             other.id == volume || end <= v.base || grown <= first
         });
         let why = match v.bytes {
-            _ if self.dead => "the cache device failed; replace it first",
+            _ if self.log.is_dead() => "the cache device failed; replace it first",
             _ if v.adding || v.removing || v.growing.is_some() => {
                 "the volume is being added, removed or made larger"
             }
@@ -170,7 +170,7 @@ impl Engine {
                 if v.mode == mode
                     && v.task.is_none()
                     && (mode.plan().write_dirty
-                        || (v.dirty.is_empty() && v.cleaned_dseq <= self.log.durable_dseq)) =>
+                        || (v.dirty.is_empty() && v.cleaned_dseq <= self.log.durable_dseq())) =>
             {
                 self.answer(id, CommandReply::Unchanged)
             }
@@ -190,10 +190,10 @@ impl Engine {
             Some(v) if v.offline.is_some() && !v.retries() && !v.dirty.is_empty() => {
                 Some("the volume's origin is missing and it has dirty blocks".to_owned())
             }
-            Some(v) if self.dead && !v.dirty.is_empty() => {
+            Some(v) if self.log.is_dead() && !v.dirty.is_empty() => {
                 Some("the cache device failed and holds dirty blocks of the volume".to_owned())
             }
-            Some(_) if self.dead && !matches!(task, Task::Drain(_)) => {
+            Some(_) if self.log.is_dead() && !matches!(task, Task::Drain(_)) => {
                 Some("the cache device failed, so nothing can be written down there".to_owned())
             }
             Some(_) => None,
@@ -244,7 +244,7 @@ impl Engine {
     /// tried again. Of one that has `changed` no clean block counts: it is served when that is
     /// durable, so that no crash brings one back.
     fn origin_back(&mut self, id: CommandId, volume: VolumeId, changed: bool) {
-        let now = self.now;
+        let now = self.io.now();
         match self.volume(volume) {
             None => return self.refuse(id, "there is no such volume"),
             Some(v) if v.retries() => return self.answer(id, CommandReply::Unchanged),
@@ -284,6 +284,16 @@ impl Engine {
         }
     }
 
+    /// See `parts.rs`.
+    pub(crate) fn tasks_progress(&self) -> [u64; 4] {
+        [self.volumes.iter().filter(|v| v.task.is_some()).count() as u64, 0, 0, 0]
+    }
+
+    /// When commands wait no more for an origin that ends nothing.
+    pub(crate) fn tasks_due(&self, due: &mut Due) {
+        due.at(self.volumes.iter().filter_map(|v| v.home.drops_until()));
+    }
+
     /// Before the next checkpoint begins: a volume leaves between two.
     pub(crate) fn tasks_more(&mut self) {
         self.resume_behind_writeback();
@@ -292,7 +302,7 @@ impl Engine {
             let volume = self.volumes.nth(at);
             let id = volume.id;
             let Some(task) = volume.task else { continue };
-            let said = self.dead || volume.cleaned_dseq <= self.log.durable_dseq;
+            let said = self.log.is_dead() || volume.cleaned_dseq <= self.log.durable_dseq();
             let keeps = self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_));
             let drained = (volume.dirty.is_empty() && said) || keeps;
             let last = volume.cleaned_dseq;
@@ -363,7 +373,7 @@ impl Engine {
         // say so.
         let unsure = self.vol(id).retries();
         if self.vol(id).sync.is_some()
-            || self.checkpoint.running()
+            || self.pool.checkpoint_runs()
             || unsure
             || !self.log_idle_for(id)
         {
@@ -388,7 +398,7 @@ impl Engine {
     }
 
     pub(crate) fn volume_removed(&mut self, id: VolumeId, command: CommandId) {
-        if !self.dead {
+        if !self.log.is_dead() {
             self.note(EntryKind::VolumeDrop, id, 0, 0);
         }
         self.sweep(Sweep::Removed(id, command));

@@ -13,7 +13,7 @@ impl Engine {
     /// Reads blocks from a slot on, from the copy that this try looks at. `by` must pin the slot,
     /// or keep its unit from being used again.
     pub(crate) fn read_slot(&mut self, slot: Slot, tries: u8, blocks: u32, by: Op) {
-        let buf = self.pool.take(blocks as usize * BLOCK_SIZE);
+        let buf = self.io.take(blocks as usize * BLOCK_SIZE);
         self.read_slot_into(slot, tries, buf, by);
     }
 
@@ -22,8 +22,7 @@ impl Engine {
         let segment = self.copy_for(self.segments.segment_of(slot), tries);
         let place = self.segments.slot(segment, slot % self.segments.blocks());
         let (device, offset) = self.segments.locate(place);
-        let op = self.op(by);
-        self.out.push(Effect::Read { op, target: Target::Cache(device), offset, buf });
+        self.io.read(by, Target::Cache(device), offset, buf);
     }
 
     /// The segment to read a segment's content from at this try: it, or its mirror.
@@ -37,7 +36,7 @@ impl Engine {
     /// forgotten: the origin has it.
     pub(crate) fn locate(&mut self, key: Key) -> Option<Located> {
         let located = self.map.get(key)?;
-        let gone = (self.dead
+        let gone = (self.log.is_dead()
             || (self.segments.degraded() && !self.segments.reachable(located.slot)))
             && !self.map.is_dirty(located.slot);
         if gone {

@@ -8,12 +8,11 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::fetches::Joined;
 use crate::index::Key;
 use crate::log::Point;
 use crate::op::Op;
-use crate::requests::{Fetch, ReqKey};
-use crate::room::Purpose;
+use crate::requests::{Fetch, Joined, ReqKey};
+use crate::segment::Purpose;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -79,9 +78,9 @@ impl Engine {
             && len.is_multiple_of(BLOCK_SIZE);
         let buf = match run.direct {
             true => std::mem::take(&mut req.buf),
-            false => self.pool.take(len),
+            false => self.io.take(len),
         };
-        let op = self.op(Op::ReadOrigin(run));
+        let op = self.io.op(Op::ReadOrigin(run));
         self.send_or_hold(id, Effect::Read { op, target: Target::Origin(id), offset, buf });
     }
 
@@ -129,13 +128,13 @@ impl Engine {
             }
         }
         if let Some((_, overlay)) = run.overlay {
-            self.pool.give(overlay);
+            self.io.give(overlay);
         }
         if run.direct {
             buf.set_len(len);
             self.req(name).buf = buf;
         } else {
-            self.pool.give(buf);
+            self.io.give(buf);
         }
         self.part_done(name);
     }
@@ -164,7 +163,7 @@ impl Engine {
             (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
         let overtaken = req.overtaken() && !self.is(Mutant::StaleFill);
         let plan = self.vol(id).mode.plan();
-        let not_now = self.vol(id).removing || self.vol(id).fills_off || self.sweeps.empties(id);
+        let not_now = self.vol(id).removing || self.vol(id).fills_off || self.ends.empties(id);
         for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             let reason = if overtaken {
                 Some(Reason::Overtaken)
@@ -172,14 +171,13 @@ impl Engine {
                 Some(Reason::Mode)
             } else if not_now {
                 Some(Reason::NotReady)
-            } else if self.dead {
+            } else if self.log.is_dead() {
                 Some(Reason::DeviceFailed)
             } else if sequential && !prefetch {
                 Some(Reason::Sequential)
             } else if self.map.get(key).is_some() {
                 None
-            } else if self.tuning.admit_second_miss && !prefetch && !self.admission.admit_miss(key)
-            {
+            } else if self.tuning().admit_second_miss && !prefetch && !self.map.admit_miss(key) {
                 Some(Reason::FirstMiss)
             } else {
                 let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
@@ -192,7 +190,7 @@ impl Engine {
                     self.map.mask(l.slot) == MASK_FULL && !self.map.is_dirty(l.slot)
                 })
             {
-                self.ram.insert(key, block);
+                self.map.ram_put(key, block);
             }
             if let Some(reason) = reason {
                 self.vol_mut(id).stats.not_cached[reason as usize] += 1;

@@ -15,7 +15,7 @@ use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::requests::{Queue, Req, ReqKey, Wait};
-use crate::room::Purpose;
+use crate::segment::Purpose;
 use crate::stats::Reason;
 use crate::volume::Task;
 use forebay_format::record::EntryKind;
@@ -43,7 +43,7 @@ impl Engine {
 
     /// Whether clients may add entries to the log: the last of its room belongs to what makes room.
     pub(crate) fn room_for_entries(&self) -> bool {
-        self.dead || (self.log.backlog.is_empty() && self.room.may_write(Purpose::Client))
+        self.log.is_dead() || (!self.log.entries_wait() && self.segments.may_write(Purpose::Client))
     }
 
     /// Lets those begin that waited for room in the log. Where an origin takes no dirty blocks home
@@ -53,9 +53,9 @@ impl Engine {
             return;
         }
         let room = self.room_for_entries();
-        let none = self.origins_fail() && self.room.emptied().is_empty();
+        let none = self.origins_fail() && self.segments.emptied().is_empty();
         for name in self.reqs.take_all(Queue::Entries) {
-            let late = self.req(name).since + ROOM_NS_MAX <= self.now;
+            let late = self.req(name).since + ROOM_NS_MAX <= self.io.now();
             match (room, none && late) {
                 (true, _) => self.begin(name),
                 (false, true) => {
@@ -71,24 +71,24 @@ impl Engine {
     /// be added to it any more: what is written at the origin would be hidden by them after the
     /// next start.
     pub(crate) fn stuck_in_log(&self, req: &Req) -> bool {
-        let unsure = |&(_, key): &(u64, Key)| (req.first..=req.last).contains(&key);
-        self.dead && (self.touches_dirty(req) || self.log.cleaned.iter().any(unsure))
+        let unsure = |(_, key): (u64, Key)| (req.first..=req.last).contains(&key);
+        self.log.is_dead() && (self.touches_dirty(req) || self.log.ended().any(unsure))
     }
 
     /// Marks the regions of `first..=last`. Returns the dirty-class number that must be durable
     /// before the origin is written.
     pub(crate) fn mark_regions(&mut self, id: VolumeId, first: Key, last: Key) -> u64 {
-        if self.dead || self.is(Mutant::NoIntent) {
+        if self.log.is_dead() || self.is(Mutant::NoIntent) {
             return 0;
         }
         let base = self.vol(id).base;
-        let blocks = self.tuning.region_blocks;
+        let blocks = self.tuning().region_blocks;
         let renew_below = self.vol(id).sync.as_ref().map_or(0, |sync| sync.mark_dseq);
         let mut need = 0;
         for region in (first - base) / blocks..=(last - base) / blocks {
             let marked = self.vol(id).intents.marked(region * blocks, blocks);
             if marked.is_none_or(|dseq| dseq <= renew_below) {
-                let one = self.regions_marked() < self.tuning.regions_max;
+                let one = self.regions_marked() < self.tuning().regions_max;
                 let (from, count) = if one { (region * blocks, blocks) } else { (0, u64::MAX) };
                 let dseq = self.note(EntryKind::Intent, id, from, count);
                 self.intend(id, one.then_some((from, count)), dseq);
@@ -101,10 +101,10 @@ impl Engine {
 
     /// Marks a range that is not made of regions.
     pub(crate) fn mark_range(&mut self, id: VolumeId, first: Key, last: Key) {
-        if self.dead || self.is(Mutant::ZeroUnmarked) {
+        if self.log.is_dead() || self.is(Mutant::ZeroUnmarked) {
             return;
         }
-        let one = self.regions_marked() < self.tuning.regions_max;
+        let one = self.regions_marked() < self.tuning().regions_max;
         let range = (first - self.vol(id).base, last - first + 1);
         let (from, count) = if one { range } else { (0, u64::MAX) };
         let dseq = self.note(EntryKind::Intent, id, from, count);
@@ -113,7 +113,7 @@ impl Engine {
 
     /// A record marks a range, or all of the volume.
     fn intend(&mut self, id: VolumeId, range: Option<(u64, u64)>, dseq: u64) {
-        let now = self.now;
+        let now = self.io.now();
         let volume = self.vol_mut(id);
         if volume.intents.is_empty() {
             volume.synced_at = now;
@@ -131,14 +131,15 @@ impl Engine {
         let mut at = 0;
         while let Some(&name) = self.reqs.waiting(Queue::Log).get(at) {
             let wait = self.reqs.get(name).waits_for();
-            let (ready, issued) = match (wait, self.dead) {
-                (Wait::Intent(_), true) => (self.distrust.is_noted(), false),
-                (Wait::Intent(dseq), false) => (dseq <= self.log.durable_dseq, false),
+            let (ready, issued) = match (wait, self.log.is_dead()) {
+                (Wait::Intent(_), true) => (self.pool.is_noted(), false),
+                (Wait::Intent(dseq), false) => (dseq <= self.log.durable_dseq(), false),
                 (Wait::Logged(_), true) => (true, true),
-                (Wait::Logged(dseq), false) => (dseq <= self.log.completed_dseq, true),
+                (Wait::Logged(dseq), false) => (dseq <= self.log.completed_dseq(), true),
                 _ => unreachable!("the others are not listed here"),
             };
-            let late = !issued && self.distrust.gives_up_at().is_some_and(|at| at <= self.now);
+            let late =
+                !issued && self.pool.note_gives_up_at().is_some_and(|at| at <= self.io.now());
             if !ready && !late {
                 at += 1;
                 continue;
@@ -173,7 +174,7 @@ impl Engine {
         if !self.is(Mutant::OriginWriteKeepsCached) {
             self.drop_range(first, last);
         }
-        let now = self.now;
+        let now = self.io.now();
         self.reqs.wait(name, Wait::Parts);
         let req = self.reqs.get_mut(name);
         req.pending = 1;
@@ -182,20 +183,19 @@ impl Engine {
         let volume = self.vol_mut(id);
         volume.origin_used = now;
         volume.stats.write_bytes_origin += buf.len() as u64;
-        let op = self.op(Op::OriginWrite { req: name });
-        self.out.push(Effect::Write { op, target: Target::Origin(id), offset, buf });
+        self.io.write(Op::OriginWrite { req: name }, Target::Origin(id), offset, buf);
     }
 
     /// Takes clean blocks out of cache and RAM, with one word in the log, if any was there.
     pub(crate) fn drop_range(&mut self, first: Key, last: Key) {
         let (mut from, mut to) = (None, first);
         for key in first..=last {
-            self.ram.remove(key);
+            self.map.ram_drop(key);
             if self.forget_clean(key) {
                 (from, to) = (from.or(Some(key)), key);
             }
         }
-        if let Some(from) = from.filter(|_| !self.dead) {
+        if let Some(from) = from.filter(|_| !self.log.is_dead()) {
             let (id, base) = self.volume_of(from).map(|v| (v.id, v.base)).expect("of a volume");
             let short = u64::from(to > from && self.is(Mutant::TombstoneShort));
             self.note(EntryKind::Tombstone, id, from - base, to - from + 1 - short);
@@ -236,7 +236,7 @@ impl Engine {
         let req = self.reqs.get(name);
         let volume = self.vol(req.volume);
         let leaves = matches!(volume.task, Some(Task::Switch(..) | Task::Remove(_)));
-        volume.mode.plan().write_dirty && !leaves && !self.dead && !req.around
+        volume.mode.plan().write_dirty && !leaves && !self.log.is_dead() && !req.around
     }
 
     /// The origin refused a write that the cache could take: it does.
@@ -253,7 +253,7 @@ impl Engine {
     /// I: an older dirty version of these blocks may have ended by a record that is not written
     /// yet; a `kill -9` before it is would bring that version back. Waits for it.
     pub(crate) fn hold_for_log(&mut self, name: ReqKey) {
-        let ends = self.log.cleaned.back().map_or(0, |&(dseq, _)| dseq);
+        let ends = self.log.ended().next_back().map_or(0, |(dseq, _)| dseq);
         let ends = if self.is(Mutant::EndsUnawaited) { 0 } else { ends };
         self.reqs.wait(name, Wait::Logged(ends));
     }
@@ -262,7 +262,7 @@ impl Engine {
         let req = self.reqs.get(name);
         if req.fua && req.error.is_none() && !self.is(Mutant::FuaIgnored) {
             let written = self.vol(req.volume).flush.client_written;
-            let dseq = if self.dead { 0 } else { self.log.dseq_gathered() };
+            let dseq = if self.log.is_dead() { 0 } else { self.log.dseq_gathered() };
             return self.flush_wait(name, dseq, written, false);
         }
         self.reply(name);
@@ -277,9 +277,9 @@ impl Engine {
         let base = volume.base;
         let reason = match volume.written_is_not_kept() {
             Some(Reason::Mode) => Some(Reason::Mode),
-            _ if self.dead => Some(Reason::DeviceFailed),
+            _ if self.log.is_dead() => Some(Reason::DeviceFailed),
             _ if sequential => Some(Reason::Sequential),
-            None if volume.fills_off || self.sweeps.empties(id) => Some(Reason::NotReady),
+            None if volume.fills_off || self.ends.empties(id) => Some(Reason::NotReady),
             other => other,
         };
         if let Some(reason) = reason {
@@ -292,17 +292,17 @@ impl Engine {
                 continue;
             }
             let (_, at) = req.part_of(key, base);
-            let mut block = self.pool.take(BLOCK_SIZE);
+            let mut block = self.io.take(BLOCK_SIZE);
             let req = self.reqs.get(name);
             block.bytes_mut().copy_from_slice(&req.buf.bytes()[at..at + BLOCK_SIZE]);
             let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
             let room = self.append(Point::Fill, key, block.bytes(), kind, MASK_FULL, purpose);
             if room.is_some() {
-                self.ram.insert(key, block.bytes());
+                self.map.ram_put(key, block.bytes());
             } else {
                 self.vol_mut(id).stats.not_cached[Reason::NoSpace as usize] += 1;
             }
-            self.pool.give(block);
+            self.io.give(block);
         }
     }
 }

@@ -91,7 +91,7 @@ impl Engine {
         let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         let (part, at) = req.part_of(key, volume.base);
-        if let Some(block) = self.ram.get(key) {
+        if let Some(block) = self.map.ram_get(key) {
             if req.kind == RequestKind::Read {
                 req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part.clone()]);
             }
@@ -100,16 +100,13 @@ impl Engine {
             return true;
         }
         let Some(located) = located else { return false };
-        if self.log.gather.iter().all(|g| g.is_none()) {
-            return false;
-        }
-        let Some(block) = self.gathered(located.slot) else { return false };
+        let Some(block) = self.log.gathered(located.slot) else { return false };
         let copy = Buf::copy_of(block);
         let mask = self.map.mask(located.slot);
         let by = Reader::Request { req: name, direct: false };
         self.req(name).pending += 1;
         self.cached_here(CacheRun::one(by, key, located, mask), copy.bytes());
-        self.pool.give(copy);
+        self.io.give(copy);
         true
     }
 
@@ -124,7 +121,7 @@ impl Engine {
         run.by = Reader::Request { req: name, direct };
         let buf = match direct {
             true => std::mem::take(&mut req.buf),
-            false => self.pool.take(len),
+            false => self.io.take(len),
         };
         self.touch(run.slot, run.blocks());
         self.read_cached(run, buf);
@@ -143,12 +140,12 @@ impl Engine {
             if bad.is_empty() {
                 self.read_bytes(name, run, buf.bytes());
             }
-            return self.pool.give(buf);
+            return self.io.give(buf);
         }
         let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         volume.stats.read_bytes_cache += (buf.len() - bad.len() * BLOCK_SIZE) as u64;
-        let keep = !req.overtaken() && self.ram.blocks_max() > 0;
+        let keep = !req.overtaken() && self.map.ram_blocks().1 > 0;
         let copy = !direct && req.kind == RequestKind::Read;
         for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
             if bad.contains(&n) {
@@ -156,7 +153,7 @@ impl Engine {
             }
             let key = run.key + n as u64;
             if keep {
-                self.ram.insert_hit(key, block);
+                self.map.ram_hit(key, block);
             }
             if copy {
                 let (part, at) = req.part_of(key, volume.base);
@@ -165,7 +162,7 @@ impl Engine {
         }
         match direct {
             true => req.buf = buf,
-            false => self.pool.give(buf),
+            false => self.io.give(buf),
         }
     }
 

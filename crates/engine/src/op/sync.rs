@@ -5,11 +5,12 @@
 //! or is made while the origin rests; and under load that does not end, seldom.
 
 use crate::Mutant;
-use crate::engine::{Engine, State};
+use crate::ends::sweep::Sweep;
+use crate::engine::Engine;
 use crate::event::{RequestKind, Time, VolumeId};
 use crate::limits::{SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
-use crate::op::sweep::Sweep;
+use crate::parts::Due;
 use crate::requests::Wait;
 use crate::volume::Volume;
 use forebay_format::record::EntryKind;
@@ -31,7 +32,7 @@ impl Engine {
             let id = volume.id;
             if volume.sync.is_some() {
                 self.sync_end(id);
-            } else if self.sync_due(volume).is_some_and(|due| due <= self.now) {
+            } else if self.sync_due(volume).is_some_and(|due| due <= self.io.now()) {
                 self.sync_begin(id);
                 let written = self.vol(id).sync.as_ref().map_or(0, |sync| sync.written);
                 self.want_origin(id, written);
@@ -39,18 +40,24 @@ impl Engine {
         }
     }
 
-    /// See `Engine::progress`.
-    pub(crate) fn syncs(&self) -> u64 {
-        self.volumes.iter().filter(|volume| volume.sync.is_some()).count() as u64
+    /// When sync points are due.
+    pub(crate) fn syncs_due(&self, due: &mut Due) {
+        due.at(self.volumes.iter().filter_map(|volume| self.sync_due(volume)));
+    }
+
+    /// See `parts.rs`.
+    pub(crate) fn syncs(&self) -> [u64; 4] {
+        let syncs = self.volumes.iter().filter(|volume| volume.sync.is_some()).count();
+        [syncs as u64, 0, 0, 0]
     }
 
     /// When a sync point of the volume is due, if there is something that it would make good.
-    pub(crate) fn sync_due(&self, volume: &Volume) -> Option<Time> {
+    fn sync_due(&self, volume: &Volume) -> Option<Time> {
         let soonest = self.sync_soonest(volume)?;
         let rest = volume.flush.took_ns.saturating_mul(SYNC_REST);
-        let most = self.tuning.sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX).max(rest);
+        let most = self.tuning().sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX).max(rest);
         let last = volume.synced_at.saturating_add(most);
-        let rests = volume.origin_used.saturating_add(self.tuning.idle_ns);
+        let rests = volume.origin_used.saturating_add(self.tuning().idle_ns);
         Some(if volume.volatile_cache { rests.clamp(soonest, last) } else { soonest })
     }
 
@@ -60,14 +67,14 @@ impl Engine {
         // None would come to an end, see `sync_end`.
         let there = there && (!volume.flush.doubtful || self.is(Mutant::SyncInDoubt));
         (there && !volume.intents.is_empty())
-            .then(|| volume.synced_at.saturating_add(self.tuning.sync_interval_ns))
+            .then(|| volume.synced_at.saturating_add(self.tuning().sync_interval_ns))
     }
 
     /// The origin is about to be flushed.
     pub(crate) fn sync_join(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let serves = self.state == State::Serving && !self.dead;
-        let due = self.sync_soonest(volume).is_some_and(|due| due <= self.now);
+        let serves = self.is_serving() && !self.log.is_dead();
+        let due = self.sync_soonest(volume).is_some_and(|due| due <= self.io.now());
         if serves && due && volume.sync.is_none() {
             self.sync_begin(id);
         }
@@ -78,7 +85,7 @@ impl Engine {
         if !self.room_for_entries() || !self.send(Point::Dirty) {
             return;
         }
-        let (now, mark_dseq) = (self.now, self.log.dseq);
+        let (now, mark_dseq) = (self.io.now(), self.log.dseq());
         let volume = self.vol_mut(id);
         volume.synced_at = now;
         let flush = &volume.flush;
@@ -117,7 +124,7 @@ impl Engine {
         let volume = self.vol(id);
         let Some(sync) = &volume.sync else { return };
         let failed = volume.flush.failures != sync.failures;
-        let over = volume.flush.flushed >= sync.written && !self.sb.tells_away();
+        let over = volume.flush.flushed >= sync.written && !self.pool.tells_away();
         // Of what an origin may have forgotten the cache has copies until clients are told.
         let doubtful = volume.flush.doubtful && !self.is(Mutant::SyncInDoubt);
         let mark_dseq = sync.mark_dseq;
@@ -144,7 +151,7 @@ impl Engine {
             self.send(point);
         }
         self.sweep(Sweep::Volume(id));
-        if !self.dead {
+        if !self.log.is_dead() {
             // One entry, however many blocks it is: nobody made sure of room for more.
             self.note(EntryKind::CleanDrop, id, 0, 0);
         }

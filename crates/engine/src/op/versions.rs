@@ -1,6 +1,6 @@
 //! Versions: blocks that come into the map, become clean there and leave it. The units' counts and
-//! the volumes' dirty sets follow here (I2), in service as in recovery's replay; `op/load.rs` fills
-//! them with a whole checkpoint at once.
+//! the volumes' dirty sets follow here (I2), in service as in recovery's replay;
+//! `recovery/load.rs` fills them with a whole checkpoint at once.
 
 use crate::engine::Engine;
 use crate::index::{Key, Located, Slot};
@@ -27,7 +27,7 @@ impl Engine {
 
     /// A slot is dead: the counts follow. I2.
     fn bury(&mut self, key: Key, slot: Slot) {
-        self.work.did(BURY_STEPS);
+        self.io.did(BURY_STEPS);
         self.void_gathered(slot);
         self.make_clean(key, slot);
         self.map.bury(slot);
@@ -41,7 +41,7 @@ impl Engine {
         if !self.map.clean(slot) {
             return;
         }
-        self.work.did(CLEAN_STEPS);
+        self.io.did(CLEAN_STEPS);
         self.segments.cleaned(slot);
         let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
         let volume = self.vol_mut(id);
@@ -59,7 +59,7 @@ impl Engine {
 
     /// Blocks that leave the index, or become clean, in one slice of what ends many.
     pub(crate) fn ends_max(&self) -> usize {
-        self.tuning.scan_buckets.min(ENDS_MAX)
+        self.tuning().scan_buckets.min(ENDS_MAX)
     }
 
     /// The keys of wanted entries in buckets `from..to` of the index: of so many buckets that there
@@ -82,25 +82,22 @@ impl Engine {
         (at, keys)
     }
 
-    /// Blocks of a range leave RAM: those in as great a part of it as these buckets are of the
-    /// index.
+    /// See [`crate::map::Map::ram_drop_some`].
     pub(crate) fn ram_ends(&mut self, keys: &Range<Key>, buckets: Range<usize>) {
-        let looked = self.ram.remove_some(keys, buckets, self.map.bucket_count());
-        self.work.did(looked / PLACES_PER_STEP);
+        let looked = self.map.ram_drop_some(keys, buckets);
+        self.io.did(looked / PLACES_PER_STEP);
     }
 
     /// Whether the index remembers what moves in it: while somebody looks through it in slices.
     pub(crate) fn track_moves(&mut self) {
-        let scans = self.checkpoint.scanning() || self.reclaim_scanning() || self.ends.scanning();
+        let scans = self.pool.checkpoint_scans() || self.reclaim_scanning() || self.ends.scanning();
         self.map.track_moves(scans);
     }
 
     /// Tells those who look through the index in slices what has moved in it.
     pub(crate) fn moves_seen(&mut self) {
         let moved = self.map.take_moved();
-        if self.checkpoint.scanning() {
-            self.checkpoint.placed.extend(moved.iter().map(|&(key, _)| key));
-        }
+        self.pool.placed(moved.iter().map(|&(key, _)| key));
         if self.reclaim_scanning() {
             self.reclaim_saw(&moved);
         }
@@ -147,7 +144,7 @@ impl Engine {
 
     /// Takes a clean block out of the cache and writes down that it is gone. I11.
     pub(crate) fn drop_clean(&mut self, key: Key) {
-        if self.forget_clean(key) && !self.dead {
+        if self.forget_clean(key) && !self.log.is_dead() {
             let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
             self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
         }

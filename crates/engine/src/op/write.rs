@@ -11,7 +11,7 @@ use crate::index::{Key, Located, Slot};
 use crate::log::Point;
 use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::requests::{Req, ReqKey, Wait};
-use crate::room::Purpose;
+use crate::segment::Purpose;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -23,8 +23,8 @@ impl Engine {
     pub(crate) fn writes_into_cache(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
         volume.mode.plan().write_dirty
-            && !volume.writes_through(self.now)
-            && !self.dead
+            && !volume.writes_through(self.io.now())
+            && !self.log.is_dead()
             && !req.sequential
             && !req.around
     }
@@ -42,7 +42,7 @@ impl Engine {
     pub(crate) fn write_begin(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         if !req.cached {
-            if !self.touches_dirty(req) || self.dead {
+            if !self.touches_dirty(req) || self.log.is_dead() {
                 return self.origin_write_begin(name);
             }
             if !self.vol(req.volume).mode.plan().write_dirty {
@@ -60,7 +60,7 @@ impl Engine {
 
     /// A write into the cache begins: what it leaves of its first and last block is looked for.
     pub(super) fn write_cached_begin(&mut self, name: ReqKey) {
-        if self.dead {
+        if self.log.is_dead() {
             self.req(name).fail(IoError::Io);
             return self.write_failed(name);
         }
@@ -161,9 +161,6 @@ impl Engine {
         if req.written < total {
             if req.waits_for() != Wait::Room {
                 self.stall(name);
-                self.resume_stalled();
-                let waits = self.reqs.find(name).is_some_and(|req| req.waits_for() == Wait::Room);
-                self.stats.write_stalls += u64::from(waits);
             }
             return;
         }
@@ -189,7 +186,7 @@ impl Engine {
                 return false;
             }
             if !self.is(Mutant::WriteKeepsRam) {
-                self.ram.remove(key);
+                self.map.ram_drop(key);
             }
             self.join_record(name);
             self.vol_mut(id).stats.write_bytes_cache += BLOCK_SIZE as u64;
@@ -223,31 +220,22 @@ impl Engine {
         }
         let (block, mask) = self.compose(name, key, id);
         let slot = self.append(Point::Dirty, key, block.bytes(), kind, mask, Purpose::Client);
-        self.pool.give(block);
+        self.io.give(block);
         slot
     }
 
     /// A planted bug answers a write without waiting for its records.
     fn leave_records(&mut self, name: ReqKey) {
-        for gather in self.log.gather.iter_mut().flatten() {
-            gather.waiters.retain(|&waiter| waiter != name);
-        }
-        for sent in self.log.sent_dirty.iter_mut() {
-            sent.waiters.retain(|&waiter| waiter != name);
-        }
+        self.log.leave(name);
         self.req(name).pending = 0;
         self.reply(name);
     }
 
     /// The write waits for the record that its newest block is in.
     fn join_record(&mut self, name: ReqKey) {
-        let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("just appended to");
-        let joined = gather.waiters.last() == Some(&name);
-        if !joined {
-            gather.waiters.push(name);
-        }
+        let joins = self.log.join(name);
         let req = self.req(name);
-        req.pending += u32::from(!joined);
+        req.pending += u32::from(joins);
         req.written += 1;
     }
 
@@ -257,7 +245,7 @@ impl Engine {
         let valid = self.valid_mask(id, key);
         let wrong = self.is(Mutant::MergeWrong);
         let other = self.is(Mutant::MergeOtherEnd);
-        let mut block = self.pool.take(BLOCK_SIZE);
+        let mut block = self.io.take(BLOCK_SIZE);
         let req = self.reqs.get_mut(name);
         let (part, at) = req.part_of(key, base);
         let covered = req.mask_of(key, base);

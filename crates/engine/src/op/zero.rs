@@ -104,12 +104,12 @@ impl Engine {
     }
 
     fn zero_send(&mut self, name: ReqKey, unmap: bool) {
-        let now = self.now;
+        let now = self.io.now();
         let req = self.req(name);
         let (offset, len, id) = (req.offset, req.len, req.volume);
         self.vol_mut(id).origin_used = now;
-        let op = self.op(Op::Zero { req: name });
-        self.out.push(Effect::Zero { op, target: Target::Origin(id), offset, len, unmap });
+        let op = self.io.op(Op::Zero { req: name });
+        self.io.put(Effect::Zero { op, target: Target::Origin(id), offset, len, unmap });
     }
 
     pub(crate) fn zero_done(&mut self, name: ReqKey, result: Result<(), IoError>) {
@@ -135,7 +135,7 @@ impl Engine {
             return self.write_step(name);
         }
         let done = req.zeroed && req.error.is_none();
-        if done && self.touches_dirty(req) && !self.dead {
+        if done && self.touches_dirty(req) && !self.log.is_dead() {
             let written = self.vol(req.volume).flush.client_written;
             if self.is(Mutant::ZeroForgetsEarly) {
                 return self.zero_flushed(name);

@@ -1,0 +1,40 @@
+//! What is the pool's and has one writer, however many shards it may have: the superblock and its
+//! updates, when a checkpoint is made, what must not come back from a device that was lost, and how
+//! the pool is closed. The volume table in the superblock follows `volumes.rs`.
+//!
+//! One update of the superblock follows the other, and what is to happen when one is durable goes
+//! with it as a [`Then`]. A checkpoint counts when a superblock that names it is durable.
+
+use crate::settings::Distrust;
+use forebay_format::superblock::Superblock;
+
+mod checkpoint;
+mod closing;
+mod distrust;
+mod source;
+mod stage;
+mod superblock;
+
+pub(crate) use source::Source;
+pub(crate) use stage::Stage;
+pub(crate) use superblock::Then;
+
+/// See the top of the file.
+pub(crate) struct Pool {
+    stage: Stage,
+    sb: superblock::Superblocks,
+    checkpoint: checkpoint::Checkpoint,
+    distrust: distrust::Distrusting,
+}
+
+impl Pool {
+    /// A pool as its superblock has it, and what the executor noted that must not be used.
+    pub(crate) fn new(block: Superblock, noted: Distrust) -> Pool {
+        Pool {
+            stage: Stage::Recovering,
+            sb: superblock::Superblocks::new(block),
+            checkpoint: checkpoint::Checkpoint::default(),
+            distrust: distrust::Distrusting::new(noted),
+        }
+    }
+}

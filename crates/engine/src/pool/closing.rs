@@ -1,0 +1,123 @@
+//! Closing: requests end, everything gathered is written, a checkpoint, then the clean mark.
+
+use crate::engine::Engine;
+use crate::event::*;
+use crate::limits::SHUTDOWN_FLUSHES_MAX;
+use crate::pool::Stage;
+use crate::pool::Then;
+
+/// How far the pool is closed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Closing(Step);
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// What is under way ends.
+    Ends(Asked),
+    /// A checkpoint more than these is waited for.
+    Checkpoint(Asked, u64),
+    /// The clean mark is written.
+    Marking(CommandId),
+    /// The command is answered.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    command: CommandId,
+    /// FLUSHes of origins that had failed.
+    failures: u64,
+}
+
+impl Engine {
+    /// A command closes the pool.
+    pub(crate) fn closing_begin(&mut self, command: CommandId) {
+        self.close(Step::Ends(Asked { command, failures: self.flush_failures() }));
+    }
+
+    fn close(&mut self, step: Step) {
+        self.pool.stage = Stage::Stopping(Closing(step));
+    }
+
+    /// Goes on with it.
+    pub(crate) fn closing_more(&mut self) {
+        let Stage::Stopping(Closing(step)) = self.pool.stage else { return };
+        let (asked, after) = match step {
+            Step::Marking(_) | Step::Closed => return,
+            Step::Ends(asked) => (asked, None),
+            Step::Checkpoint(asked, after) => (asked, Some(after)),
+        };
+        if self.flush_failures() - asked.failures > SHUTDOWN_FLUSHES_MAX {
+            self.pool.stage = Stage::Serving;
+            let why = "an origin cannot be flushed, so what was written to it last may be lost; \
+                       repair it and stop again, or end the process: the log is safe";
+            return self.refuse(asked.command, why);
+        }
+        if self.log.is_dead() {
+            if self.reqs.is_empty() && self.origins_flushed() {
+                self.close(Step::Marking(asked.command));
+                self.closed();
+            }
+            return;
+        }
+        if !self.reqs.is_empty()
+            || self.log.busy()
+            || self.writeback_is_busy()
+            || !self.pool.is_idle()
+        {
+            // What reclaim moves gathers: a record for each block would fill as much as it empties.
+            if self.reqs.is_empty() && !self.reclaim.is_moving() {
+                for point in crate::log::POINTS {
+                    self.send(point);
+                }
+            }
+            return;
+        }
+        if !self.origins_flushed() || self.pool.checkpoint_runs() {
+            return;
+        }
+        let counted = self.pool.checkpoint.counted;
+        if after.is_some_and(|after| counted > after) {
+            self.close(Step::Marking(asked.command));
+            self.pool.sb.block.header.clean = 1;
+            return self.superblock_write(Then::Closed);
+        }
+        self.close(Step::Checkpoint(asked, after.unwrap_or(counted)));
+        self.pool.checkpoint.wanted = true;
+    }
+
+    fn flush_failures(&self) -> u64 {
+        self.volumes.iter().map(|v| v.flush.failures).sum()
+    }
+
+    /// Asks for the FLUSHes that the origins still need. Whether there are none.
+    fn origins_flushed(&mut self) -> bool {
+        let behind: Vec<(VolumeId, u64)> = self
+            .volumes
+            .iter()
+            .filter(|v| v.offline.is_none())
+            .filter(|v| v.flush.flushed < v.flush.written)
+            .map(|v| (v.id, v.flush.written))
+            .collect();
+        for &(id, written) in &behind {
+            self.want_origin(id, written);
+        }
+        behind.is_empty()
+    }
+
+    /// The pool is closed, as far as it can be.
+    pub(crate) fn closed(&mut self) {
+        let Stage::Stopping(Closing(Step::Marking(id))) = self.pool.stage else { return };
+        self.close(Step::Closed);
+        if self.log.is_dead() && self.volumes.iter().any(|v| !v.dirty.is_empty()) {
+            let why = "the cache device failed while it held dirty blocks, which are nowhere else";
+            return self.refuse(id, why);
+        }
+        if self.volumes.iter().any(|v| v.flush.poisoned) {
+            let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: \
+                       what was written there before may be lost";
+            return self.refuse(id, why);
+        }
+        self.answer(id, CommandReply::Changed);
+    }
+}

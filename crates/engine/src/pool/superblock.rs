@@ -1,0 +1,317 @@
+//! Superblock updates: one after the other, each to one of the two copies of every device, then a
+//! FLUSH.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::*;
+use crate::log::FlushFor;
+use crate::op::Op;
+use crate::pool::{Pool, Source};
+use crate::segment::Older;
+use forebay_format::Layout;
+use forebay_format::layout::SUPERBLOCK_OFFSETS;
+use forebay_format::superblock::{Header, SUPERBLOCK_SIZE, Superblock};
+use zerocopy::little_endian::{U16, U32, U64};
+
+/// What to do when an update is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Devices whose superblock was one generation behind have the one of the pool.
+    CaughtUp,
+    /// The checkpoint counts, which this update names.
+    Checkpointed(Source),
+    /// The volume is there.
+    Added(VolumeId, CommandId),
+    /// The volume is gone.
+    Removed(VolumeId, CommandId),
+    /// The mode is the new one.
+    Switched(VolumeId, CommandId),
+    /// The volume has its new size.
+    Resized(VolumeId, CommandId),
+    /// The pool is closed.
+    Closed,
+    /// It says which devices are away: that tells them from one that only missed the last update
+    /// before a crash.
+    Away,
+}
+
+/// The superblock in memory, and the update under way.
+#[derive(Debug)]
+pub(super) struct Superblocks {
+    /// As the next update will write it.
+    pub(super) block: Superblock,
+    /// As it is on the devices, and as the update under way will make it.
+    durable_older: Older,
+    sent_older: Older,
+    wanted: Vec<Then>,
+    under_way: Vec<Then>,
+    pending: u32,
+    failed: bool,
+    /// Records up to here were on their way when a device failed.
+    awaits_seq: u64,
+    /// The next update names a checkpoint that began behind this record, or one counts.
+    checkpoint_from: u64,
+}
+
+impl Superblocks {
+    pub(super) fn new(block: Superblock) -> Superblocks {
+        let durable_older = older(&block);
+        Superblocks {
+            block,
+            durable_older,
+            sent_older: durable_older,
+            wanted: Vec::new(),
+            under_way: Vec::new(),
+            pending: 0,
+            failed: false,
+            awaits_seq: 0,
+            checkpoint_from: 0,
+        }
+    }
+}
+
+impl Pool {
+    /// As the next update will write it.
+    pub(crate) fn header(&self) -> &Header {
+        &self.sb.block.header
+    }
+
+    /// Where what lies on a device.
+    pub(crate) fn layout(&self) -> Layout {
+        self.sb.block.layout()
+    }
+
+    /// A volume has the next number: no other will.
+    pub(crate) fn number_volume(&mut self) {
+        let next = &mut self.sb.block.header.volume_id_next;
+        *next = U32::new(next.get() + 1);
+    }
+
+    /// A new life of the log begins with the next update.
+    pub(crate) fn begin_epoch(&mut self) {
+        let header = &mut self.sb.block.header;
+        header.epoch = U64::new(header.epoch.get() + 1);
+        header.clean = 0;
+    }
+
+    /// First half of the pool's uuid.
+    pub(crate) fn id(&self) -> u64 {
+        let uuid = self.sb.block.header.pool_uuid;
+        u64::from_le_bytes(uuid[..8].try_into().expect("eight bytes"))
+    }
+
+    /// Life of the log.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.sb.block.header.epoch.get()
+    }
+
+    /// The older of the two checkpoints.
+    pub(crate) fn older(&self) -> Older {
+        self.sb.durable_older
+    }
+
+    /// Whether a device failed and the others do not say so durably yet.
+    pub(crate) fn tells_away(&self) -> bool {
+        let mut updates = self.sb.wanted.iter().chain(&self.sb.under_way);
+        updates.any(|then| matches!(then, Then::Away))
+    }
+
+    /// A device failed: that it is away is not said before records up to `seq` have ended. If no
+    /// other device has one of them, the log cannot do without it.
+    pub(crate) fn await_records(&mut self, seq: u64) {
+        self.sb.awaits_seq = seq;
+    }
+
+    /// A device failed while another was away: what only those two had of the log up to `seq` is
+    /// in a checkpoint when they are both called away. A start that knows neither would take the
+    /// end of what it finds for the end of the log (I5). Whether a checkpoint that is complete
+    /// is too old for that: it never counts.
+    pub(crate) fn await_checkpoint(&mut self, seq: u64) -> bool {
+        self.sb.checkpoint_from = seq;
+        let wanted = self.sb.wanted.len();
+        self.sb.wanted.retain(|then| !matches!(then, Then::Checkpointed(_)));
+        self.sb.wanted.len() < wanted
+    }
+
+    /// Whether no update can go before another checkpoint.
+    pub(crate) fn needs_checkpoint(&self) -> bool {
+        let named = self.sb.wanted.iter().filter_map(|then| match then {
+            Then::Checkpointed(new) => Some(new.seq),
+            _ => None,
+        });
+        let known = self.sb.block.header.checkpoint_seq.get();
+        named.fold(known, u64::max) < self.sb.checkpoint_from && self.sb.under_way.is_empty()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sb.wanted.is_empty() && self.sb.under_way.is_empty()
+    }
+}
+
+fn older(block: &Superblock) -> Older {
+    let header = &block.header;
+    match header.previous_generation.get() {
+        0 => Older::default(),
+        generation => Older { seq: header.previous_seq.get(), generation },
+    }
+}
+
+impl Engine {
+    /// Asks for an update; `then` happens when it is durable.
+    pub(crate) fn superblock_write(&mut self, then: Then) {
+        self.pool.sb.wanted.push(then);
+        if self.log.is_dead() {
+            return self.superblock_give_up();
+        }
+        self.superblock_more();
+    }
+
+    pub(crate) fn superblock_more(&mut self) {
+        if !self.pool.sb.under_way.is_empty()
+            || self.pool.sb.wanted.is_empty()
+            || self.log.is_dead()
+        {
+            return;
+        }
+        if self.log.is_under_way(self.pool.sb.awaits_seq) || self.pool.needs_checkpoint() {
+            return;
+        }
+        self.pool.sb.under_way = std::mem::take(&mut self.pool.sb.wanted);
+        for at in 0..self.pool.sb.under_way.len() {
+            if let Then::Checkpointed(new) = self.pool.sb.under_way[at] {
+                let base = self.pool.checkpoint.base.take();
+                new.name(&mut self.pool.sb.block.header, base);
+            }
+        }
+        self.pool.sb.failed = false;
+        self.sync_volume_table();
+        for (entry, device) in
+            self.pool.sb.block.header.devices.iter_mut().zip(self.segments.devices())
+        {
+            entry.away = U32::new(u32::from(!device.healthy));
+        }
+        let generation = self.pool.sb.block.header.generation.get() + 1;
+        self.pool.sb.block.header.generation = U64::new(generation);
+        self.pool.sb.sent_older = older(&self.pool.sb.block);
+        let copy = (generation % 2) as usize;
+        let copies: &[usize] = if self.is(Mutant::SuperblockInPlace) { &[0, 1] } else { &[copy] };
+        for index in 0..self.segments.devices().len() {
+            if !self.segments.devices()[index].healthy {
+                continue;
+            }
+            for &copy in copies {
+                self.superblock_send(index, copy);
+            }
+        }
+    }
+
+    fn superblock_send(&mut self, index: usize, copy: usize) {
+        let mut block = self.pool.sb.block.clone();
+        block.header.device_index = U16::new(index as u16);
+        let mut buf = self.io.take(SUPERBLOCK_SIZE);
+        block.encode(buf.bytes_mut());
+        let device = DeviceId(index as u8);
+        self.pool.sb.pending += 1;
+        self.pool.checkpoint.bytes += SUPERBLOCK_SIZE as u64;
+        let offset = SUPERBLOCK_OFFSETS[copy];
+        self.io.write(Op::Superblock { device }, Target::Cache(device), offset, buf);
+    }
+
+    /// Whether a device does not work and the last superblock says that it does.
+    pub(crate) fn away_untold(&self) -> bool {
+        let entries = &self.pool.sb.block.header.devices;
+        let mut both = entries.iter().zip(self.segments.devices());
+        both.any(|(entry, device)| !device.healthy && entry.away.get() == 0)
+    }
+
+    /// Brings these devices to the generation of the pool before it begins the next: one that is
+    /// two behind counts as away. Over the copy that is older than what they have.
+    pub(crate) fn superblock_catch_up(&mut self, behind: &[usize]) {
+        self.pool.sb.under_way.push(Then::CaughtUp);
+        let copy = (self.pool.sb.block.header.generation.get() % 2) as usize;
+        for &index in behind {
+            self.superblock_send(index, copy);
+        }
+    }
+
+    /// The volume table follows the volumes.
+    fn sync_volume_table(&mut self) {
+        let volumes = self.volumes.iter().filter(|v| !v.removing);
+        self.pool.sb.block.volumes = volumes.map(|v| v.entry()).collect();
+    }
+
+    pub(crate) fn superblock_written(&mut self, device: DeviceId, end: Completion) {
+        let Completion { result, buf } = end;
+        self.io.give(buf);
+        if result.is_err() {
+            self.device_failed(device, "a superblock could not be written");
+            return self.superblock_end();
+        }
+        self.device_flush(device, FlushFor::Superblock);
+    }
+
+    /// One device has it, or will not have it.
+    pub(crate) fn superblock_end(&mut self) {
+        self.pool.sb.pending -= 1;
+        if self.pool.sb.pending > 0 {
+            return;
+        }
+        let under_way = std::mem::take(&mut self.pool.sb.under_way);
+        if self.log.is_dead() {
+            return self.superblock_failed(under_way);
+        }
+        self.pool.sb.durable_older = self.pool.sb.sent_older;
+        for then in under_way {
+            match then {
+                Then::CaughtUp => self.recover_caught_up(),
+                Then::Checkpointed(_) => self.checkpoint_counts(),
+                Then::Added(volume, command) => self.volume_added(volume, command),
+                Then::Removed(volume, command) => self.volume_removed(volume, command),
+                Then::Switched(_, id) => {
+                    self.io.put(Effect::CommandDone { id, reply: CommandReply::Changed });
+                }
+                Then::Resized(volume, command) => self.volume_resized(volume, command),
+                Then::Closed => self.closed(),
+                Then::Away => {}
+            }
+        }
+    }
+
+    /// No device is left to write to: updates that have not begun never will.
+    pub(crate) fn superblock_give_up(&mut self) {
+        let wanted = std::mem::take(&mut self.pool.sb.wanted);
+        self.superblock_failed(wanted);
+    }
+
+    fn superblock_failed(&mut self, updates: Vec<Then>) {
+        for then in updates {
+            match then {
+                Then::CaughtUp => {
+                    self.open_failed("the superblock could not be written".to_owned());
+                }
+                Then::Added(volume, id) => {
+                    self.volumes.remove(volume);
+                    self.reqs.forget_volume(volume);
+                    self.superblock_failed_answer(id);
+                }
+                Then::Removed(volume, id) => {
+                    // Whether the removal is on the device nobody knows; here the volume goes on.
+                    self.vol_mut(volume).removing = false;
+                    self.superblock_failed_answer(id);
+                }
+                Then::Switched(_, id) => self.superblock_failed_answer(id),
+                Then::Resized(volume, id) => {
+                    self.vol_mut(volume).growing = None;
+                    self.superblock_failed_answer(id);
+                }
+                Then::Closed => self.closed(),
+                Then::Checkpointed(_) | Then::Away => {}
+            }
+        }
+    }
+
+    fn superblock_failed_answer(&mut self, id: CommandId) {
+        let why = "the cache device failed; replace it and start again".to_owned();
+        self.answer(id, CommandReply::Failed(why));
+    }
+}

@@ -1,0 +1,63 @@
+//! Writeback while clients keep the origin busy: a slice is short and has the origin for itself,
+//! and clients then have it for at least as long. Their reads wait for the slice's end: a disk
+//! whose head travels between reads and the sweep needs several times as long for both.
+
+use crate::engine::Engine;
+use crate::event::*;
+use crate::requests::Queue;
+use crate::volume::Volume;
+
+impl Engine {
+    /// Whether somebody waits for the room that clean blocks give.
+    pub(super) fn room_is_wanted(&self) -> bool {
+        let waits =
+            |volume: &Volume| self.reqs.waits_for_room(volume.id) && !self.over_quota(volume);
+        self.reclaim.starves() || self.segments.room_is_short() || self.volumes.iter().any(waits)
+    }
+
+    /// Whether clients, or a command, wait for what a volume sends home.
+    pub(super) fn is_waited_for(&self, id: VolumeId) -> bool {
+        let volume = self.vol(id);
+        self.reqs.waits_for_room(id) || volume.draining() || self.ends_are_awaited(id)
+    }
+
+    /// Whether requests wait for the end of the volume's slice.
+    pub(super) fn ends_are_awaited(&self, id: VolumeId) -> bool {
+        self.reqs.waiting(Queue::Slice).iter().any(|&name| self.reqs.get(name).volume == id)
+    }
+
+    /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
+    pub(crate) fn send_or_hold(&mut self, volume: VolumeId, read: Effect) {
+        let now = self.io.now();
+        let reading = self.vol_mut(volume);
+        reading.origin_used = now;
+        reading.origin_reads += 1;
+        match reading.home.holds_reads(now) && !self.log.is_dead() {
+            true => {
+                self.writeback.reads_held += 1;
+                self.vol_mut(volume).home.held.push(read);
+            }
+            false => self.io.put(read),
+        }
+    }
+
+    /// A read of the origin has ended.
+    pub(crate) fn origin_read_ended(&mut self, id: VolumeId) {
+        let now = self.io.now();
+        let volume = self.vol_mut(id);
+        volume.origin_used = now;
+        volume.origin_reads -= 1;
+        volume.home.read_ended(volume.origin_reads, now);
+    }
+
+    pub(crate) fn release_reads(&mut self, id: VolumeId) {
+        let (now, dead) = (self.io.now(), self.log.is_dead());
+        let home = &mut self.vol_mut(id).home;
+        if !home.held.is_empty() && (dead || !home.holds_reads(now)) {
+            let held = std::mem::take(&mut home.held);
+            let cut = home.slice.is_some();
+            self.writeback.holds_cut += u64::from(cut);
+            held.into_iter().for_each(|read| self.io.put(read));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Select: which dirty blocks a writeback slice takes next, in LBA order.
+
+use crate::Mutant;
+use crate::engine::Engine;
+use crate::event::VolumeId;
+use crate::index::Slot;
+use crate::limits::*;
+use crate::writeback::SWEPT;
+use crate::writeback::slice::{Item, Run};
+use forebay_format::MASK_FULL;
+
+impl Engine {
+    /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
+    /// them, and at most `most`. None may be found although there are some: the search has looked
+    /// at enough for once, or has come to the end of the volume.
+    pub(crate) fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
+        let undurable_too = self.is(Mutant::WritebackUndurable);
+        let (now, durable) = (self.io.now(), self.log.durable_dseq());
+        let volume = self.vol(id);
+        let base = volume.base;
+        let mut items = Vec::new();
+        if volume.undurable_at == Some(durable) {
+            return items;
+        }
+        let mut undurable = false;
+        let (mut looked, mut sweep) = (0, SWEPT);
+        for block in volume.dirty.iter_from(volume.sweep) {
+            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) || looked == WRITEBACK_LOOK_BLOCKS {
+                sweep = block;
+                break;
+            }
+            looked += 1;
+            let key = base + block;
+            let waits = volume.quarantine.holds(block, now);
+            if waits || self.reqs.is_zeroing(key) {
+                continue;
+            }
+            let located = self.map.get(key).expect("dirty blocks are in the index");
+            if !self.is_durable(located.slot) && !undurable_too {
+                undurable = true;
+                continue;
+            }
+            let generation = self.generation_of(located.slot);
+            let mask = self.map.mask(located.slot);
+            items.push(Item { key, located, generation, mask });
+        }
+        self.io.did(looked);
+        let volume = self.vol_mut(id);
+        let goes_on = looked > 0 || volume.sweep > 0;
+        volume.sweep = sweep;
+        volume.looked_in_vain += looked as u64;
+        volume.passed_undurable |= undurable;
+        volume.undurable_at = None;
+        let in_vain = items.is_empty();
+        if !in_vain || volume.looked_in_vain >= volume.dirty.len() {
+            volume.looked_in_vain = 0;
+            // To look again at what waits for the log does not help.
+            match std::mem::take(&mut volume.passed_undurable) {
+                true => volume.undurable_at = in_vain.then_some(durable),
+                false if in_vain => volume.quarantine.nothing_to_send(now),
+                false => {}
+            }
+        }
+        if undurable {
+            let dseq = self.log.dseq_gathered();
+            self.want_durable(dseq);
+        }
+        self.writeback.looked += u64::from(goes_on);
+        items
+    }
+
+    pub(crate) fn generation_of(&self, slot: Slot) -> u32 {
+        self.segments.unit_at(slot).generation
+    }
+
+    /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
+    /// may spoil it at the origin, and no later slice would mend it (seed 15920/brief).
+    pub(crate) fn group(&self, items: Vec<Item>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for item in items {
+            let joins = |run: &&mut Run| {
+                let last = run.items.last().expect("runs have items");
+                let whole = item.mask == MASK_FULL && last.mask == MASK_FULL;
+                whole && item.key == last.key + 1 && run.items.len() < WRITEBACK_RUN_BLOCKS
+            };
+            match runs.last_mut().filter(joins) {
+                Some(run) => run.items.push(item),
+                None => runs.push(Run { items: vec![item], ..Run::default() }),
+            }
+        }
+        runs
+    }
+}
