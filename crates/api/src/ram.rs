@@ -13,7 +13,7 @@ pub const TIER_BYTES_MIN: u64 = 4 << 20;
 pub const TIER_BYTES_DEFAULT_MAX: u64 = 1 << 30;
 
 /// Memory that one pool needs, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamNeed {
     /// The index.
     pub index_bytes: u64,

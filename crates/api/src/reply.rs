@@ -152,7 +152,7 @@ pub struct DaemonInfo {
 }
 
 /// Where a pool or volume stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Recovery runs; requests wait.
@@ -164,6 +164,7 @@ pub enum State {
     /// Served, but something needs attention.
     Degraded,
     /// Not served; `why` and `action` say more.
+    #[default]
     Offline,
     /// Taken out of service by an administrator.
     Detached,
@@ -200,7 +201,7 @@ pub struct Attention {
 }
 
 /// One cache device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// Path, as it was given.
     pub path: String,
@@ -213,7 +214,7 @@ pub struct DeviceInfo {
 }
 
 /// One pool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolInfo {
     /// Name.
     pub name: String,
@@ -258,7 +259,7 @@ pub struct Room {
 }
 
 /// One volume.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeInfo {
     /// Name.
     pub name: String,

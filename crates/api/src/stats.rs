@@ -182,6 +182,21 @@ pub struct Counters {
     pub pools: Vec<PoolCounters>,
 }
 
+/// What it means, in words, that something was not cached for this reason of the engine.
+pub fn reason_meaning(reason: &str) -> &'static str {
+    match reason {
+        "mode" => "the mode does not cache it",
+        "sequential" => "part of a long sequential stream, which the origin does well",
+        "first-miss" => "seen for the first time; the second miss caches it",
+        "overtaken" => "a write reached the block while it was being read",
+        "no-space" => "no free segment at that moment",
+        "device-failed" => "the cache device has failed",
+        "not-ready" => "the pool was being opened or stopped",
+        "too-large" => "the request was too large to be worth caching",
+        _ => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,8 +7,10 @@ use forebay_engine::stats::{Histogram, PoolStats, REASONS, VolumeStats};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::device::DeviceError;
 use forebay_host::pool::PoolError;
+use forebay_host::shard::ShardError;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -111,19 +113,16 @@ pub fn pool_counters(name: &str, stats: &PoolStats) -> PoolCounters {
     }
 }
 
-/// What each reason of [`REASONS`] means, in words.
-pub fn reason_meaning(reason: &str) -> &'static str {
-    match reason {
-        "mode" => "the mode does not cache it",
-        "sequential" => "part of a long sequential stream, which the origin does well",
-        "first-miss" => "seen for the first time; the second miss caches it",
-        "overtaken" => "a write reached the block while it was being read",
-        "no-space" => "no free segment at that moment",
-        "device-failed" => "the cache device has failed",
-        "not-ready" => "the pool was being opened or stopped",
-        "too-large" => "the request was too large to be worth caching",
-        _ => "",
-    }
+/// Random bytes for an identity.
+///
+/// # Errors
+/// The system gives none.
+pub fn random_uuid() -> Result<[u8; 16], ApiError> {
+    let mut uuid = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut uuid))
+        .map_err(|error| ApiError::failed(format!("read /dev/urandom: {error}")))?;
+    Ok(uuid)
 }
 
 /// Identity as hexadecimal digits.
@@ -136,6 +135,11 @@ pub fn unhex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     let digits = |at: usize| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..BYTES).map(digits).collect();
     bytes.filter(|_| text.len() == 2 * BYTES)?.try_into().ok()
+}
+
+/// What the thread of a pool does not do.
+pub fn shard_error(pool: &str, error: &ShardError) -> ApiError {
+    ApiError::failed(format!("pool {pool}: {error}"))
 }
 
 /// A device that cannot be opened.
@@ -204,6 +208,7 @@ fn at_least(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_api::stats;
 
     #[test]
     fn every_mode_has_its_twin_with_the_same_name() {
@@ -217,7 +222,7 @@ mod tests {
     fn every_reason_has_a_meaning_and_every_count_arrives() {
         let mut stats = VolumeStats::default();
         for (index, reason) in REASONS.iter().enumerate() {
-            assert!(!reason_meaning(reason).is_empty(), "{reason}");
+            assert!(!stats::reason_meaning(reason).is_empty(), "{reason}");
             stats.not_cached[index] = index as u64 + 1;
         }
         stats.read_latency.record(100);

@@ -1,14 +1,19 @@
 //! forebayd: the process that serves Forebay's volumes.
 //!
 //! One thread for each pool does all its work (see `forebay_host::shard`). Beside them: this thread
-//! with the control socket, a thread that samples counters, and one thread for each job that waits
-//! for a drain.
+//! with the control socket, one that looks after things now and then, and one for each job that
+//! waits for a drain.
 #![forbid(unsafe_code)]
 
 mod control;
 mod convert;
+mod export;
+mod job;
 mod journal;
+mod listeners;
+mod lock;
 mod manager;
+mod parts;
 mod place;
 mod sampler;
 mod state;
@@ -79,7 +84,7 @@ fn main() -> ExitCode {
     start_log(args.log);
     process::stand_limits();
     let done = match &args.other {
-        Some(Other::Hold { socket }) => supervisor::run_holder(socket),
+        Some(Other::Hold { socket }) => export::run_holder(socket),
         None => run(args),
     };
     match done {
@@ -148,25 +153,21 @@ fn run(args: Args) -> anyhow::Result<()> {
         tracing::info!("tell clients where it is: export FOREBAY_SOCKET={}", socket.display());
     }
     let supervisor = Supervisor::new(&place, config, state, listen)?;
-    let opener = Arc::clone(&supervisor);
-    std::thread::Builder::new()
-        .name("open".to_string())
-        .spawn(move || opener.open_all())
-        .context("start a thread")?;
-    let sampling = Arc::clone(&supervisor);
-    std::thread::Builder::new()
-        .name("sampler".to_string())
-        .spawn(move || sampler::run(&sampling))
-        .context("start a thread")?;
     let manager = Arc::new(Manager::find());
+    let own = Arc::clone(&supervisor);
+    thread("open", move || own.open_all())?;
+    let own = Arc::clone(&supervisor);
+    thread("watch", move || own.keep_watch())?;
     let (telling, told) = (Arc::clone(&manager), Arc::clone(&supervisor));
-    std::thread::Builder::new()
-        .name("manager".to_string())
-        .spawn(move || telling.keep_told(&told))
-        .context("start a thread")?;
+    thread("manager", move || telling.keep_told(&told))?;
     let result = control::serve(control, &supervisor, &manager);
     drop(announced);
     result
+}
+
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_string());
+    thread.spawn(run).map(drop).context("start a thread")
 }
 
 fn read_config(args: &Args) -> anyhow::Result<Config> {

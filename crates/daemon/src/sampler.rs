@@ -1,13 +1,11 @@
 //! Windows: the counters of the last hour, so that "hit ratio of the last 5 minutes" has a before.
 
-use crate::supervisor::Supervisor;
 use forebay_api::stats::{Latency, VolumeCounters};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two samples.
-const INTERVAL: Duration = Duration::from_secs(10);
+pub const INTERVAL: Duration = Duration::from_secs(10);
 /// Samples that are kept: a little more than an hour.
 const SAMPLES_MAX: usize = 362;
 
@@ -42,22 +40,6 @@ impl Samples {
         let volumes = sample.map(|(_, volumes)| volumes);
         let own = volumes.and_then(|all| all.iter().find(|v| v.name == name && v.pool == pool));
         own.cloned().unwrap_or_default()
-    }
-}
-
-/// Samples until the daemon stops.
-pub fn run(supervisor: &Arc<Supervisor>) {
-    let mut last = Instant::now();
-    while !supervisor.is_stopping() {
-        std::thread::sleep(Duration::from_millis(200));
-        supervisor.watch_holder();
-        supervisor.watch_nbd();
-        supervisor.watch_origins();
-        if last.elapsed() >= INTERVAL {
-            last = Instant::now();
-            supervisor.sample();
-            supervisor.watch_listening();
-        }
     }
 }
 

@@ -2,19 +2,21 @@
 //! know of their volumes. One JSON file, written beside and moved over, durable before a change is
 //! answered.
 
+use crate::lock::lock;
 use anyhow::{Context, bail};
-use forebay_api::Mode;
 use forebay_api::request::Export;
+use forebay_api::{ApiError, Mode};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 const FILE: &str = "state.json";
 const SCHEMA: u32 = 1;
 
 /// Everything that is remembered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     schema: u32,
@@ -181,21 +183,6 @@ pub struct NbdState {
     pub backend: String,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
-            schema: SCHEMA,
-            pools: Vec::new(),
-            volumes: Vec::new(),
-            seen: Vec::new(),
-            devices: Vec::new(),
-            ublk: Vec::new(),
-            nbd: Vec::new(),
-            given_up: Vec::new(),
-        }
-    }
-}
-
 impl State {
     /// The volume with this name.
     pub fn volume(&self, name: &str) -> Option<&VolumeState> {
@@ -205,6 +192,12 @@ impl State {
     /// The volume with this name, to change it.
     pub fn volume_mut(&mut self, name: &str) -> Option<&mut VolumeState> {
         self.volumes.iter_mut().find(|volume| volume.name == name)
+    }
+
+    /// The volumes of a pool that are to be served.
+    pub fn served_by<'s>(&'s self, pool: &'s str) -> impl Iterator<Item = &'s VolumeState> {
+        let own = self.volumes.iter().filter(move |volume| volume.pool == pool);
+        own.filter(|volume| volume.standing != Standing::Detached)
     }
 
     /// What was last seen of the pool with this name.
@@ -225,11 +218,13 @@ impl State {
     }
 }
 
-/// The file that holds a [`State`].
+/// The file that holds a [`State`]. Everybody may look at any time; one change follows the other.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    state: State,
+    /// Held for as long as it takes to write.
+    writing: Mutex<()>,
+    state: Mutex<Arc<State>>,
 }
 
 impl Store {
@@ -248,46 +243,73 @@ impl Store {
         };
         let state = match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(advice)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => State::default(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                State { schema: SCHEMA, ..State::default() }
+            }
             Err(error) => return Err(error).with_context(advice),
         };
         if state.schema != SCHEMA {
             bail!("{} has schema {}; use a newer Forebay", path.display(), state.schema);
         }
-        Ok(Store { dir: dir.to_path_buf(), state })
+        let state = Mutex::new(Arc::new(state));
+        Ok(Store { dir: dir.to_path_buf(), writing: Mutex::new(()), state })
     }
 
     /// What is remembered.
-    pub fn get(&self) -> &State {
-        &self.state
+    pub fn get(&self) -> Arc<State> {
+        Arc::clone(&lock(&self.state))
     }
 
     /// Writes what is remembered once more, to see whether it can be written.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn rewrite(&self) -> anyhow::Result<()> {
-        write(&self.dir, &self.state)
+    pub fn rewrite(&self) -> Result<(), ApiError> {
+        let _writing = lock(&self.writing);
+        self.write(&self.get())
     }
 
     /// Changes what is remembered. Durable when it returns; nothing has changed if it fails.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn change(&mut self, change: impl FnOnce(&mut State)) -> anyhow::Result<()> {
-        let mut state = self.state.clone();
+    pub fn change(&self, change: impl FnOnce(&mut State)) -> Result<(), ApiError> {
+        let _writing = lock(&self.writing);
+        let before = self.get();
+        let mut state = State::clone(&before);
         change(&mut state);
-        if state == self.state {
-            return Ok(());
+        if state != *before {
+            self.write(&state)?;
+            *lock(&self.state) = Arc::new(state);
         }
-        write(&self.dir, &state)?;
-        self.state = state;
         Ok(())
+    }
+
+    /// Changes what is remembered of a volume, if there is one of this name.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn change_volume(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut VolumeState),
+    ) -> Result<(), ApiError> {
+        self.change(|all| all.volume_mut(name).map_or((), change))
+    }
+
+    fn write(&self, state: &State) -> Result<(), ApiError> {
+        let dir = self.dir.display();
+        write(&self.dir, state).map_err(|error| match is_full(&error) {
+            true => ApiError::failed(format!("the state directory {dir} is full: {error:#}"))
+                .action("make room there"),
+            false => ApiError::failed(format!("{error:#}"))
+                .action(format!("see to it that forebayd can write to {dir}")),
+        })
     }
 }
 
 /// Whether there is no room where it was to be written.
-pub fn is_full(error: &anyhow::Error) -> bool {
+fn is_full(error: &anyhow::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
     io.is_some_and(|io| matches!(io.kind(), StorageFull | QuotaExceeded))
@@ -323,8 +345,8 @@ mod tests {
     #[test]
     fn what_was_changed_is_there_after_a_restart() {
         let dir = tempfile::TempDir::new().unwrap();
-        let mut store = Store::open(dir.path()).unwrap();
-        assert_eq!(store.get(), &State::default());
+        let store = Store::open(dir.path()).unwrap();
+        assert!(store.get().pools.is_empty());
         store.change(|state| state.pools.push(pool("fast"))).unwrap();
         let again = Store::open(dir.path()).unwrap();
         assert_eq!(again.get().pools, [pool("fast")]);
@@ -333,11 +355,11 @@ mod tests {
     #[test]
     fn a_change_that_cannot_be_written_did_not_happen() {
         let dir = tempfile::TempDir::new().unwrap();
-        let mut store = Store::open(dir.path()).unwrap();
+        let store = Store::open(dir.path()).unwrap();
         fs::create_dir(dir.path().join("state.json.new")).unwrap();
         let error = store.change(|state| state.pools.push(pool("fast"))).unwrap_err();
-        assert!(error.to_string().ends_with("state.json"), "{error}");
-        assert!(store.rewrite().is_err() && !is_full(&error));
+        assert!(error.message.contains("state.json") && !error.message.contains("is full"));
+        assert!(store.rewrite().is_err());
         assert!(store.get().pools.is_empty());
     }
 

@@ -8,17 +8,12 @@ mod absent;
 mod boot;
 mod bypass;
 mod cache;
-mod device;
+mod find;
 mod fstab;
-mod guest;
-mod holding;
 mod job;
 mod late;
 mod leave;
-mod link;
-mod listen;
 mod lost;
-mod nbd_kernel;
 mod newest;
 mod open;
 mod origin;
@@ -26,38 +21,31 @@ mod plan;
 mod pool;
 mod resize;
 mod rest;
-mod stacked;
-mod ublk;
 mod view;
 mod volume;
+mod watch;
 
-pub use holding::run_holder;
-
-use crate::convert::hex;
+use crate::convert::{random_uuid, shard_error};
+use crate::export::Exports;
+use crate::job::JobCell;
+use crate::listeners::Listeners;
+use crate::lock::lock;
+use crate::parts::{Failed, Parts};
 use crate::place::Place;
 use crate::sampler::Samples;
-use crate::state::{State, Store, is_full};
-use bypass::closed_to;
-use device::{Choice, Device, NoDevice};
-use forebay_api::config::{Config, nearest};
+use crate::state::{PoolState, State, Store};
+use forebay_api::config::Config;
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
 use forebay_engine::{CommandReply, VolumeId};
-use forebay_host::frontend::nbd::{Export, Tls, TlsConfig};
-use forebay_host::frontend::nbd_kernel::KernelNbd;
-use forebay_host::hold::Holder;
-use forebay_host::shard::{NbdServer, ServerLimits, ShardError, ShardHandle, VolumeSnapshot};
-use guest::GuestDisk;
-use job::JobCell;
-use listen::Listening;
-use newest::{Failed, Parts};
+use forebay_host::frontend::nbd::{Tls, TlsConfig};
+use forebay_host::shard::{NbdServer, ServerLimits, ShardHandle, VolumeSnapshot};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use ublk::Ublk;
 
 /// How long a pool may take to stop before it is left alone. What it did not finish, the next start
 /// does.
@@ -78,16 +66,16 @@ pub struct Supervisor {
     /// The daemon of this machine, and not one for a trial.
     is_system: bool,
     nbd_socket: PathBuf,
-    listen: Option<SocketAddr>,
-    /// For TCP. The unix socket belongs to one user anyway.
-    tls: Tls,
+    nbd_listen: Option<SocketAddr>,
     config: Config,
     ram_cap_bytes: u64,
     started: Instant,
     server: Arc<NbdServer>,
+    store: Arc<Store>,
+    /// What the volumes are offered by.
+    exports: Exports,
+    listeners: Listeners,
     changes: Mutex<()>,
-    /// Who holds open what the devices need, beside this process. Locked before `inner`.
-    holder: Mutex<Option<Holder>>,
     inner: Mutex<Inner>,
     /// Told when [`Inner::opened`] is set.
     opened: Condvar,
@@ -95,28 +83,11 @@ pub struct Supervisor {
 }
 
 /// What changes.
+#[derive(Default)]
 struct Inner {
-    store: Store,
     pools: BTreeMap<String, Pool>,
     jobs: BTreeMap<String, Arc<JobCell>>,
-    /// Block devices of the kernel, by volume. Some wait for their volume.
-    devices: BTreeMap<String, Device>,
-    /// NBD devices of the kernel, by volume.
-    nbd: BTreeMap<String, KernelNbd>,
-    /// Those of ublk, by volume.
-    ublk: BTreeMap<String, Ublk>,
-    /// Sockets for virtual machines, by volume.
-    guests: BTreeMap<String, GuestDisk>,
-    /// Where the links to block devices are.
-    device_dir: PathBuf,
-    /// How each volume is made visible, and why.
-    choices: BTreeMap<String, Choice>,
-    /// Volumes that do not have the device that was asked for.
-    no_device: BTreeMap<String, NoDevice>,
     samples: Samples,
-    listening: Option<Listening>,
-    /// What keeps NBD clients out.
-    unheard: Vec<ApiError>,
     number_next: u32,
     /// A pool that is opened anew.
     opening: Option<String>,
@@ -131,9 +102,8 @@ struct Inner {
 /// A pool that is open, or should be.
 #[derive(Clone)]
 struct Pool {
-    name: String,
-    /// Paths as they were given.
-    paths: Vec<String>,
+    /// As it is to be opened.
+    known: PoolState,
     open: Result<Opened, ApiError>,
 }
 
@@ -154,8 +124,6 @@ struct Opened {
     problems: BTreeMap<String, ApiError>,
     /// Those of them whose origin is still awaited.
     late: BTreeMap<String, VolumeId>,
-    /// What clients are offered, by name.
-    exports: BTreeMap<String, Arc<Export>>,
     /// The newest notices that an administrator should see.
     notices: Arc<Mutex<VecDeque<String>>>,
     /// What has failed since.
@@ -169,27 +137,6 @@ struct FoundVolume {
     pool: String,
     open: Opened,
     snapshot: VolumeSnapshot,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked changed nothing halfway: each change ends in one assignment.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn shard_error(pool: &str, error: &ShardError) -> ApiError {
-    ApiError::failed(format!("pool {pool}: {error}"))
-}
-
-/// The state cannot be written.
-fn store_error(dir: &Path, error: &anyhow::Error) -> ApiError {
-    match is_full(error) {
-        true => {
-            let text = format!("the state directory {} is full: {error:#}", dir.display());
-            ApiError::failed(text).action("make room there")
-        }
-        false => ApiError::failed(format!("{error:#}"))
-            .action(format!("see to it that forebayd can write to {}", dir.display())),
-    }
 }
 
 /// Says of a change that it was not begun.
@@ -238,46 +185,25 @@ impl Supervisor {
     ) -> anyhow::Result<Arc<Supervisor>> {
         let machine = machine_ram_bytes();
         let ram_cap_bytes = config.ram.map_or(machine / RAM_SHARE, |size| size.of(machine));
-        let tls = load_tls(&config)?;
-        // A daemon that was killed left it. Clients find it again when there is something to serve.
-        let _ = std::fs::remove_file(place.nbd_socket());
-        let inner = Inner {
-            store,
-            pools: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            devices: BTreeMap::new(),
-            nbd: BTreeMap::new(),
-            ublk: BTreeMap::new(),
-            guests: BTreeMap::new(),
-            device_dir: place.device_dir(),
-            choices: BTreeMap::new(),
-            no_device: BTreeMap::new(),
-            samples: Samples::default(),
-            listening: None,
-            unheard: Vec::new(),
-            number_next: 1,
-            opening: None,
-            given_up: BTreeSet::new(),
-            opened: false,
-            origins_until: None,
-        };
+        let listeners = Listeners::new(place.nbd_socket(), listen, load_tls(&config)?);
+        let (store, server) = (Arc::new(store), NbdServer::new(ServerLimits::default()));
         let supervisor = Supervisor {
+            exports: Exports::find(place, &store, &server),
             state_dir: place.state_dir().to_path_buf(),
             is_system: place.is_system(),
             nbd_socket: place.nbd_socket(),
-            listen,
-            tls,
+            nbd_listen: listen,
+            listeners,
             config,
             ram_cap_bytes,
             started: Instant::now(),
-            server: NbdServer::new(ServerLimits::default()),
+            server,
+            store,
             changes: Mutex::new(()),
-            holder: Mutex::new(None),
-            inner: Mutex::new(inner),
+            inner: Mutex::default(),
             opened: Condvar::new(),
             stopping: AtomicBool::new(false),
         };
-        supervisor.devices_find();
         Ok(Arc::new(supervisor))
     }
 
@@ -347,21 +273,25 @@ impl Supervisor {
             uptime_s: self.started.elapsed().as_secs_f64(),
             state_dir: self.state_dir.display().to_string(),
             nbd_socket: self.nbd_socket.display().to_string(),
-            nbd_listen: self.listen.map(|address| address.to_string()),
+            nbd_listen: self.nbd_listen.map(|address| address.to_string()),
             ram_cap_bytes: self.ram_cap_bytes,
         }
     }
 
     /// Changes what is remembered, durably.
     fn remember(&self, change: impl FnOnce(&mut State)) -> Result<(), ApiError> {
-        let changed = self.inner().store.change(change);
-        changed.map_err(|error| store_error(&self.state_dir, &error))
+        self.store.change(change)
     }
 
     /// Refuses a change that could not be remembered when it is done.
     fn check_memory(&self) -> Result<(), ApiError> {
-        let written = self.inner().store.rewrite();
-        written.map_err(|error| nothing_changed(store_error(&self.state_dir, &error)))
+        self.store.rewrite().map_err(nothing_changed)
+    }
+
+    /// Remembers how it went with a pool.
+    fn enter(&self, known: &PoolState, open: Result<Opened, ApiError>) {
+        let pool = Pool { known: known.clone(), open };
+        self.inner().pools.insert(known.name.clone(), pool);
     }
 
     /// Opens a pool, and has its volumes said to be opening meanwhile.
@@ -376,7 +306,7 @@ impl Supervisor {
     fn open_pools(&self) -> Vec<(String, Opened)> {
         let inner = self.inner();
         let open = inner.pools.values().filter_map(|pool| {
-            pool.open.as_ref().ok().map(|open| (pool.name.clone(), open.clone()))
+            pool.open.as_ref().ok().map(|open| (pool.known.name.clone(), open.clone()))
         });
         open.collect()
     }
@@ -394,48 +324,6 @@ impl Supervisor {
         error.action("see which there are: forebay pool list")
     }
 
-    /// The volume with this name, if its pool is open and serves it.
-    fn find_volume(&self, name: &str) -> Result<FoundVolume, ApiError> {
-        let mut names = Vec::new();
-        for (pool, open) in self.open_pools() {
-            let snapshot = open.handle.snapshot().map_err(|error| shard_error(&pool, &error))?;
-            for volume in snapshot.volumes {
-                if volume.view.name == name {
-                    return Ok(FoundVolume { pool, open, snapshot: volume });
-                }
-                names.push(volume.view.name);
-            }
-        }
-        let inner = self.inner();
-        if let Some(known) = inner.store.get().volume(name) {
-            let known = known.clone();
-            if inner.is_opening(&known.pool) {
-                let text = format!("pool {} of volume {name} is being opened", known.pool);
-                return Err(ApiError::failed(text).action("wait a moment: forebay status"));
-            }
-            let pool = inner.pools.get(&known.pool).map(|pool| pool.open.clone());
-            drop(inner);
-            if let Some(error) = self.dirty_in_missing(&known) {
-                return Err(error);
-            }
-            match pool {
-                Some(Err(error)) => return Err(closed_to(error, &known)),
-                Some(Ok(open)) if open.problems.contains_key(name) => {
-                    return Err(open.problems[name].clone());
-                }
-                _ => {}
-            }
-            return Err(ApiError::conflict(format!("volume {name} is detached"))
-                .action(format!("bring it back: forebay volume attach {name}")));
-        }
-        let known: Vec<&str> = names.iter().map(String::as_str).collect();
-        let error = ApiError::not_found(format!("no volume {name:?}"));
-        Err(match nearest(name, &known) {
-            Some(near) => error.action(format!("did you mean {near}?")),
-            None => error.action("see which there are: forebay volume list"),
-        })
-    }
-
     /// Where a file or directory of ours lies that does not outlive the machine.
     fn beside_sockets(&self, name: &str) -> PathBuf {
         self.nbd_socket.with_file_name(name)
@@ -449,39 +337,22 @@ impl Supervisor {
         jobs.iter().for_each(|job| job.cancel());
         let _changes = lock(&self.changes);
         self.wait_for_users();
-        self.stop_listening();
-        self.devices_leave();
+        self.listeners.stop(None);
+        self.exports.leave();
         let pools = std::mem::take(&mut self.inner().pools);
         for pool in pools.into_values() {
-            let Ok(open) = pool.open else { continue };
+            let (Ok(open), name) = (pool.open, pool.known.name) else { continue };
             let served = self.served_volumes(&open);
-            match open.handle.stop(STOP_TIMEOUT) {
-                Ok(CommandReply::Failed(why)) => {
-                    tracing::error!(pool = pool.name, "stop: {why}; the next start recovers");
-                }
+            let why = match open.handle.stop(STOP_TIMEOUT) {
+                Ok(CommandReply::Failed(why)) => why,
+                Err(error) => error.to_string(),
                 Ok(_) => {
-                    tracing::info!(pool = pool.name, "stopped");
-                    self.note_rest(&pool.name, &served);
+                    tracing::info!(pool = name, "stopped");
+                    self.note_rest(&name, &served);
+                    continue;
                 }
-                Err(error) => {
-                    tracing::error!(pool = pool.name, "stop: {error}; the next start recovers");
-                }
-            }
+            };
+            tracing::error!(pool = name, "stop: {why}; the next start recovers");
         }
     }
-}
-
-/// Random bytes for an identity.
-fn random_uuid() -> Result<[u8; 16], ApiError> {
-    use std::io::Read;
-    let mut uuid = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut uuid))
-        .map_err(|error| ApiError::failed(format!("read /dev/urandom: {error}")))?;
-    Ok(uuid)
-}
-
-/// How a fingerprint is remembered.
-fn fingerprint_text(fingerprint: &[u8; 32]) -> String {
-    hex(fingerprint)
 }

@@ -109,13 +109,8 @@ fn unserved_volume(volume: &VolumeState, state: State, attention: Attention) -> 
         bytes: volume.bytes,
         used_bytes: is_detached.then_some(0),
         dirty_bytes: (is_detached || !volume.may_be_dirty).then_some(0),
-        hit_ratio_5m: None,
-        hit_ratio_1h: None,
-        export: None,
-        export_why: None,
-        clients: 0,
-        job: None,
         attention,
+        ..VolumeInfo::default()
     }
 }
 

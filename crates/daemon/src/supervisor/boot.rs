@@ -49,8 +49,8 @@ impl Supervisor {
     /// The disks that are to be there.
     fn disks(&self, pools: &[PoolState]) -> BTreeSet<PathBuf> {
         let devices = pools.iter().flat_map(|pool| pool.devices.iter().cloned());
-        let inner = self.inner();
-        let known = inner.store.get().volumes.iter().map(|volume| volume.origin.clone());
+        let state = self.store.get();
+        let known = state.volumes.iter().map(|volume| volume.origin.clone());
         let configured = self.config.volumes.iter().map(|volume| volume.origin.clone());
         let all = devices.chain(known).chain(configured).map(PathBuf::from);
         all.filter(|path| path.starts_with("/dev")).collect()
@@ -59,27 +59,17 @@ impl Supervisor {
     /// When the machine ends, serves on until nobody uses the block devices any more: who unmounts
     /// one after its server has left waits for ever.
     pub(super) fn wait_for_users(&self) {
-        if self.users().is_empty() || !crate::manager::machine_stops() {
+        if self.exports.users().is_empty() || !crate::manager::machine_stops() {
             return;
         }
         let begin = Instant::now();
-        tracing::info!("serving on until nobody uses {}", self.users().join(", "));
-        while begin.elapsed() < USERS_PATIENCE && !self.users().is_empty() {
+        tracing::info!("serving on until nobody uses {}", self.exports.users().join(", "));
+        while begin.elapsed() < USERS_PATIENCE && !self.exports.users().is_empty() {
             std::thread::sleep(PAUSE);
         }
-        if !self.users().is_empty() {
-            tracing::error!("still in use: {}", self.users().join(", "));
+        if !self.exports.users().is_empty() {
+            tracing::error!("still in use: {}", self.exports.users().join(", "));
         }
-    }
-
-    /// The volumes whose block devices are in use.
-    fn users(&self) -> Vec<String> {
-        let inner = self.inner();
-        let looped = inner.devices.iter().filter(|(_, it)| it.loop_device.is_mounted());
-        let ublk = inner.ublk.iter().filter(|(_, it)| it.device.is_in_use().unwrap_or(false));
-        let nbd = inner.nbd.iter().filter(|(_, it)| it.is_in_use().unwrap_or(false));
-        let names = looped.map(|(name, _)| name).chain(ublk.map(|(name, _)| name));
-        names.chain(nbd.map(|(name, _)| name)).cloned().collect()
     }
 
     /// Whether all that is known was tried once: it is served, or known to be missing.

@@ -2,16 +2,15 @@
 //! alone, through a pool in memory that holds nothing. When the devices are back, what they hold of
 //! these volumes is old, and is forgotten.
 
-use super::listen::{Offer, Space};
+use super::leave::drop_dirty;
 use super::origin::Returned;
 use super::volume::open_origin;
-use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Pool, STOP_TIMEOUT, Supervisor, shard_error};
+use super::{COMMAND_TIMEOUT, FoundVolume, Opened, STOP_TIMEOUT, Supervisor, shard_error};
 use crate::convert::{hex, unhex};
 use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
 use forebay_api::{ApiError, ErrorKind, Mode};
-use forebay_engine::{ABSENT_HOLD, Command, CommandReply, VolumeSpec};
+use forebay_engine::{ABSENT_HOLD, Command};
 use forebay_host::device::{Access, Device};
-use forebay_host::frontend::VolumeBytes;
 use forebay_host::note_distrust;
 use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
 use std::path::PathBuf;
@@ -56,8 +55,7 @@ impl Supervisor {
     /// name of the pool that was there.
     pub(super) fn check_identity(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
         let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
-        let inner = self.inner();
-        let state = inner.store.get();
+        let state = self.store.get();
         if state.is_given_up(&uuid, None) {
             let text = format!(
                 "the pool {name} was destroyed while its devices were missing: what they hold is \
@@ -65,11 +63,9 @@ impl Supervisor {
             );
             return Err(ApiError::refused(text).action("to make a new pool of them: --force"));
         }
-        let waits =
-            |volume: &&VolumeState| volume.pool == name && volume.standing != Standing::Detached;
         let other = state.seen(&name).filter(|seen| seen.uuid != uuid);
         let Some(seen) = other else { return Ok(()) };
-        let (of, anew) = match state.volumes.iter().find(waits) {
+        let (of, anew) = match state.served_by(&name).next() {
             Some(volume) => (
                 format!("the one of volume {}", volume.name),
                 format!("or go on without it: forebay volume remove {}", volume.name),
@@ -88,9 +84,9 @@ impl Supervisor {
 
     /// Serves what can be served of a pool whose devices are missing, and says what cannot.
     pub(super) fn pool_missing(self: &Arc<Self>, pool: &PoolState, error: ApiError) {
-        let seen = self.inner().store.get().seen(&pool.name).cloned();
+        let seen = self.store.get().seen(&pool.name).cloned();
         let error = self.with_devices(error, &pool.name);
-        for volume in self.volumes_dirty(&pool.name) {
+        for volume in self.volumes_of(&pool.name, true) {
             let name = volume.name.as_str();
             tracing::error!(volume = name, "{}", closed_to(error.clone(), &volume).message);
         }
@@ -111,8 +107,8 @@ impl Supervisor {
 
     /// Names the devices that a missing pool was seen on.
     fn with_devices(&self, error: ApiError, pool: &str) -> ApiError {
-        let inner = self.inner();
-        let Some(seen) = inner.store.get().seen(pool) else { return error };
+        let state = self.store.get();
+        let Some(seen) = state.seen(pool) else { return error };
         if error.kind != ErrorKind::NotFound {
             return error;
         }
@@ -120,22 +116,10 @@ impl Supervisor {
         ApiError { message: text, ..error }
     }
 
-    /// The volumes of a pool of which it may hold dirty data.
-    fn volumes_dirty(&self, pool: &str) -> Vec<VolumeState> {
-        let inner = self.inner();
-        let own = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool);
-        own.filter(|volume| volume.standing != Standing::Detached && volume.may_be_dirty)
-            .cloned()
-            .collect()
-    }
-
-    /// The volumes of a pool that can do without it.
-    fn volumes_without(&self, pool: &str) -> Vec<VolumeState> {
-        let inner = self.inner();
-        let own = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool);
-        own.filter(|volume| volume.standing != Standing::Detached && !volume.may_be_dirty)
-            .cloned()
-            .collect()
+    /// The volumes of a pool of which it may hold dirty data, or those that can do without it.
+    fn volumes_of(&self, pool: &str, dirty: bool) -> Vec<VolumeState> {
+        let state = self.store.get();
+        state.served_by(pool).filter(|volume| volume.may_be_dirty == dirty).cloned().collect()
     }
 
     /// Puts a pool in memory in the place of the missing one, if any volume can do without it.
@@ -145,7 +129,7 @@ impl Supervisor {
         seen: &PoolSeen,
         why: &ApiError,
     ) -> Result<bool, ApiError> {
-        let volumes = self.volumes_without(&pool.name);
+        let volumes = self.volumes_of(&pool.name, false);
         let Some(uuid) = unhex(&seen.uuid).filter(|_| !volumes.is_empty()) else {
             return Ok(false);
         };
@@ -163,9 +147,8 @@ impl Supervisor {
         let memory = stand_in(&pool.name).map_err(|error| crate::convert::pool_error(&error))?;
         let opened = Opened { bypass: Some(why.clone()), ..self.start_shard(pool, memory)?.0 };
         let handle = opened.handle.clone();
-        let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
-        self.inner().pools.insert(pool.name.clone(), entry);
-        self.listen_or_tell();
+        self.enter(pool, Ok(opened));
+        self.listen();
         handle.wait_open(COMMAND_TIMEOUT).map_err(|error| shard_error(&pool.name, &error))?;
         for volume in &volumes {
             if let Err(error) = self.bypass_volume(volume) {
@@ -180,16 +163,9 @@ impl Supervisor {
     /// `status`.
     fn bypass_volume(self: &Arc<Self>, volume: &VolumeState) -> Result<(), ApiError> {
         let added = self.bypass_add(volume);
-        let mut inner = self.inner();
-        let pool = inner.pools.get_mut(&volume.pool);
-        if let Some(Ok(open)) = pool.map(|pool| pool.open.as_mut()) {
-            match &added {
-                Ok(()) => open.problems.remove(&volume.name),
-                Err(error) => {
-                    let again = format!("when it is mended: forebay volume attach {}", volume.name);
-                    open.problems.insert(volume.name.clone(), error.clone().action(again))
-                }
-            };
+        match &added {
+            Ok(()) => self.forget_problem(&volume.pool, &volume.name),
+            Err(error) => self.note_problem(&volume.pool, &volume.name, error.clone()),
         }
         added
     }
@@ -202,25 +178,10 @@ impl Supervisor {
             let text = format!("the origin {uri} shrank from {was} to {bytes} bytes");
             return Err(ApiError::refused(text));
         }
-        let space = Space::of(&origin);
-        let spec = VolumeSpec {
-            name: volume.name.clone(),
-            origin: volume.origin.clone(),
-            bytes,
-            uuid: super::random_uuid()?,
-            fingerprint: origin.fingerprint().encode(),
-            mode: forebay_engine::Mode::PassThrough,
-            volatile_cache: origin.volatile_cache(),
-        };
-        let open = self.open_pool(&volume.pool)?;
-        let reply = open.handle.add_volume(spec, origin, COMMAND_TIMEOUT);
-        let volume_id = match reply.map_err(|error| shard_error(&volume.pool, &error))? {
-            CommandReply::Added(id) => id,
-            other => return Err(ApiError::failed(format!("the stand-in answered {other:?}"))),
-        };
-        let bytes = VolumeBytes::new(bytes);
-        let offer = Offer { volume: volume_id, bytes, space, mode: Mode::PassThrough };
-        self.export_volume(&volume.pool, &volume.name, &offer)
+        let (pool, name) = (volume.pool.as_str(), volume.name.as_str());
+        let what = (name, volume.origin.as_str());
+        let offer = self.add_to_engine(pool, what, origin, bytes, Mode::PassThrough)?;
+        self.export_volume(pool, name, &offer)
     }
 
     /// Tries again to serve a pool as it should be: its devices were missing. Clients of a pool in
@@ -231,16 +192,15 @@ impl Supervisor {
         match &pool.open {
             Ok(open) if open.bypass.is_none() => return Ok(()),
             Ok(_) => {
-                let paths: Vec<PathBuf> = pool.paths.iter().map(PathBuf::from).collect();
+                let paths: Vec<PathBuf> = pool.known.devices.iter().map(PathBuf::from).collect();
                 read_pool(&paths, Access::ReadOnly)
                     .map_err(|error| crate::convert::pool_error(&error))?;
             }
             Err(_) => {}
         }
-        let state = self.pool_state(&pool);
         self.while_opening(name, || {
             self.close_bypass(name)?;
-            self.start_known_pool(&state)
+            self.start_known_pool(&pool.known)
         })
     }
 
@@ -261,7 +221,7 @@ impl Supervisor {
         let Err(missing) = self.reopen_if_missing(&found.pool) else { return Ok(()) };
         let missing = closed_to(self.with_devices(missing, &found.pool), found);
         let Ok(open) = self.open_pool(&found.pool) else { return Err(missing) };
-        let known = self.volumes_without(&found.pool);
+        let known = self.volumes_of(&found.pool, false);
         let can = known.iter().any(|volume| volume.name == found.name);
         if open.bypass.is_some() && can && open.problems.contains_key(&found.name) {
             return self.bypass_volume(found);
@@ -319,19 +279,11 @@ impl Supervisor {
             // It has to be usable before the pool forgets the volume.
             drop(open_origin(&view.origin)?);
         }
-        let drop_dirty = Command::ForceDropDirty(view.id);
-        let reply = found.open.handle.command(drop_dirty, COMMAND_TIMEOUT);
-        if let CommandReply::Failed(why) = reply.map_err(|error| shard_error(pool, &error))? {
-            return Err(ApiError::failed(format!("forget what the pool holds: {why}")));
-        }
+        drop_dirty(found)?;
         if returned == Returned::Bypassed {
             return self.replace_origin(found);
         }
-        let remove = Command::RemoveVolume(view.id);
-        let reply = found.open.handle.command(remove, COMMAND_TIMEOUT);
-        if let CommandReply::Failed(why) = reply.map_err(|error| shard_error(pool, &error))? {
-            return Err(ApiError::failed(format!("forget the volume: {why}")));
-        }
+        found.command(Command::RemoveVolume(view.id), "forget the volume")?;
         self.forget_problem(pool, &view.name);
         let uuid = hex(&found.open.uuid);
         let name = Some(view.name.clone());
@@ -398,22 +350,13 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
 /// Closes an open pool, whose listeners go elsewhere.
 impl Supervisor {
     pub(super) fn close_pool(&self, name: &str, open: &Opened) -> Result<(), ApiError> {
-        open.exports.keys().for_each(|export| drop(self.server.exports.remove(export)));
+        self.exports.park_all(&open.handle);
         self.inner().pools.remove(name);
-        self.move_listeners(name);
-        self.devices_park(&open.handle);
+        if self.listeners.stop(Some(name)) {
+            // Clients are let in elsewhere.
+            self.listen();
+        }
         let stopped = open.handle.stop(STOP_TIMEOUT);
         stopped.map(drop).map_err(|error| shard_error(name, &error))
-    }
-
-    /// How a pool is remembered, or was given in the configuration.
-    pub(super) fn pool_state(&self, pool: &Pool) -> PoolState {
-        let inner = self.inner();
-        let stored = inner.store.get().pools.iter().find(|stored| stored.name == pool.name);
-        stored.cloned().unwrap_or_else(|| PoolState {
-            name: pool.name.clone(),
-            devices: pool.paths.clone(),
-            ram_bytes: pool.open.as_ref().ok().map(|open| open.ram.total_bytes),
-        })
     }
 }

@@ -14,7 +14,7 @@ impl Supervisor {
     pub(super) fn cache(self: &Arc<Self>, request: &CacheRequest) -> Result<Done, ApiError> {
         let name = request.name.clone().unwrap_or_else(|| name_from_origin(&request.origin));
         check_name(&name).map_err(ApiError::usage)?;
-        self.check_export(request.export)?;
+        self.exports.check(request.export)?;
         self.check_paths(request)?;
         let user = self.pool_using(&request.devices);
         if let Some(user) = &user {

@@ -2,113 +2,24 @@
 //! a volume has at most one.
 
 use super::leave::{check_home, dirty_bytes};
-use super::listen::Offer;
-use super::{FoundVolume, Supervisor, lock, shard_error};
-use crate::convert::engine_mode;
+use super::{FoundVolume, Supervisor, shard_error};
+use crate::convert::{api_mode, engine_mode};
+use crate::export::Offer;
+use crate::job::JobCell;
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
+use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
-use forebay_engine::{Command, CommandReply, VolumeId};
-use forebay_format::BLOCK_SIZE;
-use forebay_host::frontend::nbd::Export;
-use forebay_host::shard::ShardHandle;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use forebay_engine::{Command, CommandReply};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
-/// How long a request waits for its job before it answers "started".
-const QUICK: Duration = Duration::from_millis(500);
-/// How often a job looks how far it is.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// A job and who waits for it.
-pub(super) struct JobCell {
-    kind: JobKind,
-    volume: String,
-    pool: String,
-    id: VolumeId,
-    handle: ShardHandle,
-    started: Instant,
-    dirty_bytes_start: u64,
-    /// Blocks that the volume had sent home when it started.
-    sent_before: u64,
-    progress: Mutex<Progress>,
-    ended: Condvar,
-}
-
-struct Progress {
-    state: JobState,
-    dirty_bytes: u64,
-    sent_bytes: u64,
-    elapsed: Duration,
-    cancelled: bool,
-}
-
-impl JobCell {
-    /// Asks the engine to stop it. It goes on if it cannot be stopped any more.
-    pub fn cancel(&self) {
-        let mut progress = lock(&self.progress);
-        if progress.state == JobState::Running && !progress.cancelled {
-            progress.cancelled = true;
-            drop(progress);
-            if let Err(error) = self.handle.command_start(Command::Cancel(self.id)) {
-                tracing::warn!(volume = self.volume.as_str(), "cancel: {error}");
-            }
-        }
-    }
-
-    pub fn is_running(&self) -> bool {
-        lock(&self.progress).state == JobState::Running
-    }
-
-    pub fn report(&self) -> Job {
-        let progress = lock(&self.progress);
-        let running = progress.state == JobState::Running;
-        let elapsed = if running { self.started.elapsed() } else { progress.elapsed };
-        Job {
-            job: self.kind,
-            volume: self.volume.clone(),
-            dirty_bytes_start: self.dirty_bytes_start,
-            dirty_bytes: progress.dirty_bytes,
-            sent_bytes: progress.sent_bytes,
-            elapsed_s: elapsed.as_secs_f64(),
-            progress: progress.state.clone(),
-        }
-    }
-
-    fn look(&self) {
-        let Ok(snapshot) = self.handle.snapshot() else { return };
-        let own = snapshot.volumes.iter().find(|volume| volume.view.id == self.id);
-        let mut progress = lock(&self.progress);
-        progress.dirty_bytes = own.map_or(0, |it| it.stats.dirty_blocks * BLOCK_SIZE as u64);
-        if let Some(volume) = own {
-            let sent = volume.stats.writeback_blocks - self.sent_before;
-            progress.sent_bytes = sent * BLOCK_SIZE as u64;
-        }
-    }
-
-    fn end(&self, state: JobState) {
-        let mut progress = lock(&self.progress);
-        progress.state = state;
-        progress.elapsed = self.started.elapsed();
-        drop(progress);
-        self.ended.notify_all();
-    }
-}
-
-/// What is left to do when the engine is done.
+/// What is left to do when the engine is done; and how a volume was offered that leaves.
 pub(super) enum After {
     Nothing,
     Mode(Mode),
-    Detach(Offered),
-    Remove(Offered),
-}
-
-/// How a volume was offered, to offer it so again.
-pub(super) struct Offered {
-    pub nbd: Option<Arc<Export>>,
-    /// By a device of the kernel, or by a virtual machine's socket.
-    pub device: Option<Offer>,
+    Detach(Option<Offer>),
+    Remove(Option<Offer>),
 }
 
 impl Supervisor {
@@ -144,7 +55,7 @@ impl Supervisor {
     pub(super) fn volume_mode(self: &Arc<Self>, wanted: &VolumeMode) -> Result<Done, ApiError> {
         let (name, mode) = (&wanted.name, wanted.mode);
         let found = self.find_volume(name)?;
-        let now = Supervisor::mode_of(&found);
+        let now = api_mode(found.snapshot.view.mode);
         let draining = found.snapshot.view.draining;
         if now == mode && !draining {
             // It may have been done when there was no room to remember it.
@@ -157,7 +68,7 @@ impl Supervisor {
         if wanted.dry_run {
             let dirty = dirty_bytes(&found);
             let first = match now.may_be_dirty() && !mode.may_be_dirty() {
-                true => format!("send {} home and ", forebay_api::size::human(dirty)),
+                true => format!("send {} home and ", human(dirty)),
                 false => String::new(),
             };
             let text = format!("would {first}switch volume {name} from {now} to {mode}");
@@ -166,11 +77,7 @@ impl Supervisor {
         self.check_memory()?;
         if mode.may_be_dirty() {
             // Remembered before the first dirty write is possible.
-            self.remember(|all| {
-                if let Some(volume) = all.volume_mut(name) {
-                    volume.may_be_dirty = true;
-                }
-            })?;
+            self.store.change_volume(name, |volume| volume.may_be_dirty = true)?;
         }
         let command = Command::SetMode(found.snapshot.view.id, engine_mode(mode));
         self.start_job(JobKind::Mode, &found, command, After::Mode(mode))
@@ -182,7 +89,7 @@ impl Supervisor {
         check_home(&found)?;
         let dirty = dirty_bytes(&found);
         if wanted.dry_run {
-            let size = forebay_api::size::human(dirty);
+            let size = human(dirty);
             let text = format!("would send {size} of volume {} home", wanted.name);
             return Ok(Done::new(Outcome::Planned, text));
         }
@@ -202,41 +109,18 @@ impl Supervisor {
         command: Command,
         after: After,
     ) -> Result<Done, ApiError> {
-        let name = found.snapshot.view.name.clone();
-        let dirty = dirty_bytes(found);
-        let handle = found.open.handle.clone();
-        let reply =
-            handle.command_start(command).map_err(|error| shard_error(&found.pool, &error))?;
-        let cell = Arc::new(JobCell {
-            kind,
-            volume: name.clone(),
-            pool: found.pool.clone(),
-            id: found.snapshot.view.id,
-            handle,
-            started: Instant::now(),
-            dirty_bytes_start: dirty,
-            sent_before: found.snapshot.stats.writeback_blocks,
-            progress: Mutex::new(Progress {
-                state: JobState::Running,
-                dirty_bytes: dirty,
-                sent_bytes: 0,
-                elapsed: Duration::ZERO,
-                cancelled: false,
-            }),
-            ended: Condvar::new(),
-        });
-        self.inner().jobs.insert(name.clone(), Arc::clone(&cell));
-        let (own, job) = (Arc::clone(self), Arc::clone(&cell));
+        let (name, pool) = (found.snapshot.view.name.clone(), found.pool.clone());
+        let (job, reply) = JobCell::start(kind, &found.open.handle, &found.snapshot, command)
+            .map_err(|error| shard_error(&pool, &error))?;
+        self.inner().jobs.insert(name.clone(), Arc::clone(&job));
+        let (own, running) = (Arc::clone(self), Arc::clone(&job));
         std::thread::Builder::new()
             .name(format!("job-{name}"))
-            .spawn(move || own.run_job(&job, &reply, after))
+            .spawn(move || own.run_job(&pool, &running, &reply, after))
             .map_err(|error| ApiError::failed(format!("start a thread: {error}")))?;
-        let progress = lock(&cell.progress);
-        let waited = cell
-            .ended
-            .wait_timeout_while(progress, QUICK, |p| p.state == JobState::Running)
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        match waited.0.state.clone() {
+        job.wait_a_moment();
+        let report = job.report();
+        match report.progress {
             JobState::Running => {
                 let text = format!("{} of volume {name} started", kind.name());
                 Ok(Done::new(Outcome::Started, text))
@@ -245,7 +129,7 @@ impl Supervisor {
             JobState::Done { outcome } => {
                 let text = match kind {
                     JobKind::Drain => {
-                        let sent = forebay_api::size::human(waited.0.sent_bytes);
+                        let sent = human(report.sent_bytes);
                         format!("volume {name} has no dirty data: {sent} sent home")
                     }
                     JobKind::Mode => format!("volume {name} switched its mode"),
@@ -262,26 +146,21 @@ impl Supervisor {
     }
 
     /// Waits for the engine, and finishes. Runs on the job's own thread.
-    fn run_job(&self, job: &JobCell, reply: &Receiver<CommandReply>, after: After) {
-        let name = job.volume.as_str();
-        let answer = loop {
-            match reply.recv_timeout(LOOK) {
-                Ok(answer) => break Some(answer),
-                Err(RecvTimeoutError::Timeout) => job.look(),
-                Err(RecvTimeoutError::Disconnected) => break None,
-            }
-        };
-        job.look();
-        let state = match answer {
+    fn run_job(&self, pool: &str, job: &JobCell, reply: &Receiver<CommandReply>, after: After) {
+        let (name, kind) = (job.volume.as_str(), job.kind.name());
+        let state = match job.follow(reply) {
             Some(CommandReply::Failed(why)) => {
-                self.job_undo(job, &after);
-                let kind = match lock(&job.progress).cancelled {
+                self.job_undo(pool, name, &after);
+                let kind = match job.is_cancelled() {
                     true => ErrorKind::Cancelled,
                     false => ErrorKind::Failed,
                 };
                 let error = ApiError::new(kind, why);
-                let failed = job.handle.snapshot().is_ok_and(|snapshot| snapshot.pool.degraded);
-                JobState::Failed { error: if failed { without_device(error, job) } else { error } }
+                let error = match job.is_degraded() {
+                    true => without_device(error, pool, name),
+                    false => error,
+                };
+                JobState::Failed { error }
             }
             None => {
                 let error = ApiError::failed("the pool stopped before it was done");
@@ -292,7 +171,7 @@ impl Supervisor {
                     CommandReply::Unchanged => Outcome::Unchanged,
                     _ => Outcome::Changed,
                 };
-                match self.job_finish(job, &after).map_err(not_remembered) {
+                match self.job_finish(pool, name, &after).map_err(not_remembered) {
                     Ok(()) => JobState::Done { outcome },
                     Err(error) => JobState::Failed { error },
                 }
@@ -300,54 +179,48 @@ impl Supervisor {
         };
         match &state {
             JobState::Failed { error } => {
-                tracing::warn!(volume = name, "{}: {}", job.kind.name(), error.message);
+                tracing::warn!(volume = name, "{kind}: {}", error.message);
             }
-            _ => tracing::info!(volume = name, "{} done", job.kind.name()),
+            _ => tracing::info!(volume = name, "{kind} done"),
         }
         job.end(state);
     }
 
     /// Offers a volume again that was to leave.
-    fn job_undo(&self, job: &JobCell, after: &After) {
+    fn job_undo(&self, pool: &str, name: &str, after: &After) {
         let (After::Detach(offered) | After::Remove(offered)) = after else { return };
-        if let Some(export) = &offered.nbd {
-            self.export_again(&job.pool, export);
-        }
-        if let Some(offer) = &offered.device
-            && let Err(error) = self.export_volume(&job.pool, &job.volume, offer)
+        if let Some(offer) = offered
+            && let Err(error) = self.export_volume(pool, name, offer)
         {
-            tracing::error!(volume = job.volume.as_str(), "{}", error.message);
+            tracing::error!(volume = name, "{}", error.message);
         }
     }
 
     fn remember_mode(&self, name: &str, mode: Mode) -> Result<(), ApiError> {
-        self.remember(|all| {
-            if let Some(volume) = all.volume_mut(name) {
-                volume.mode = mode;
-                volume.may_be_dirty = mode.may_be_dirty();
-            }
+        self.store.change_volume(name, |volume| {
+            volume.mode = mode;
+            volume.may_be_dirty = mode.may_be_dirty();
         })
     }
 
     /// Remembers what the engine has made durable.
-    fn job_finish(&self, job: &JobCell, after: &After) -> Result<(), ApiError> {
-        let name = &job.volume;
+    fn job_finish(&self, pool: &str, name: &str, after: &After) -> Result<(), ApiError> {
         match after {
             After::Nothing => Ok(()),
             After::Mode(mode) => {
-                self.export_mode(&job.pool, name, *mode);
+                self.exports.set_mode(name, *mode);
                 self.remember_mode(name, *mode)
             }
             After::Detach(_) => {
-                self.forget_problem(&job.pool, name);
+                self.forget_problem(pool, name);
                 self.remember_detached(name)
             }
             After::Remove(_) => {
-                self.forget_problem(&job.pool, name);
-                if self.open_pool(&job.pool).is_ok_and(|open| open.bypass.is_some()) {
-                    self.give_up(&job.pool, Some(name))?;
+                self.forget_problem(pool, name);
+                if self.open_pool(pool).is_ok_and(|open| open.bypass.is_some()) {
+                    self.give_up(pool, Some(name))?;
                 }
-                self.remember(|all| all.volumes.retain(|volume| volume.name != *name))
+                self.remember(|all| all.volumes.retain(|volume| volume.name != name))
             }
         }
     }
@@ -360,8 +233,7 @@ fn not_remembered(error: ApiError) -> ApiError {
 }
 
 /// What can be done when a cache device has failed under a volume.
-fn without_device(error: ApiError, job: &JobCell) -> ApiError {
-    let (pool, volume) = (&job.pool, &job.volume);
+fn without_device(error: ApiError, pool: &str, volume: &str) -> ApiError {
     error
         .action(format!("see what is wrong with it: forebay pool show {pool}"))
         .action("mend it and start forebayd again: what the device holds is used again")

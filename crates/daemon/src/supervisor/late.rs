@@ -3,10 +3,10 @@
 //! later is served from then on. Clients of other volumes notice nothing.
 
 use super::leave::dirty_bytes;
-use super::listen::{Offer, Space};
 use super::origin::{Returned, is_origin_in_use};
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, lock, shard_error};
 use crate::convert::{api_mode, hex};
+use crate::export::{Offer, Space};
 use forebay_api::request::ChangedOrigin;
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode};
@@ -449,17 +449,12 @@ impl Supervisor {
         }
         self.is_served(pool, volume);
         let (bytes, mode) = (VolumeBytes::new(volume.bytes), volume.mode);
-        self.export_volume(pool, &volume.name, &Offer { volume: volume.id, bytes, space, mode })?;
-        self.nbd_mend();
-        Ok(())
+        self.export_volume(pool, &volume.name, &Offer { volume: volume.id, bytes, space, mode })
     }
 
     /// Nothing is the matter with the origin of a volume any more.
     pub(super) fn is_served(&self, pool: &str, volume: &Awaited) {
-        self.with_open(pool, |open| {
-            open.late.remove(&volume.name);
-            open.problems.remove(&volume.name);
-        });
+        self.forget_problem(pool, &volume.name);
     }
 
     pub(super) fn is_late(&self, pool: &str, volume: &Awaited, problem: ApiError) {
@@ -469,11 +464,11 @@ impl Supervisor {
         });
     }
 
-    fn has_problem(&self, pool: &str, name: &str, problem: ApiError) {
+    pub(super) fn has_problem(&self, pool: &str, name: &str, problem: ApiError) {
         self.with_open(pool, |open| drop(open.problems.insert(name.to_string(), problem)));
     }
 
-    fn with_open(&self, pool: &str, act: impl FnOnce(&mut Opened)) {
+    pub(super) fn with_open(&self, pool: &str, act: impl FnOnce(&mut Opened)) {
         if let Some(Ok(open)) = self.inner().pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
             act(open);
         }

@@ -1,13 +1,13 @@
 //! Volumes that leave: detached or removed, with their dirty data at home, or given up.
 
-use super::job::{After, Offered};
-use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use super::job::After;
+use super::{FoundVolume, Supervisor};
 use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Outcome};
-use forebay_engine::{Command, CommandReply};
+use forebay_engine::Command;
 use forebay_format::BLOCK_SIZE;
 use forebay_host::shard::VolumeSnapshot;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Supervisor {
 
     /// Whether the pool of a volume serves, and holds nothing of it.
     fn has_left(&self, name: &str) -> bool {
-        let Some(known) = self.inner().store.get().volume(name).cloned() else { return false };
+        let Some(known) = self.store.get().volume(name).cloned() else { return false };
         let Ok(open) = self.open_pool(&known.pool) else { return false };
         let holds = |volume: &VolumeSnapshot| volume.view.name == name;
         open.bypass.is_none()
@@ -52,14 +52,14 @@ impl Supervisor {
     /// get errors. The volume, and what its pool holds of it, stay as they are.
     fn free_users(&self, wanted: &Change, why: ApiError) -> Result<Done, ApiError> {
         let name = &wanted.name;
-        if !wanted.force || !self.inner().has_device(name) {
+        if !wanted.force || !self.exports.has_device(name) {
             return Err(why);
         }
         if wanted.dry_run {
             let text = format!("would end the block device of volume {name}: its users get errors");
             return Ok(Done::new(Outcome::Planned, text));
         }
-        self.device_down(name, true)?;
+        self.exports.down(name, true)?;
         let text = format!("the block device of volume {name} is gone: its users get errors");
         let mut done = Done::new(Outcome::Changed, text);
         done.messages.push(format!("it is still not served: {}", why.message));
@@ -68,7 +68,7 @@ impl Supervisor {
 
     pub(super) fn volume_remove(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
         let name = &wanted.name;
-        let known = self.inner().store.get().volume(name).cloned();
+        let known = self.store.get().volume(name).cloned();
         let found = match (self.find_volume(name), known) {
             (Ok(found), _) => found,
             (Err(error), Some(known)) => return self.remove_absent(wanted, &known, error),
@@ -95,7 +95,7 @@ impl Supervisor {
         }
         if lost > 0 {
             self.check_memory()?;
-            self.drop_dirty(&found)?;
+            drop_dirty(&found)?;
         }
         let mut done = self.leave(JobKind::Remove, &found, wanted.force)?;
         if lost > 0 && done.outcome == Outcome::Changed {
@@ -115,7 +115,7 @@ impl Supervisor {
             return Ok(plan_leave(found, what));
         }
         // What is found to be so later is refused then, and given up when asked again.
-        self.drop_dirty(found)?;
+        drop_dirty(found)?;
         let mut done = self.leave(JobKind::Remove, found, wanted.force)?;
         done.messages.push("what could not be read of its dirty data is lost".to_string());
         Ok(done)
@@ -139,7 +139,7 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.check_memory()?;
-        self.device_down(name, wanted.force)?;
+        self.exports.down(name, wanted.force)?;
         if is_missing {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);
@@ -169,8 +169,7 @@ impl Supervisor {
     ) -> Result<Done, ApiError> {
         let name = &found.snapshot.view.name;
         self.check_memory()?;
-        let device = self.device_down(name, force)?;
-        let offered = Offered { nbd: self.unexport(&found.pool, name), device };
+        let offered = self.exports.down(name, force)?;
         let command = Command::RemoveVolume(found.snapshot.view.id);
         let after = match kind {
             JobKind::Detach => After::Detach(offered),
@@ -180,27 +179,17 @@ impl Supervisor {
     }
 
     pub(super) fn remember_detached(&self, name: &str) -> Result<(), ApiError> {
-        self.remember(|all| {
-            if let Some(volume) = all.volume_mut(name) {
-                volume.may_be_dirty = false;
-                volume.standing = Standing::Detached;
-                volume.accepted_origin = None;
-                volume.rested = None;
-            }
+        self.store.change_volume(name, |volume| {
+            volume.may_be_dirty = false;
+            volume.standing = Standing::Detached;
+            (volume.accepted_origin, volume.rested) = (None, None);
         })
     }
+}
 
-    /// Gives up the dirty data of a volume whose origin cannot be used.
-    fn drop_dirty(&self, found: &FoundVolume) -> Result<(), ApiError> {
-        let command = Command::ForceDropDirty(found.snapshot.view.id);
-        let reply = found.open.handle.command(command, COMMAND_TIMEOUT);
-        match reply.map_err(|error| shard_error(&found.pool, &error))? {
-            CommandReply::Failed(why) => {
-                Err(ApiError::failed(format!("give up what is dirty: {why}")))
-            }
-            _ => Ok(()),
-        }
-    }
+/// Gives up the dirty data of a volume.
+pub(super) fn drop_dirty(found: &FoundVolume) -> Result<(), ApiError> {
+    found.command(Command::ForceDropDirty(found.snapshot.view.id), "give up what is dirty")
 }
 
 /// Dirty bytes of a volume.

@@ -6,54 +6,13 @@ use super::late::{Awaited, Looked, NotThere};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, shard_error};
 use forebay_api::ApiError;
 use forebay_engine::{CommandReply, VolumeId};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a failed origin may take to be read.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 /// How often to look for one that is lost.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// One that failed, and is there, is looked at again after so long.
-const AGAIN: Duration = Duration::from_secs(5);
-
-/// Origins of a pool that failed an I/O.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Suspects(BTreeMap<VolumeId, Suspicion>);
-
-#[derive(Debug, Clone, Copy)]
-enum Suspicion {
-    /// It is to be looked at.
-    New,
-    /// Somebody does.
-    LookedAt,
-    /// It was there.
-    Dismissed(Instant),
-}
-
-impl Suspects {
-    /// The origin of a volume failed an I/O.
-    pub fn failed(&mut self, volume: VolumeId) {
-        let suspicion = self.0.entry(volume).or_insert(Suspicion::New);
-        if matches!(suspicion, Suspicion::Dismissed(at) if at.elapsed() >= AGAIN) {
-            *suspicion = Suspicion::New;
-        }
-    }
-
-    /// The origins that are to be looked at: the caller does.
-    fn take_new(&mut self) -> Vec<VolumeId> {
-        let new = self.0.iter_mut().filter(|(_, it)| matches!(it, Suspicion::New));
-        new.map(|(&volume, it)| {
-            *it = Suspicion::LookedAt;
-            volume
-        })
-        .collect()
-    }
-
-    fn dismiss(&mut self, volume: VolumeId) {
-        self.0.insert(volume, Suspicion::Dismissed(Instant::now()));
-    }
-}
 
 /// What is told of an origin that is lost.
 fn is_lost(uri: &str) -> ApiError {
@@ -67,14 +26,7 @@ fn is_lost(uri: &str) -> ApiError {
 impl Supervisor {
     /// Looks at the origins that failed an I/O, each on a thread of its own: it may hang.
     pub fn watch_origins(self: &Arc<Self>) {
-        let open: Vec<_> = {
-            let inner = self.inner();
-            let pools = inner.pools.values();
-            pools
-                .filter_map(|pool| Some((pool.name.clone(), pool.open.as_ref().ok()?.clone())))
-                .collect()
-        };
-        for (pool, open) in open {
+        for (pool, open) in self.open_pools() {
             for volume in lock(&open.failed).origins.take_new() {
                 let (supervisor, pool, open) = (Arc::clone(self), pool.clone(), open.clone());
                 let look = move || {

@@ -1,54 +1,22 @@
 //! Whether the devices of a pool that are here hold its newest state. A device that was away while
 //! the pool went on without it cannot know that; when it comes back alone, only we can.
 
-use super::lost::Suspects;
 use super::{Supervisor, lock};
 use crate::convert::hex;
+use crate::parts::{Failed, Parts};
 use forebay_api::ApiError;
 use forebay_engine::{ABSENT_HOLD, Notice};
 use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolOnDisk, read_pool};
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-
-/// Identities of a pool's devices, by their index, and which of them are used.
-#[derive(Debug, Clone)]
-pub(super) struct Parts(Vec<(String, bool)>);
-
-/// What of a pool has failed since it was opened.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Failed {
-    /// Devices, by their index.
-    pub devices: BTreeSet<usize>,
-    /// The log: no device is used any more.
-    pub log: bool,
-    /// Origins, an I/O of which failed.
-    pub origins: Suspects,
-}
-
-impl Parts {
-    pub fn of(on_disk: &PoolOnDisk) -> Parts {
-        let slots = on_disk.devices.iter();
-        Parts(slots.map(|slot| (hex(&slot.entry.uuid), slot.device.is_ok())).collect())
-    }
-
-    fn used(&self) -> impl Iterator<Item = &String> {
-        self.0.iter().filter(|(_, used)| *used).map(|(uuid, _)| uuid)
-    }
-
-    fn absent(&self) -> impl Iterator<Item = &String> {
-        self.0.iter().filter(|(_, used)| !*used).map(|(uuid, _)| uuid)
-    }
-}
 
 impl Supervisor {
     /// Refuses devices that hold an old state of their pool. It is as if none were here.
     pub(super) fn check_newest(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
         let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
-        let inner = self.inner();
-        let state = inner.store.get();
+        let state = self.store.get();
         let Some(seen) = state.seen(&name).filter(|seen| seen.uuid == uuid) else { return Ok(()) };
         let parts = Parts::of(on_disk);
         if parts.used().next().is_none() {
@@ -81,7 +49,8 @@ impl Supervisor {
             return Ok(());
         }
         let known = self.inner().pools.get(pool).cloned();
-        let paths = known.map(|known| known.paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        let paths =
+            known.map(|pool| pool.known.devices.iter().map(PathBuf::from).collect::<Vec<_>>());
         let on_disk = read_pool(&paths.unwrap_or_default(), Access::ReadOnly);
         if on_disk.map_or(true, |on_disk| self.check_newest(&on_disk).is_ok()) {
             return Ok(());
@@ -154,7 +123,7 @@ impl Supervisor {
             if let HostNotice::Engine(Notice::DeviceFailed(device, _)) = &notice {
                 working = working.saturating_sub(1);
                 lock(&failed).devices.insert(usize::from(device.0));
-                let uuid = parts.0.get(usize::from(device.0)).map(|(uuid, _)| uuid.clone());
+                let uuid = parts.uuid(usize::from(device.0)).cloned();
                 if let (true, Some(uuid), Some(supervisor)) =
                     (working > 0, uuid, supervisor.upgrade())
                 {

@@ -1,11 +1,11 @@
 //! Opening pools: their devices, the origins of their volumes, the shard, the exports.
 
 use super::late::{Awaited, Late, in_time};
-use super::listen::{Offer, Space};
-use super::newest::Parts;
 use super::origin::Returned;
-use super::{NOTICES_KEPT, Opened, Pool, Supervisor, lock, shard_error};
+use super::{NOTICES_KEPT, Opened, Supervisor, lock, shard_error};
 use crate::convert::pool_error;
+use crate::export::{Offer, Space};
+use crate::parts::Parts;
 use crate::state::PoolState;
 use forebay_api::reply::DeviceInfo;
 use forebay_api::request::VolumeCreate;
@@ -39,7 +39,7 @@ impl Supervisor {
     pub fn open_all(self: &Arc<Self>) {
         let _changes = lock(&self.changes);
         let mut wanted: Vec<PoolState> = self.config_pools();
-        for pool in self.inner().store.get().pools.clone() {
+        for pool in self.store.get().pools.clone() {
             if !wanted.iter().any(|other| other.name == pool.name) {
                 wanted.push(pool);
             }
@@ -81,7 +81,7 @@ impl Supervisor {
 
     fn config_volumes(self: &Arc<Self>) {
         for volume in &self.config.volumes {
-            let known = self.inner().store.get().volume(&volume.name).is_some();
+            let known = self.store.get().volume(&volume.name).is_some();
             if known || self.find_volume(&volume.name).is_ok() {
                 continue;
             }
@@ -111,9 +111,7 @@ impl Supervisor {
     /// Remembers why a pool is not open.
     pub(super) fn pool_closed(&self, pool: &PoolState, error: ApiError) {
         tracing::error!(pool = pool.name.as_str(), "{}", error.message);
-        let failed =
-            Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Err(error) };
-        self.inner().pools.insert(pool.name.clone(), failed);
+        self.enter(pool, Err(error));
     }
 
     /// Opens a pool and waits until it serves.
@@ -189,14 +187,10 @@ impl Supervisor {
         for finding in &on_disk.findings {
             tracing::warn!(pool = pool.name.as_str(), "{finding}");
         }
-        let opened = self.start_shard(pool, on_disk)?;
-        let (opened, returned, late) = opened;
-        let mut inner = self.inner();
-        let entry = Pool { name: pool.name.clone(), paths: pool.devices.clone(), open: Ok(opened) };
-        inner.pools.insert(pool.name.clone(), entry);
-        drop(inner);
+        let (opened, returned, late) = self.start_shard(pool, on_disk)?;
+        self.enter(pool, Ok(opened));
         late.into_iter().for_each(|late| self.follow_late(&pool.name, late));
-        self.listen_or_tell();
+        self.listen();
         Ok(returned)
     }
 
@@ -240,7 +234,7 @@ impl Supervisor {
         };
         let handle =
             ShardHandle::start(settings).map_err(|error| shard_error(&pool.name, &error))?;
-        let mut opened = Opened {
+        let opened = Opened {
             handle,
             uuid,
             ram,
@@ -251,7 +245,6 @@ impl Supervisor {
             parts,
             problems: origins.problems,
             late: origins.late.iter().map(Late::name).collect(),
-            exports: BTreeMap::new(),
             notices,
             failed,
             bypass: None,
@@ -260,7 +253,7 @@ impl Supervisor {
             if !opened.problems.contains_key(&name) {
                 let space = spaces.get(&volume).copied().unwrap_or_default();
                 let bytes = VolumeBytes::new(bytes);
-                self.export(&mut opened, &name, &Offer { volume, bytes, space, mode });
+                self.exports.up(&opened.handle, &name, &Offer { volume, bytes, space, mode });
             }
         }
         Ok((opened, origins.returned, origins.late))

@@ -1,12 +1,12 @@
 //! The origins of a pool's volumes: opened, and checked that they are the right ones.
 
 use super::late::{Awaited, Late, Looked, cannot_be_used, not_yet};
-use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, fingerprint_text, shard_error};
+use super::{FoundVolume, Supervisor};
 use crate::convert::{api_mode, hex, unhex};
 use crate::state::{Standing, VolumeState};
 use forebay_api::request::{Export as ExportKind, VolumeCreate};
 use forebay_api::{ApiError, Mode};
-use forebay_engine::{Command, CommandReply, VolumeId};
+use forebay_engine::{Command, VolumeId};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::device::DeviceError;
 use forebay_host::fingerprint;
@@ -114,8 +114,7 @@ impl Supervisor {
 
     /// What happened to a volume of this pool while the pool was missing, if something did.
     pub(super) fn returned(&self, pool_uuid: &str, name: &str) -> Option<Returned> {
-        let inner = self.inner();
-        let state = inner.store.get();
+        let state = self.store.get();
         if state.is_given_up(pool_uuid, Some(name)) {
             return Some(Returned::GivenUp);
         }
@@ -127,7 +126,7 @@ impl Supervisor {
     /// in its place, or that somebody wrote to; and whether it may be accepted now.
     pub(super) fn other_origin(&self, volume: &Awaited, now: &Looked) -> Option<(ApiError, bool)> {
         let (name, uri) = (volume.name.as_str(), volume.uri.as_str());
-        let known = self.inner().store.get().volume(name).cloned();
+        let known = self.store.get().volume(name).cloned();
         let accepted = known.and_then(|known| unhex(&known.accepted_origin?));
         let right = accepted.unwrap_or(volume.fingerprint);
         match fingerprint::check(&right, volume.bytes, &now.fingerprint) {
@@ -148,11 +147,9 @@ impl Supervisor {
         volume: &Awaited,
         fingerprint: &[u8; 32],
     ) -> Result<(), ApiError> {
-        self.remember(|all| {
-            if let Some(volume) = all.volume_mut(&volume.name) {
-                volume.accepted_origin = Some(fingerprint_text(fingerprint));
-                volume.rested = None;
-            }
+        self.store.change_volume(&volume.name, |volume| {
+            volume.accepted_origin = Some(hex(fingerprint));
+            volume.rested = None;
         })
     }
 
@@ -192,19 +189,10 @@ impl Supervisor {
     pub(super) fn replace_origin(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
         let view = &found.snapshot.view;
         // The kernel keeps its requests until the volume is there again.
-        self.device_park(&view.name);
-        let reply = found
-            .open
-            .handle
-            .command(Command::RemoveVolume(view.id), COMMAND_TIMEOUT)
-            .map_err(|error| shard_error(&found.pool, &error))?;
-        if let CommandReply::Failed(why) = reply {
-            return Err(ApiError::failed(format!(
-                "forget what was cached of {}: {why}",
-                view.name
-            )));
-        }
-        let export = self.inner().store.get().volume(&view.name).map(|known| known.export);
+        self.exports.park(&view.name);
+        let what = format!("forget what was cached of {}", view.name);
+        found.command(Command::RemoveVolume(view.id), &what)?;
+        let export = self.store.get().volume(&view.name).map(|known| known.export);
         let request = VolumeCreate {
             name: view.name.clone(),
             origin: view.origin.clone(),

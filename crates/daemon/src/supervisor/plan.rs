@@ -11,7 +11,9 @@ use forebay_api::{ApiError, RamNeed, Size};
 use forebay_format::{BLOCK_SIZE, POOL_DEVICES_MAX};
 use forebay_host::device::{Access, Content, Device, identify};
 use forebay_host::pool::{FormatOptions, plan_pool};
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What is wanted, checked as far as it can be without the devices.
@@ -193,10 +195,31 @@ impl Supervisor {
         })
     }
 
+    /// Refuses an origin or a cache device that is a block device of ours, or a file on one: at
+    /// a start, one volume would wait for the other, for ever. (Of a
+    /// btrfs the kernel does not tell which device it is on.)
+    pub(super) fn check_not_stacked(&self, path: &str) -> Result<(), ApiError> {
+        let own = path.to_string();
+        let what = format!("look at {path}");
+        let metadata = in_time(&what, move || Ok(fs::metadata(own).ok()))?;
+        let Some(metadata) = metadata else { return Ok(()) };
+        let on = match metadata.file_type().is_block_device() {
+            true => metadata.rdev(),
+            false => metadata.dev(),
+        };
+        let is_on = |device: &PathBuf| fs::metadata(device).is_ok_and(|it| it.rdev() == on);
+        let own = self.exports.devices().into_iter().find(|(_, device)| is_on(device));
+        let Some((volume, device)) = own else { return Ok(()) };
+        let text = format!("{path} lies on {}, which is volume {volume}", device.display());
+        Err(ApiError::refused(text)
+            .action("forebayd could not start again: one volume would wait for the other")
+            .action("run a second forebayd for it, or use what is under that volume"))
+    }
+
     /// Refuses a cache device that is the origin of a volume.
     pub(super) fn check_no_origin(&self, device: &str) -> Result<(), ApiError> {
-        let inner = self.inner();
-        let mut volumes = inner.store.get().volumes.iter();
+        let state = self.store.get();
+        let mut volumes = state.volumes.iter();
         let own = volumes.find(|volume| {
             volume.standing != Standing::Detached && same_file(file_of(&volume.origin), device)
         });
@@ -213,7 +236,6 @@ impl Supervisor {
         let uses = |paths: &[String]| {
             paths.iter().any(|path| devices.iter().any(|device| same_file(path, device)))
         };
-        let pool = inner.pools.values().find(|pool| uses(&pool.paths))?;
-        Some(PoolState { name: pool.name.clone(), devices: pool.paths.clone(), ram_bytes: None })
+        inner.pools.values().map(|pool| &pool.known).find(|pool| uses(&pool.devices)).cloned()
     }
 }

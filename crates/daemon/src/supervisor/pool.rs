@@ -5,7 +5,7 @@ use super::bypass::with_dirty;
 use super::late::in_time;
 use super::plan::{Wanted, content_of, same_file, whole_pool_on};
 use crate::convert::pool_error;
-use crate::state::{PoolState, Standing};
+use crate::state::PoolState;
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
 use forebay_api::size::human;
@@ -140,7 +140,7 @@ impl Supervisor {
                 "pool made"
             );
         }
-        let is_known = self.inner().store.get().seen(&state.name).is_some();
+        let is_known = self.store.get().seen(&state.name).is_some();
         self.while_opening(&state.name, || {
             self.close_bypass(&state.name)?;
             match is_known {
@@ -158,15 +158,12 @@ impl Supervisor {
     /// Refuses to make a pool anew of which volumes are waiting for the old one: what only that one
     /// holds would not be looked for any more, and would be taken for new when it is back.
     fn check_awaited(&self, name: &str) -> Result<(), ApiError> {
-        let volumes = self.inner().store.get().volumes.clone();
-        let mut awaiting = volumes
-            .iter()
-            .filter(|volume| volume.pool == name && volume.standing != Standing::Detached)
-            .peekable();
+        let memory = self.store.get();
+        let mut awaiting = memory.served_by(name).peekable();
         if awaiting.peek().is_none() {
             return Ok(());
         }
-        let names: Vec<&str> = awaiting.clone().map(|volume| volume.name.as_str()).collect();
+        let names: Vec<&str> = memory.served_by(name).map(|it| it.name.as_str()).collect();
         let text = format!(
             "these devices do not hold the pool {name} that there was, and it has the volumes {}",
             names.join(", ")

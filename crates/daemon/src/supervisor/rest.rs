@@ -49,7 +49,7 @@ impl Supervisor {
     /// A file that was only touched counts where nothing is dirty: then it costs cached blocks, and
     /// no decision of an administrator.
     pub(super) fn was_written(&self, name: &str, now: Option<&Rest>) -> Option<ApiError> {
-        let known = self.inner().store.get().volume(name).cloned()?;
+        let known = self.store.get().volume(name).cloned()?;
         let was = known.rested.as_ref()?;
         let changed = match now?.since(was) {
             Since::Written => true,
@@ -61,14 +61,6 @@ impl Supervisor {
 
     /// The origin of a volume is as it was: what is written from now on is written by us.
     pub(super) fn is_ours_now(&self, volume: &Awaited) -> Result<(), ApiError> {
-        let known = self.inner().store.get().volume(&volume.name).cloned();
-        if known.is_none_or(|known| known.rested.is_none()) {
-            return Ok(());
-        }
-        self.remember(|all| {
-            if let Some(volume) = all.volume_mut(&volume.name) {
-                volume.rested = None;
-            }
-        })
+        self.store.change_volume(&volume.name, |volume| volume.rested = None)
     }
 }

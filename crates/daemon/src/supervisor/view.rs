@@ -3,18 +3,17 @@
 use super::absent::{absent_volume, is_coming, of_error, opening_volume};
 use super::bypass::closed;
 use super::leave::or_lose;
-use super::{FoundVolume, Inner, Opened, Pool, Supervisor, shard_error};
-use crate::convert::{api_mode, hex, pool_counters, reason_meaning, volume_counters};
-use crate::state::Standing;
+use super::{FoundVolume, Opened, Pool, Supervisor, lock, shard_error};
+use crate::convert::{api_mode, hex, pool_counters, volume_counters};
+use crate::state::PoolState;
+use forebay_api::ApiError;
 use forebay_api::reply::{
-    Attention, JobState, PoolInfo, State, Status, VolumeInfo, Why, WhyReason,
+    Attention, DeviceInfo, JobState, PoolInfo, Room, State, Status, VolumeInfo, Why, WhyReason,
 };
-use forebay_api::stats::{Counters, PoolCounters, VolumeCounters};
-use forebay_api::{ApiError, RamNeed};
+use forebay_api::stats::{Counters, PoolCounters, VolumeCounters, reason_meaning};
 use forebay_engine::stats::REASONS;
 use forebay_engine::{Target, VolumeView};
 use forebay_format::BLOCK_SIZE;
-use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{ShardSnapshot, VolumeSnapshot};
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ impl Supervisor {
         let pools: Vec<Pool> = self.inner().pools.values().cloned().collect();
         let look = |pool: Pool| {
             let snapshot = match &pool.open {
-                Ok(open) => open.handle.snapshot().map_err(|e| shard_error(&pool.name, &e)),
+                Ok(open) => open.handle.snapshot().map_err(|e| shard_error(&pool.known.name, &e)),
                 Err(error) => Err(error.clone()),
             };
             (pool, snapshot)
@@ -51,7 +50,7 @@ impl Supervisor {
                 state = State::Opening;
             }
         }
-        for error in self.unheard() {
+        for error in self.listeners.unheard() {
             attention.why.push(error.message);
             attention.action.extend(error.actions);
         }
@@ -84,9 +83,8 @@ impl Supervisor {
 
     /// Clients that use a volume.
     pub(super) fn clients_of(&self, found: &FoundVolume) -> u64 {
-        // The kernel's connections are our own device; whether it is in use is looked at apart.
-        let own = self.inner().nbd.get(&found.snapshot.view.name).map_or(0, KernelNbd::connections);
-        (found.snapshot.clients as u64).saturating_sub(own as u64)
+        let own = self.exports.own_connections(&found.snapshot.view.name);
+        found.snapshot.clients.saturating_sub(own) as u64
     }
 
     /// All counters.
@@ -95,7 +93,7 @@ impl Supervisor {
             Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
         for (pool, snapshot) in self.look() {
             let Ok(snapshot) = snapshot else {
-                let name = pool.name.clone();
+                let name = pool.known.name.clone();
                 counters.pools.push(PoolCounters { name, degraded: true, ..Default::default() });
                 continue;
             };
@@ -103,15 +101,15 @@ impl Supervisor {
             let volumes = snapshot.volumes.iter();
             counters
                 .volumes
-                .extend(volumes.map(|v| volume_counters(&v.view.name, &pool.name, &v.stats)));
+                .extend(volumes.map(|v| volume_counters(&v.view.name, &pool.known.name, &v.stats)));
             counters.pools.push(match is_bypass {
                 // What stands for it caches nothing.
                 true => PoolCounters {
-                    name: pool.name.clone(),
+                    name: pool.known.name.clone(),
                     degraded: true,
                     ..PoolCounters::default()
                 },
-                false => pool_counters(&pool.name, &snapshot.pool),
+                false => pool_counters(&pool.known.name, &snapshot.pool),
             });
         }
         counters
@@ -172,7 +170,7 @@ impl Supervisor {
                 State::Offline
             }
         };
-        let away = open.away(&pool.name);
+        let away = open.away(&pool.known.name);
         let slow = slow_devices(open, snapshot);
         let fewer = snapshot.pool.degraded || !away.is_empty();
         if (fewer || !slow.is_empty()) && state == State::Ok {
@@ -181,7 +179,7 @@ impl Supervisor {
         attention.why.extend(slow);
         if state.needs_attention() {
             attention.why.extend(open.findings.iter().cloned());
-            attention.why.extend(Supervisor::notices_of(open));
+            attention.why.extend(lock(&open.notices).iter().cloned());
         }
         if fewer && state == State::Degraded {
             attention.action.push("see the log of forebayd and the health of the device".into());
@@ -191,7 +189,7 @@ impl Supervisor {
                 _ => "it goes on with the others, but new dirty data may have one copy only".into(),
             });
             if open.devices.len() > 1 {
-                let (name, devices) = (&pool.name, pool.paths.join(" "));
+                let (name, devices) = (&pool.known.name, pool.known.devices.join(" "));
                 attention.action.push(format!(
                     "to have all of its devices again: forebay volume remove each of its volumes, \
                      forebay pool destroy {name}, forebay pool create {name} {devices}"
@@ -200,7 +198,7 @@ impl Supervisor {
         }
         let dirty: u64 = snapshot.volumes.iter().map(|volume| volume.stats.dirty_blocks).sum();
         PoolInfo {
-            name: pool.name.clone(),
+            name: pool.known.name.clone(),
             uuid: hex(&open.uuid),
             state,
             devices: open.devices.clone(),
@@ -210,7 +208,7 @@ impl Supervisor {
             segment_bytes: open.segment_bytes,
             segments: open.devices.iter().map(|device| device.segments).sum(),
             segments_free: snapshot.pool.segments_free,
-            room: forebay_api::reply::Room {
+            room: Room {
                 free_bytes: snapshot.pool.room_free_blocks * BLOCK_SIZE as u64,
                 coming_bytes: snapshot.pool.room_coming_blocks * BLOCK_SIZE as u64,
                 writable_bytes: snapshot.pool.room_writable_blocks * BLOCK_SIZE as u64,
@@ -222,46 +220,31 @@ impl Supervisor {
     }
 
     fn closed_pool_info(&self, pool: &Pool, error: &ApiError, state: State) -> PoolInfo {
-        let devices = pool.paths.iter().map(|path| forebay_api::reply::DeviceInfo {
-            path: path.clone(),
-            bytes: 0,
-            segments: 0,
-            present: false,
-        });
+        let devices = pool.known.devices.iter();
+        let devices =
+            devices.map(|path| DeviceInfo { path: path.clone(), ..DeviceInfo::default() });
         let attention = of_error(&self.closed_pool(pool, error.clone()));
-        let inner = self.inner();
-        let known = inner.store.get().volumes.iter().filter(|volume| volume.pool == pool.name);
+        let memory = self.store.get();
+        let known = memory.volumes.iter().filter(|volume| volume.pool == pool.known.name);
         PoolInfo {
-            name: pool.name.clone(),
-            uuid: inner.store.get().seen(&pool.name).map_or_else(String::new, |s| s.uuid.clone()),
+            name: pool.known.name.clone(),
+            uuid: memory.seen(&pool.known.name).map_or_else(String::new, |s| s.uuid.clone()),
             state,
             devices: devices.collect(),
-            capacity_bytes: 0,
-            used_bytes: 0,
-            dirty_bytes: 0,
-            segment_bytes: 0,
-            segments: 0,
-            segments_free: 0,
-            room: forebay_api::reply::Room::default(),
-            ram: RamNeed::new(0, 0),
             volumes: known.map(|volume| volume.name.clone()).collect(),
             attention,
+            ..PoolInfo::default()
         }
     }
 
     /// Adds how a pool comes back: with any of its volumes, if it has one that is to be served.
     pub(super) fn closed_pool(&self, pool: &Pool, error: ApiError) -> ApiError {
-        let inner = self.inner();
-        let mut volumes = inner.store.get().volumes.iter();
-        let served = volumes
-            .find(|volume| volume.pool == pool.name && volume.standing != Standing::Detached);
-        closed(
-            error,
-            &match served {
-                Some(volume) => format!("forebay volume attach {}", volume.name),
-                None => format!("forebay pool create {} {}", pool.name, pool.paths.join(" ")),
-            },
-        )
+        let PoolState { name, devices, .. } = &pool.known;
+        let again = match self.store.get().served_by(name).next() {
+            Some(volume) => format!("forebay volume attach {}", volume.name),
+            None => format!("forebay pool create {name} {}", devices.join(" ")),
+        };
+        closed(error, &again)
     }
 
     fn volume_infos(&self, looks: &Looks) -> Vec<VolumeInfo> {
@@ -269,15 +252,16 @@ impl Supervisor {
         for (pool, snapshot) in looks {
             if let (Ok(open), Ok(snapshot)) = (&pool.open, snapshot) {
                 let volumes = snapshot.volumes.iter();
-                infos.extend(volumes.map(|v| self.volume_info(&pool.name, open, snapshot, v)));
+                infos
+                    .extend(volumes.map(|v| self.volume_info(&pool.known.name, open, snapshot, v)));
             }
         }
         let inner = self.inner();
-        for volume in &inner.store.get().volumes {
+        for volume in &self.store.get().volumes {
             if infos.iter().any(|info| info.name == volume.name) {
                 continue;
             }
-            let look = looks.iter().find(|(pool, _)| pool.name == volume.pool);
+            let look = looks.iter().find(|(pool, _)| pool.known.name == volume.pool);
             // What was looked at before it was opened may be open by now: ask again.
             let is_opening = match look {
                 None => inner.is_opening(&volume.pool) || inner.pools.contains_key(&volume.pool),
@@ -299,24 +283,13 @@ impl Supervisor {
         attention: &mut Attention,
     ) {
         let name = &volume.view.name;
-        if *state == State::Ok && self.device_is_lost(volume) {
-            *state = State::Degraded;
-            attention.why.push("its block device was taken away".to_string());
-            attention.action.push(format!("make it again: forebay volume attach {name}"));
-        }
         if *state == State::Ok
-            && let Some((why, action)) = self.inner().without_device(name)
+            && let Some((why, action)) = self.exports.trouble(name, Some(volume.ports))
         {
             *state = State::Degraded;
             attention.why.push(why);
             attention.action.push(action);
         }
-    }
-
-    /// By what a volume is reached.
-    fn export_shown(&self, inner: &Inner, open: &Opened, name: &str) -> Option<String> {
-        let uri = || open.exports.contains_key(name).then(|| self.export_uri(name));
-        inner.shown_device(name).or_else(|| inner.shown_guest(name)).or_else(uri)
     }
 
     fn volume_info(
@@ -354,12 +327,12 @@ impl Supervisor {
         } else if let Some(why) = &view.offline {
             state = State::Offline;
             attention.why.push(why.clone());
-            attention
-                .action
-                .push(format!("when that is mended: forebay volume attach {}", view.name));
+            let again = format!("when that is mended: forebay volume attach {}", view.name);
+            attention.action.push(again);
         }
         tell_slow(open, snapshot, view, &mut state, &mut attention);
         self.tell_lost_device(volume, &mut state, &mut attention);
+        let (export, export_why) = self.exports.shown(&view.name);
         let now = volume_counters(&view.name, pool, stats);
         let inner = self.inner();
         let ratio = |window| now.hit_ratio_since(&inner.samples.before(&view.name, pool, window));
@@ -374,8 +347,8 @@ impl Supervisor {
             dirty_bytes: Some(stats.dirty_blocks * BLOCK_SIZE as u64),
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),
-            export: self.export_shown(&inner, open, &view.name),
-            export_why: inner.shown_why(&view.name),
+            export,
+            export_why,
             clients: volume.clients as u64,
             job,
             attention,

@@ -2,11 +2,11 @@
 
 use super::fstab;
 use super::late::{Awaited, in_time};
-use super::leave::{dirty_bytes, or_lose};
-use super::listen::{Offer, Space};
+use super::leave::{dirty_bytes, drop_dirty, or_lose};
 use super::plan::{content_of, same_file};
-use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, random_uuid, shard_error};
-use crate::convert::{api_mode, device_error, engine_mode};
+use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, random_uuid, shard_error};
+use crate::convert::{device_error, engine_mode};
+use crate::export::{Offer, Space};
 use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{Attention, Done, State, VolumeInfo};
 use forebay_api::request::{
@@ -14,7 +14,7 @@ use forebay_api::request::{
 };
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
-use forebay_engine::{Command, CommandReply, POOL_IS_FULL, VolumeSpec};
+use forebay_engine::{CommandReply, POOL_IS_FULL, VolumeSpec};
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_host::device::content::has_small_sectors;
 use forebay_host::device::{Content, identify};
@@ -76,53 +76,51 @@ impl Supervisor {
             volume.mode
         );
         let mut done = Done::new(Outcome::Changed, text);
-        if let Some((why, action)) = self.inner().without_device(name) {
-            done.messages.push(format!("degraded     {why}"));
-            done.messages.push(format!("             {action}"));
+        let told = &mut done.messages;
+        if let Some((why, action)) = self.exports.trouble(name, None) {
+            told.extend([format!("degraded     {why}"), format!("             {action}")]);
         }
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
-            done.messages.push(format!("use it at    {device}"));
-            let mount = format!("sudo mount {device} /mnt");
+            told.push(format!("use it at    {device}"));
+            let mount = format!("             sudo mount {device} /mnt");
             let origin = volume.origin.clone();
             match in_time("look at the origin", move || {
                 identify(Path::new(&origin)).map_err(|error| device_error(&error))
             }) {
-                Ok(Content::Known(what)) => {
-                    done.messages.push(format!("it holds     {what}"));
-                    done.messages.push(format!("             {mount}"));
-                }
+                Ok(Content::Known(what)) => told.extend([format!("it holds     {what}"), mount]),
                 _ if is_new => {
-                    let make = format!("sudo mkfs.ext4 {device}  (erases it)");
-                    done.messages.push(format!("try it       {make}"));
-                    done.messages.push(format!("             {mount}"));
+                    let make = format!("try it       sudo mkfs.ext4 {device}  (erases it)");
+                    told.extend([make, mount]);
                 }
                 _ => {}
             }
         } else if let Some(path) =
             volume.export.as_ref().and_then(|export| export.strip_prefix("vhost-user:"))
         {
-            done.messages.push(format!("reach it at  {path} (vhost-user-blk)"));
-            done.messages.push(
+            told.extend([
+                format!("reach it at  {path} (vhost-user-blk)"),
                 "in a VM      -object memory-backend-memfd,id=ram,size=1G,share=on -machine \
                  memory-backend=ram"
                     .to_string(),
-            );
-            done.messages.push(format!(
-                "             -chardev socket,id=disk,path={path},reconnect-ms=500 -device \
-                 vhost-user-blk-pci,chardev=disk"
-            ));
+                format!(
+                    "             -chardev socket,id=disk,path={path},reconnect-ms=500 -device \
+                     vhost-user-blk-pci,chardev=disk"
+                ),
+            ]);
         } else if let Some(uri) = &volume.export {
             let socket = self.nbd_socket.display();
-            done.messages.push(format!("reach it at  {uri}"));
-            done.messages.push(format!("try it       nbdinfo '{uri}'"));
-            done.messages.push(format!("as a file    nbdfuse MOUNTPOINT/{name} '{uri}'"));
-            done.messages
-                .push(format!("as a disk    sudo nbd-client -unix {socket} -N {name} /dev/nbd0"));
-            done.messages.push(format!(
-                "in a VM      -drive driver=nbd,server.type=unix,server.path={socket},export={name}"
-            ));
+            told.extend([
+                format!("reach it at  {uri}"),
+                format!("try it       nbdinfo '{uri}'"),
+                format!("as a file    nbdfuse MOUNTPOINT/{name} '{uri}'"),
+                format!("as a disk    sudo nbd-client -unix {socket} -N {name} /dev/nbd0"),
+                format!(
+                    "in a VM      -drive \
+                     driver=nbd,server.type=unix,server.path={socket},export={name}"
+                ),
+            ]);
         }
-        done.messages.push("watch it     forebay status; forebay iostat 1".to_string());
+        told.push("watch it     forebay status; forebay iostat 1".to_string());
         done.volume = Some(volume);
         Ok(done)
     }
@@ -166,7 +164,7 @@ impl Supervisor {
         request: &VolumeCreate,
     ) -> Result<Done, ApiError> {
         check_name(&request.name).map_err(ApiError::usage)?;
-        self.check_export(request.export)?;
+        self.exports.check(request.export)?;
         if let Some(done) = self.is_this_volume(request)? {
             return Ok(done);
         }
@@ -254,24 +252,14 @@ impl Supervisor {
         request: &VolumeCreate,
         pool: &str,
     ) -> Result<(), ApiError> {
-        let open = self.open_pool(pool)?;
+        self.open_pool(pool)?;
         let origin = open_origin(&request.origin)?;
         let mode = request.mode.unwrap_or_default();
         if let Some(notice) = origin.notice() {
             tracing::info!(volume = request.name.as_str(), "{notice}");
         }
         let bytes = origin.bytes();
-        let space = Space::of(&origin);
-        let spec = VolumeSpec {
-            name: request.name.clone(),
-            origin: request.origin.clone(),
-            bytes,
-            uuid: random_uuid()?,
-            fingerprint: origin.fingerprint().encode(),
-            mode: engine_mode(mode),
-            volatile_cache: origin.volatile_cache(),
-        };
-        let before = self.inner().store.get().volume(&request.name).cloned();
+        let before = self.store.get().volume(&request.name).cloned();
         let small_sectors = match (&before, &origin) {
             // As it was: what is on it by now may be known to the cache only.
             (Some(before), _) => before.small_sectors,
@@ -296,44 +284,60 @@ impl Supervisor {
         })?;
         // Of another volume, that had the name before.
         self.inner().jobs.remove(&request.name);
-        let reply = open.handle.add_volume(spec, origin, COMMAND_TIMEOUT);
-        let volume = match reply {
-            Ok(CommandReply::Added(volume)) => volume,
-            failed => {
-                self.remember(|all| {
-                    all.volumes.retain(|volume| volume.name != request.name);
-                    all.volumes.extend(before);
-                })?;
-                return Err(match failed {
-                    Ok(CommandReply::Failed(why)) => ApiError::failed(why),
-                    Ok(other) => ApiError::failed(format!("the pool answered {other:?}")),
-                    Err(error) => shard_error(pool, &error),
-                });
-            }
-        };
-        let bytes = VolumeBytes::new(bytes);
-        self.export_volume(pool, &request.name, &Offer { volume, bytes, space, mode })?;
-        self.nbd_mend();
+        let what = (request.name.as_str(), request.origin.as_str());
+        let offer = self.add_to_engine(pool, what, origin, bytes, mode);
+        let offer = offer.map_err(|error| {
+            let undone = self.remember(|all| {
+                all.volumes.retain(|volume| volume.name != request.name);
+                all.volumes.extend(before);
+            });
+            undone.err().unwrap_or(error)
+        })?;
+        self.export_volume(pool, &request.name, &offer)?;
         tracing::info!(pool, volume = request.name.as_str(), mode = mode.name(), "volume added");
         Ok(())
     }
 
+    /// Adds a volume with this name and URI to the engine of an open pool. Returns how it is to be
+    /// offered.
+    pub(super) fn add_to_engine(
+        &self,
+        pool: &str,
+        (name, uri): (&str, &str),
+        origin: Origin,
+        bytes: u64,
+        mode: Mode,
+    ) -> Result<Offer, ApiError> {
+        let spec = VolumeSpec {
+            name: name.to_string(),
+            origin: uri.to_string(),
+            bytes,
+            uuid: random_uuid()?,
+            fingerprint: origin.fingerprint().encode(),
+            mode: engine_mode(mode),
+            volatile_cache: origin.volatile_cache(),
+        };
+        let (space, bytes) = (Space::of(&origin), VolumeBytes::new(bytes));
+        let reply = self.open_pool(pool)?.handle.add_volume(spec, origin, COMMAND_TIMEOUT);
+        match reply.map_err(|error| shard_error(pool, &error))? {
+            CommandReply::Added(volume) => Ok(Offer { volume, bytes, space, mode }),
+            CommandReply::Failed(why) => Err(ApiError::failed(why)),
+            other => Err(ApiError::failed(format!("the pool answered {other:?}"))),
+        }
+    }
+
     /// Keeps for `status` why a volume is not served.
     pub(super) fn note_problem(&self, pool: &str, volume: &str, error: ApiError) {
-        let mut inner = self.inner();
-        if let Some(Ok(open)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
-            let again = format!("when that is mended: forebay volume attach {volume}");
-            open.problems.insert(volume.to_string(), error.action(again));
-        }
+        let again = format!("when that is mended: forebay volume attach {volume}");
+        self.has_problem(pool, volume, error.action(again));
     }
 
     /// The volume's origin is no longer a problem.
     pub(super) fn forget_problem(&self, pool: &str, volume: &str) {
-        let mut inner = self.inner();
-        if let Some(Ok(open)) = inner.pools.get_mut(pool).map(|pool| pool.open.as_mut()) {
+        self.with_open(pool, |open| {
             open.problems.remove(volume);
             open.late.remove(volume);
-        }
+        });
     }
 
     pub(super) fn volume_attach(
@@ -341,7 +345,7 @@ impl Supervisor {
         request: &VolumeAttach,
     ) -> Result<Done, ApiError> {
         let name = &request.name;
-        let known = self.inner().store.get().volume(name).cloned();
+        let known = self.store.get().volume(name).cloned();
         let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
         if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)
             && let Some(would) = self.accept_what_is_here(&known.pool, request.dry_run)?
@@ -361,10 +365,9 @@ impl Supervisor {
                 let served = !offline && !found.open.problems.contains_key(name);
                 // One that a job takes out of service gets no other.
                 let stays = served && self.no_job(name).is_ok();
-                let lost =
-                    stays && (self.device_is_lost(&found.snapshot) || self.device_is_missing(name));
+                let lost = stays && self.exports.is_renewable(name, found.snapshot.ports);
                 if lost && !request.dry_run {
-                    self.device_renew(&found.pool, name)?;
+                    self.exports.renew(&found.open.handle, name)?;
                     return self.how_to_use(name, false);
                 }
                 if !lost && served {
@@ -436,28 +439,12 @@ impl Supervisor {
             // The origin has to answer, soon, and be usable before anything is given up.
             drop(self.look_at(&Awaited::from(&found.snapshot.view))?);
             drop(open_origin(&found.snapshot.view.origin)?);
-            let command = Command::ForceDropDirty(found.snapshot.view.id);
-            let reply = found.open.handle.command(command, COMMAND_TIMEOUT);
-            if let CommandReply::Failed(why) =
-                reply.map_err(|error| shard_error(&found.pool, &error))?
-            {
-                return Err(ApiError::failed(format!("drop the dirty data of {name}: {why}")));
-            }
+            drop_dirty(found)?;
             return self.replace_origin(found);
         }
         let brought = self.bring_origin(found, changed == ChangedOrigin::KeepDirty);
         let open = self.open_pool(&found.pool)?;
         let problem = brought.err().or_else(|| open.problems.get(name).cloned());
         problem.map_or(Ok(()), |error| Err(or_lose(error, name, dirty_bytes(found))))
-    }
-
-    /// The mode that a volume is in, from the engine's view.
-    pub(super) fn mode_of(found: &FoundVolume) -> Mode {
-        api_mode(found.snapshot.view.mode)
-    }
-
-    /// The notices that are kept for a pool.
-    pub(super) fn notices_of(open: &super::Opened) -> Vec<String> {
-        lock(&open.notices).iter().cloned().collect()
     }
 }

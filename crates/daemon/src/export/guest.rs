@@ -1,0 +1,91 @@
+//! Disks of virtual machines: a vhost-user socket for each volume that is exported so. The machine
+//! reconnects when the daemon has been replaced, and has done what it still waits for.
+
+use super::machine::Machine;
+use super::offer::Volume;
+use crate::place::bind;
+use forebay_api::ApiError;
+use forebay_host::frontend::vhost::{VhostServer, VhostVolume};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Directory beside our other sockets.
+const DIR: &str = "vhost";
+/// How long it may take to be seen that a machine has ended.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// What is told of a machine that does not listen.
+pub(super) const DEAF: &str =
+    "the machine that is connected sees another size when it starts again, not before";
+
+/// The socket of a volume. It ends with this, which may wait for the shard.
+pub(super) struct Guest {
+    server: VhostServer,
+    path: PathBuf,
+}
+
+impl Guest {
+    pub fn make(
+        machine: &Machine,
+        &Volume { shard, name, offer }: &Volume,
+    ) -> Result<Guest, ApiError> {
+        let failed = |error: String| {
+            ApiError::failed(format!("the vhost-user socket of volume {name}: {error}"))
+                .action("or reach the volume by NBD: --export nbd")
+        };
+        let dir = machine.nbd_socket.with_file_name(DIR);
+        fs::create_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
+        let path = dir.join(format!("{name}.sock"));
+        let listener = bind(&path).map_err(|error| failed(format!("{error:#}")))?;
+        let volume = VhostVolume {
+            shard: shard.clone(),
+            volume: offer.volume,
+            bytes: offer.bytes.clone(),
+            name: name.to_string(),
+        };
+        let server = VhostServer::start(listener, volume).map_err(|e| failed(e.to_string()))?;
+        tracing::info!(volume = name, "vhost-user socket {}", path.display());
+        Ok(Guest { server, path })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a machine is connected that cannot be told of another size.
+    pub fn is_deaf(&self) -> bool {
+        self.server.is_deaf()
+    }
+
+    /// Has the machine that is connected look at the size. Returns what is to be known of it.
+    pub fn tell_size(&self) -> &'static str {
+        self.server.announce();
+        match (self.server.is_connected(), self.server.is_deaf()) {
+            (_, true) => DEAF,
+            (true, false) => "the machine that is connected was told",
+            (false, _) => "a machine sees it when it connects",
+        }
+    }
+
+    /// Refuses to end while a machine is connected, unless it is to lose its disk.
+    pub fn release(&self, name: &str, force: bool) -> Result<(), ApiError> {
+        let end = Instant::now() + FAREWELL;
+        while !force && self.server.is_connected() {
+            if Instant::now() < end {
+                std::thread::sleep(FAREWELL / 50);
+                continue;
+            }
+            let text = format!("a virtual machine uses volume {name}");
+            return Err(ApiError::refused(text)
+                .action("stop the machine, or take the disk out of it")
+                .action("or let it have errors: --force"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,88 @@
+//! The devices that a pool is made of: which of them are used; and what has failed of them, and of
+//! the origins under them.
+
+use crate::convert::hex;
+use forebay_engine::VolumeId;
+use forebay_host::pool::PoolOnDisk;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// One that failed, and is there, is looked at again after so long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Identities of a pool's devices, by their index, and which of them are used.
+#[derive(Debug, Clone)]
+pub struct Parts(Vec<(String, bool)>);
+
+/// What of a pool has failed since it was opened.
+#[derive(Debug, Clone, Default)]
+pub struct Failed {
+    /// Devices, by their index.
+    pub devices: BTreeSet<usize>,
+    /// The log: no device is used any more.
+    pub log: bool,
+    /// Origins, an I/O of which failed.
+    pub origins: Suspects,
+}
+
+impl Parts {
+    /// Of this pool.
+    pub fn of(on_disk: &PoolOnDisk) -> Parts {
+        let slots = on_disk.devices.iter();
+        Parts(slots.map(|slot| (hex(&slot.entry.uuid), slot.device.is_ok())).collect())
+    }
+
+    /// Those that are used.
+    pub fn used(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().filter(|(_, used)| *used).map(|(uuid, _)| uuid)
+    }
+
+    /// Those that are not.
+    pub fn absent(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().filter(|(_, used)| !*used).map(|(uuid, _)| uuid)
+    }
+
+    /// The identity of one.
+    pub fn uuid(&self, index: usize) -> Option<&String> {
+        self.0.get(index).map(|(uuid, _)| uuid)
+    }
+}
+
+/// Origins of a pool that failed an I/O.
+#[derive(Debug, Clone, Default)]
+pub struct Suspects(BTreeMap<VolumeId, Suspicion>);
+
+#[derive(Debug, Clone, Copy)]
+enum Suspicion {
+    /// It is to be looked at.
+    New,
+    /// Somebody does.
+    LookedAt,
+    /// It was there.
+    Dismissed(Instant),
+}
+
+impl Suspects {
+    /// The origin of a volume failed an I/O.
+    pub fn failed(&mut self, volume: VolumeId) {
+        let suspicion = self.0.entry(volume).or_insert(Suspicion::New);
+        if matches!(suspicion, Suspicion::Dismissed(at) if at.elapsed() >= AGAIN) {
+            *suspicion = Suspicion::New;
+        }
+    }
+
+    /// The origins that are to be looked at: the caller does.
+    pub fn take_new(&mut self) -> Vec<VolumeId> {
+        let new = self.0.iter_mut().filter(|(_, it)| matches!(it, Suspicion::New));
+        new.map(|(&volume, it)| {
+            *it = Suspicion::LookedAt;
+            volume
+        })
+        .collect()
+    }
+
+    /// It is there.
+    pub fn dismiss(&mut self, volume: VolumeId) {
+        self.0.insert(volume, Suspicion::Dismissed(Instant::now()));
+    }
+}
