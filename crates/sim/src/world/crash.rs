@@ -5,6 +5,7 @@ use super::{Delivered, Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
 use forebay_engine::{Command, Target};
+use forebay_format::SECTORS_PER_BLOCK;
 use std::ops::Range;
 
 /// Crashes during recovery in a row.
@@ -202,6 +203,10 @@ impl World {
     /// its way home may not be durable.
     pub(super) fn give_up(&mut self, disk: usize, block: u64) {
         self.checker.give_up(disk, block, &self.origins[disk].disk, self.stamp);
+        // Nor need the cache keep any more what was sent home of it.
+        let per_block = SECTORS_PER_BLOCK as u64;
+        let sectors = block * per_block..(block + 1) * per_block;
+        self.sent_home.retain(|&(of, sector, _)| of != disk || !sectors.contains(&sector));
     }
 
     /// The end of this life.

@@ -220,6 +220,11 @@ impl World {
         engine.dirty_sectors(volume, sector / PER_BLOCK) & (1 << (sector % PER_BLOCK)) != 0
     }
 
+    fn is_being_written(&self, disk: usize, sector: u64) -> bool {
+        let mut open = self.requests.values().filter(|waiting| waiting.disk == disk);
+        open.any(|waiting| waiting.writes() && waiting.range.contains(&sector))
+    }
+
     /// Whether each copy on the one device that had any trouble has a sound one on another: no
     /// error of that device reaches clients or commands, and nothing that was promised is lost.
     pub(super) fn mirror_is_whole(&self) -> bool {
@@ -306,7 +311,8 @@ impl World {
                 Content::Data { disk, sector, version } => {
                     self.sent_home.contains(&(disk, sector, version))
                 }
-                _ => self.is_dirty_sector(disk, sector),
+                // What is in the cache may be a later write, which reads of before need not see.
+                _ => self.is_dirty_sector(disk, sector) && !self.is_being_written(disk, sector),
             };
             self.coverage.mark(match home {
                 true => "sectors forgotten that the cache keeps",
