@@ -1,36 +1,38 @@
-//! `cargo xtask ci` and `cargo xtask test`.
+//! `cargo xtask ci`, `cargo xtask test` and `cargo xtask night`.
 
 use crate::command::{cargo, cargo_command, run, run_and_read};
 use crate::{command, root, tidy};
 use anyhow::Result;
 use std::time::Instant;
 
-/// Seeds of each run that are bent towards one thing: what fits, beside the swarm, in a quarter of
-/// an hour.
-const BENT_SEEDS: [(&str, &str); 20] = [
-    ("brief", "0..5000"),
-    ("away", "0..5000"),
-    ("dwindle", "0..1500"),
-    ("repair", "0..5000"),
-    ("harm", "0..5000"),
-    ("starve", "0..5000"),
-    ("admin", "0..5000"),
-    ("linger", "0..5000"),
-    ("turnover", "0..1000"),
-    ("spare", "0..5000"),
-    ("vain", "0..5000"),
-    ("overtake", "0..5000"),
-    ("evict", "0..5000"),
-    ("untold", "0..500"),
-    ("resort", "0..200"),
-    ("late", "0..2000"),
-    ("replug", "0..1000"),
-    ("large", "0..300"),
-    ("cloud", "0..100"),
-    ("short", "0..1000"),
+/// Seeds of each run that is bent towards one thing: what fits, beside the swarm, in ten minutes.
+const BENT_SEEDS: [(&str, u64); 20] = [
+    ("brief", 2500),
+    ("away", 2500),
+    ("dwindle", 750),
+    ("repair", 2500),
+    ("harm", 2500),
+    ("starve", 2500),
+    ("admin", 2500),
+    ("linger", 2500),
+    ("turnover", 500),
+    ("spare", 2500),
+    ("vain", 2500),
+    ("overtake", 2500),
+    ("evict", 2500),
+    ("untold", 300),
+    ("resort", 150),
+    ("late", 1000),
+    ("replug", 600),
+    ("large", 150),
+    ("cloud", 60),
+    ("short", 500),
 ];
 /// Swarm seeds of each run. A run by hand may ask for more.
-pub const SEEDS: u64 = 20_000;
+pub const SEEDS: u64 = 10_000;
+/// A night has so many times as many seeds of each bend, and of the swarm.
+const NIGHT_BENT: u64 = 8;
+const NIGHT_SWARM: u64 = 20;
 
 /// All that a change must pass.
 ///
@@ -54,7 +56,7 @@ pub fn test(seeds: u64) -> Result<()> {
     cargo(&["build", "--release", "--workspace"])?;
     let tests = unit_and_integration_tests()?;
     let examples = examples()?;
-    simulator(seeds)?;
+    simulator(seeds, 1)?;
     let mutants = mutation_proof()?;
     println!();
     println!("tests:     {tests}");
@@ -93,15 +95,28 @@ fn passed(lines: &[String]) -> u64 {
         .sum()
 }
 
-fn simulator(seeds: u64) -> Result<()> {
-    let seeds = format!("0..{seeds}");
+/// The seeds that do not fit into a run of CI.
+///
+/// # Errors
+/// The first seed that fails.
+pub fn night() -> Result<()> {
+    let start = Instant::now();
+    simulator(NIGHT_SWARM * SEEDS, NIGHT_BENT)?;
+    println!("all of it: {} s", start.elapsed().as_secs());
+    Ok(())
+}
+
+fn simulator(swarm: u64, bent_times: u64) -> Result<()> {
     let known = "crates/sim/seeds/known-failures.txt";
-    let run = ["run", "--release", "-p", "forebay-sim", "--", "--swarm", "--seeds", &seeds];
-    cargo(&[&run[..], &["--known", known]].concat())?;
     let run = ["run", "--release", "-p", "forebay-sim", "--"];
-    BENT_SEEDS.iter().try_for_each(|&(bend, seeds)| {
-        cargo(&[&run[..], &["--bend", bend, "--seeds", seeds, "--known", known]].concat())
-    })?;
+    let of_seeds = |kind: &[&str], count: u64| {
+        let seeds = format!("0..{count}");
+        cargo(&[&run[..], kind, &["--seeds", &seeds, "--known", known]].concat())
+    };
+    of_seeds(&["--swarm"], swarm)?;
+    BENT_SEEDS
+        .iter()
+        .try_for_each(|&(bend, count)| of_seeds(&["--bend", bend], bent_times * count))?;
     cargo(&[&run[..], &["--first", "--hashes", "crates/sim/seeds/hashes.txt"]].concat())
 }
 

@@ -26,6 +26,8 @@ enum Task {
         #[arg(long, default_value_t = check::SEEDS)]
         seeds: u64,
     },
+    /// The simulator's seeds that take hours: of the swarm and of each bend.
+    Night,
     /// House rules that the compiler does not know.
     Tidy {
         /// Lower the numbers in the list of exceptions to what they are now.
@@ -80,6 +82,7 @@ fn main() -> Result<()> {
     match Task::parse() {
         Task::Ci => check::ci(),
         Task::Test { seeds } => check::test(seeds),
+        Task::Night => check::night(),
         Task::Tidy { shrink } => tidy::run(root(), shrink),
         Task::Bench { names } => bench::run(&names),
         Task::Demo { arguments } => demo(&arguments),

@@ -81,8 +81,11 @@ impl Suspects {
         .collect()
     }
 
-    /// It is there.
-    pub fn dismiss(&mut self, volume: VolumeId) {
-        self.0.insert(volume, Suspicion::Dismissed(Instant::now()));
+    /// One was looked at: it was there, or it was lost and is back.
+    pub fn looked_at(&mut self, volume: VolumeId, was_lost: bool) {
+        match was_lost {
+            true => self.0.remove(&volume),
+            false => self.0.insert(volume, Suspicion::Dismissed(Instant::now())),
+        };
     }
 }

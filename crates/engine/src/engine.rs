@@ -60,6 +60,8 @@ pub struct VolumeView {
     pub offline: Option<String>,
     /// But for what is cached: its origin was lost while it was served.
     pub lost: bool,
+    /// Every FLUSH of it fails: its origin may have lost what clients had written there.
+    pub poisoned: bool,
 }
 
 /// What is the pool's (`pool`, `volumes`) and what is one shard's: one log, one index, one thread.
@@ -173,6 +175,7 @@ impl Engine {
             draining: v.draining(),
             offline: v.offline.clone(),
             lost: v.lost,
+            poisoned: v.flush.poisoned,
         };
         self.volumes.iter().filter(|v| !v.removing).map(view).collect()
     }

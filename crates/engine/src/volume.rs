@@ -385,9 +385,16 @@ impl Volume {
         self.home.hangs_from().or(flushes)
     }
 
-    /// Whether the origin refuses what it is sent, or ends nothing of it.
+    /// Whether the origin is there: one that is not will not be flushed either.
+    pub(crate) fn has_origin(&self) -> bool {
+        self.offline.is_none() || self.retries()
+    }
+
+    /// Whether the origin is lost, refuses what it is sent, or ends nothing of it.
     pub(crate) fn lags(&self, now: Time) -> bool {
-        self.quarantine.refuses_all() || self.hangs_from().is_some_and(|from| from <= now)
+        self.lost
+            || self.quarantine.refuses_all()
+            || self.hangs_from().is_some_and(|from| from <= now)
     }
 
     /// Dirty blocks of which nobody knows when they go home: those that cannot be read, or all

@@ -131,12 +131,51 @@ fn an_origin_that_comes_back_smaller_or_as_another_one_is_not_used() {
     assert_eq!(fs::read(world.path("big.img")).unwrap()[at..at + BLOCK], pattern(6, BLOCK));
 }
 
+/// A write of which a part is on its way home when the origin is lost; nothing was flushed there.
+fn lose_unflushed(mode: &str) -> World {
+    let world = two_volumes();
+    if mode != "writeback" {
+        world.forebay(&["volume", "mode", "big", mode]).expect(0);
+    }
+    let mut client = world.nbd("big");
+    (0..64).for_each(|at| client.write(at << 16, &pattern(at, BLOCK)).unwrap());
+    lose(&world);
+    drop(client);
+    until_status(&world, "is lost");
+    world
+}
+
 #[test]
 fn the_dirty_data_of_an_origin_that_is_lost_for_good_is_given_up() {
-    let world = two_volumes();
-    lose(&world);
-    until_status(&world, "is lost");
+    let world = lose_unflushed("writeback");
     world.forebay(&["volume", "remove", "big"]).expect(1).complains("--drop-dirty");
     world.forebay(&["volume", "remove", "big", "--drop-dirty", "--yes"]).expect(0).says("is lost");
     world.forebay(&["status"]).expect(0);
+}
+
+#[test]
+fn what_was_not_flushed_at_an_origin_that_is_lost_for_good_is_told_once() {
+    let world = lose_unflushed("writethrough");
+    world.forebay(&["volume", "remove", "big"]).expect(1).complains("has failed a FLUSH");
+    world.forebay(&["volume", "remove", "big"]).expect(0);
+    world.forebay(&["status"]).expect(0);
+}
+
+#[test]
+fn a_volume_whose_flushes_fail_says_so() {
+    let world = two_volumes();
+    world.forebay(&["volume", "mode", "big", "writethrough"]).expect(0);
+    let mut client = world.nbd("big");
+    client.write(WRITTEN, &pattern(8, BLOCK)).unwrap();
+    let held = lose(&world);
+    until_status(&world, "is lost");
+    plug_in(&world, &held);
+    until_status(&world, "each FLUSH fails");
+    assert!(client.flush().is_err());
+    drop(client);
+    world.forebay(&["volume", "detach", "big"]).expect(1).complains("has failed a FLUSH");
+    world.forebay(&["volume", "detach", "big"]).expect(0);
+    world.forebay(&["volume", "attach", "big"]).expect(0);
+    world.forebay(&["status"]).expect(0);
+    world.nbd("big").flush().unwrap();
 }

@@ -34,7 +34,7 @@ impl Supervisor {
         if wanted.dry_run {
             return Ok(plan_leave(&found, "take it out of service"));
         }
-        self.leave(JobKind::Detach, &found, wanted.force)
+        self.leave(JobKind::Detach, &found, wanted.force, false)
     }
 
     /// Whether the pool of a volume serves, and holds nothing of it.
@@ -93,11 +93,7 @@ impl Supervisor {
         if wanted.dry_run {
             return Ok(plan_leave(&found, "take it out of service and forget it"));
         }
-        if lost > 0 {
-            self.check_memory()?;
-            drop_dirty(&found)?;
-        }
-        let mut done = self.leave(JobKind::Remove, &found, wanted.force)?;
+        let mut done = self.leave(JobKind::Remove, &found, wanted.force, lost > 0)?;
         if lost > 0 && done.outcome == Outcome::Changed {
             done.messages = vec![format!("volume {name} is removed; {size} of dirty data is lost")];
         }
@@ -115,8 +111,7 @@ impl Supervisor {
             return Ok(plan_leave(found, what));
         }
         // What is found to be so later is refused then, and given up when asked again.
-        drop_dirty(found)?;
-        let mut done = self.leave(JobKind::Remove, found, wanted.force)?;
+        let mut done = self.leave(JobKind::Remove, found, wanted.force, true)?;
         done.messages.push("what could not be read of its dirty data is lost".to_string());
         Ok(done)
     }
@@ -161,15 +156,24 @@ impl Supervisor {
     }
 
     /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
+    /// With `drops`, what cannot go home is given up first.
     fn leave(
         self: &Arc<Self>,
         kind: JobKind,
         found: &FoundVolume,
         force: bool,
+        drops: bool,
     ) -> Result<Done, ApiError> {
         let name = &found.snapshot.view.name;
         self.check_memory()?;
+        // A device that is in use stays, and with it all that its users have written.
         let offered = self.exports.down(name, force)?;
+        if drops && let Err(error) = drop_dirty(found) {
+            if let Some(offer) = &offered {
+                self.exports.up(&found.open.handle, name, offer);
+            }
+            return Err(error);
+        }
         let command = Command::RemoveVolume(found.snapshot.view.id);
         let after = match kind {
             JobKind::Detach => After::Detach(offered),

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long a failed origin may take to be read.
 const READ_LIMIT: Duration = Duration::from_secs(10);
+/// How long opening it may hang before it is tried anew.
+const HANGS: Duration = Duration::from_secs(300);
 /// How often to look for one that is lost.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,10 +32,12 @@ impl Supervisor {
             for volume in lock(&open.failed).origins.take_new() {
                 let (supervisor, pool, open) = (Arc::clone(self), pool.clone(), open.clone());
                 let look = move || {
-                    if let Err(error) = supervisor.look_after(&pool, &open.handle, volume) {
+                    let looked = supervisor.look_after(&pool, &open.handle, volume);
+                    let was_lost = looked.unwrap_or_else(|error| {
                         tracing::error!(pool, "{}", error.message);
-                    }
-                    lock(&open.failed).origins.dismiss(volume);
+                        false
+                    });
+                    lock(&open.failed).origins.looked_at(volume, was_lost);
                 };
                 let thread = std::thread::Builder::new().name("lost".to_string()).spawn(look);
                 if let Err(error) = thread {
@@ -43,16 +47,16 @@ impl Supervisor {
         }
     }
 
-    /// If the origin of a volume is lost, says so, and waits for it.
+    /// If the origin of a volume is lost, says so, and waits for it. Whether it was.
     fn look_after(
         self: &Arc<Self>,
         pool: &str,
         handle: &forebay_host::shard::ShardHandle,
         id: VolumeId,
-    ) -> Result<(), ApiError> {
+    ) -> Result<bool, ApiError> {
         let failed = |error| shard_error(pool, &error);
         if !handle.origin_is_gone(id, READ_LIMIT).map_err(failed)? {
-            return Ok(());
+            return Ok(false);
         }
         let number = handle.number();
         let volume = {
@@ -60,10 +64,10 @@ impl Supervisor {
             let snapshot = handle.snapshot().map_err(failed)?;
             let mut views = snapshot.volumes.iter().map(|volume| &volume.view);
             let view = views.find(|view| view.id == id && view.offline.is_none());
-            let Some(view) = view else { return Ok(()) };
+            let Some(view) = view else { return Ok(false) };
             let volume = Awaited::from(view);
             if handle.origin_lost(id, COMMAND_TIMEOUT).map_err(failed)? != CommandReply::Changed {
-                return Ok(());
+                return Ok(false);
             }
             let error = is_lost(&volume.uri);
             tracing::error!(pool, volume = volume.name.as_str(), "{}", error.message);
@@ -75,7 +79,8 @@ impl Supervisor {
             let looked = match self.look_at(&volume) {
                 Ok(looked) => looked,
                 Err(NotThere::Failed(_)) => continue,
-                Err(NotThere::Late(_, coming)) => match coming.recv() {
+                // One that hangs may do so for ever, and leaves its path to another one meanwhile.
+                Err(NotThere::Late(_, coming)) => match coming.recv_timeout(HANGS) {
                     Ok(Ok(looked)) => looked,
                     _ => continue,
                 },
@@ -84,7 +89,7 @@ impl Supervisor {
                 break;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// An administrator puts another origin in the place of one that is lost: what is dirty goes
@@ -120,16 +125,15 @@ impl Supervisor {
             return Ok(true);
         }
         // Nobody who uses the volume wants another disk under it: it is looked for on.
-        if let Some((other, _)) = self.other_origin(volume, &looked) {
+        if let Some((other, usable)) = self.other_origin(volume, &looked) {
             let text = format!("{}, and another one is in its place", is_lost(&volume.uri).message);
             let name = volume.name.as_str();
             let error = ApiError::failed(format!("{text}: {}", other.message))
-                .action("bring the right one back: it is used again as soon as it is there")
-                .action(format!(
-                    "if it is to be used, with what is dirty: forebay volume attach {name} \
-                     --keep-dirty"
-                ));
-            self.is_late(pool, volume, error);
+                .action("bring the right one back: it is used again as soon as it is there");
+            let accept = format!(
+                "if it is to be used, with what is dirty: forebay volume attach {name} --keep-dirty"
+            );
+            self.is_late(pool, volume, if usable { error.action(accept) } else { error });
             return Ok(false);
         }
         let handle = self.open_pool(pool)?.handle;

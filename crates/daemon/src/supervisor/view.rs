@@ -330,6 +330,19 @@ impl Supervisor {
             let again = format!("when that is mended: forebay volume attach {}", view.name);
             attention.action.push(again);
         }
+        if view.poisoned && state == State::Ok {
+            state = State::Degraded;
+            attention.why.push(
+                "its origin has lost writes that were not flushed: each FLUSH fails until the \
+                 volume is attached anew"
+                    .to_string(),
+            );
+            attention.action.push(format!(
+                "when its users have let go: forebay volume detach {name} (asked for twice), then \
+                 forebay volume attach {name}",
+                name = view.name
+            ));
+        }
         tell_slow(open, snapshot, view, &mut state, &mut attention);
         self.tell_lost_device(volume, &mut state, &mut attention);
         let (export, export_why) = self.exports.shown(&view.name);

@@ -413,8 +413,9 @@ impl Supervisor {
         changed: ChangedOrigin,
     ) -> Result<String, ApiError> {
         let name = &found.snapshot.view.name;
+        let accepts = found.snapshot.view.lost && changed == ChangedOrigin::KeepDirty;
         let late = found.open.late.contains_key(name) && changed != ChangedOrigin::DropDirty;
-        let planned = match late {
+        let planned = match late && !accepts {
             true => Err(found.open.problems[name].clone()),
             false => self.plan_origin(found, changed),
         };

@@ -264,7 +264,7 @@ impl World {
                 self.check_origin(asked.disk, "was removed")?;
                 // Nobody can flush an origin that is not there.
                 let origin = &self.origins[asked.disk];
-                if origin.present && !origin.came_late {
+                if origin.present && !origin.came_late && !origin.disk.is_out() {
                     self.checker.flushed(asked.disk, asked.invoke);
                 }
             }
