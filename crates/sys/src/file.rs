@@ -1,7 +1,7 @@
 //! Files and block devices.
 
 use crate::{check, own, part};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -54,14 +54,31 @@ pub fn direct_io_align(file: &File) -> Option<u32> {
 }
 
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// What kind of file system a file lies on.
-fn file_system(file: &File) -> Option<i64> {
+/// What is known of the file system that a file lies on.
+fn file_system_of(file: &File) -> Option<libc::statfs> {
     // SAFETY: all zeros is a valid `statfs`: it consists of integers.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is valid for the call.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) };
-    (result == 0).then_some(stat.f_type)
+    (result == 0).then_some(stat)
+}
+
+/// What kind of file system a file lies on.
+fn file_system(file: &File) -> Option<i64> {
+    file_system_of(file).map(|stat| stat.f_type)
+}
+
+/// Whether a file lies in memory that can be shared: on tmpfs, or in large pages.
+pub(crate) fn is_memory(file: &File) -> bool {
+    file_system(file).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == HUGETLBFS_MAGIC)
+}
+
+/// The size of the pages that a file in memory consists of, where they are large ones.
+pub(crate) fn large_page_bytes(file: &File) -> Option<usize> {
+    let stat = file_system_of(file).filter(|stat| stat.f_type == HUGETLBFS_MAGIC)?;
+    usize::try_from(stat.f_bsize).ok().filter(|bytes| bytes.is_power_of_two())
 }
 
 /// Whether a file lies in memory: on tmpfs or ramfs.
@@ -89,8 +106,21 @@ pub fn is_local(file: &File) -> bool {
 
 /// A file of `bytes` zeros that lies in memory and is gone when it is closed.
 pub fn memory_file(bytes: u64) -> io::Result<File> {
+    memory_file_with(bytes, 0)
+}
+
+/// As [`memory_file`], and nobody who gets it can give it another length.
+pub fn sealed_memory_file(bytes: u64) -> io::Result<File> {
+    let file = memory_file_with(bytes, libc::MFD_ALLOW_SEALING)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: fcntl takes no pointers here, and `file` keeps the descriptor open.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    Ok(file)
+}
+
+fn memory_file_with(bytes: u64, flags: c_uint) -> io::Result<File> {
     // SAFETY: the name is a terminated string.
-    let made = unsafe { libc::memfd_create(c"forebay".as_ptr(), libc::MFD_CLOEXEC) };
+    let made = unsafe { libc::memfd_create(c"forebay".as_ptr(), libc::MFD_CLOEXEC | flags) };
     let file = File::from(own(made.into())?);
     file.set_len(bytes)?;
     Ok(file)
@@ -131,11 +161,4 @@ pub fn write_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<u
     // SAFETY: the slices are valid for reads during the call.
     let count = unsafe { libc::writev(fd, parts.as_ptr(), N as c_int) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
-}
-
-/// A non-blocking `eventfd`.
-pub fn eventfd() -> io::Result<File> {
-    // SAFETY: eventfd takes no pointers.
-    let made = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    Ok(File::from(own(made.into())?))
 }

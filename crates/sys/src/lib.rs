@@ -7,11 +7,13 @@
 
 pub mod driver;
 mod epoll;
+pub mod eventfd;
 pub mod file;
 pub mod loops;
 pub mod mounts;
 pub mod pass;
 pub mod process;
+pub mod shared;
 pub mod socket;
 pub mod ublk;
 pub mod waker;

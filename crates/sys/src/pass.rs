@@ -17,6 +17,16 @@ pub(crate) fn empty_message() -> libc::msghdr {
 
 /// Sends bytes with at most one descriptor.
 pub fn send_with(socket: RawFd, bytes: &[u8], fd: Option<RawFd>) -> io::Result<()> {
+    send(socket, bytes, fd, 0)
+}
+
+/// Sends bytes if the socket has room for all of them. Whoever else has the socket cannot make this
+/// wait.
+pub fn send_now(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
+    send(socket, bytes, None, libc::MSG_DONTWAIT)
+}
+
+fn send(socket: RawFd, bytes: &[u8], fd: Option<RawFd>, flags: c_int) -> io::Result<()> {
     let mut control = Control([0; 64]);
     let mut part = part(bytes);
     let mut message = empty_message();
@@ -36,7 +46,7 @@ pub fn send_with(socket: RawFd, bytes: &[u8], fd: Option<RawFd>) -> io::Result<(
         }
     }
     // SAFETY: the message and all that it points to are valid for the call.
-    let sent = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) };
+    let sent = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL | flags) };
     match usize::try_from(sent) {
         Ok(count) if count == bytes.len() => Ok(()),
         Ok(_) => Err(io::Error::from(io::ErrorKind::WriteZero)),

@@ -1,6 +1,6 @@
 //! How other threads interrupt a wait.
 
-use crate::file::eventfd;
+use crate::eventfd;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -13,7 +13,7 @@ pub struct Waker(Arc<File>);
 impl Waker {
     /// A new one.
     pub fn new() -> io::Result<Waker> {
-        Ok(Waker(Arc::new(eventfd()?)))
+        Ok(Waker(Arc::new(eventfd::new()?)))
     }
 
     /// Ends the loop's wait, now or when it next begins.

@@ -12,6 +12,7 @@ mod channel;
 mod device;
 mod head;
 mod inflight;
+mod memory;
 mod queue;
 mod request;
 mod rings;

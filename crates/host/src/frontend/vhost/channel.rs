@@ -8,7 +8,6 @@ use forebay_sys as sys;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 use vhost::vhost_user::message::{BackendReq, FrontendReq};
 
 /// A message's head: what it is, flags and the length of what follows, 32 bits each in the order
@@ -18,8 +17,6 @@ const HEAD_BYTES: usize = 12;
 const BRINGS_CHANNEL: u32 = FrontendReq::SET_BACKEND_REQ_FD as u32;
 /// "The configuration is another one", in this version of the protocol, with nothing behind.
 const CONFIG_CHANGE: [u32; 3] = [BackendReq::CONFIG_CHANGE_MSG as u32, 1, 0];
-/// How long the other side may leave the channel full. It holds hundreds of messages.
-const SEND_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where the other side listens.
 pub struct Channel(UnixStream);
@@ -35,19 +32,17 @@ impl Channel {
         if count < HEAD_BYTES || u32::from_ne_bytes(*what) != BRINGS_CHANNEL {
             return None;
         }
-        let channel = UnixStream::from(file?);
         // One that is no socket is refused when the message is received.
-        channel.set_write_timeout(Some(SEND_LIMIT)).ok()?;
-        Some(Channel(channel))
+        file.map(|file| Channel(UnixStream::from(file)))
     }
 
     /// Has the other side read the configuration. No answer is waited for: it first asks for the
     /// configuration, which whoever calls this has to answer.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// Nobody listens, or nobody has for hundreds of messages.
     pub fn tell(&self) -> io::Result<()> {
         let bytes = CONFIG_CHANGE.map(u32::to_ne_bytes).concat();
-        sys::pass::send_with(self.0.as_raw_fd(), &bytes, None)
+        sys::pass::send_now(self.0.as_raw_fd(), &bytes)
     }
 }

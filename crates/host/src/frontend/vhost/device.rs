@@ -3,6 +3,7 @@
 
 use super::channel::Channel;
 use super::inflight::{self, Region};
+use super::memory::{Memory, PIECES_MAX};
 use super::queue::{QUEUE_SIZE_MAX, QueueSetup};
 use super::request;
 use super::rings::Rings;
@@ -18,12 +19,9 @@ use vhost::VhostUserMemoryRegionBase;
 use vhost::vhost_user::message::*;
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 use virtio_queue::{Queue, QueueT};
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap};
 
 /// Queues of one disk.
 pub const QUEUES_MAX: u16 = 16;
-/// Pieces of the guest's memory.
-const REGIONS_MAX: usize = 32;
 /// How long a queue may take to come to rest.
 const REST: Duration = Duration::from_secs(60);
 
@@ -52,14 +50,6 @@ const FEATURES: u64 = BLK_SEG_MAX
     | PROTOCOL
     | VERSION_1;
 
-/// A piece of the other side's memory.
-#[derive(Debug, Clone, Copy)]
-struct Mapped {
-    guest: u64,
-    user: u64,
-    bytes: u64,
-}
-
 /// What is known of a queue.
 #[derive(Debug, Default)]
 struct Ring {
@@ -78,8 +68,7 @@ struct Ring {
 pub(super) struct Device {
     volume: VhostVolume,
     features: u64,
-    memory: Option<Arc<GuestMemoryMmap>>,
-    mapped: Vec<Mapped>,
+    memory: Arc<Memory>,
     rings: Vec<Ring>,
     inflight: Option<Region>,
     channel: Option<Channel>,
@@ -93,8 +82,7 @@ impl Device {
         Device {
             volume,
             features: 0,
-            memory: None,
-            mapped: Vec::new(),
+            memory: Arc::new(Memory::new()),
             rings,
             inflight: None,
             channel: None,
@@ -131,17 +119,11 @@ impl Device {
         self.rings.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 
-    /// The guest's address of an address of the other side's process.
-    fn guest(&self, user: u64) -> Option<GuestAddress> {
-        let within = |m: &&Mapped| (m.user..m.user + m.bytes).contains(&user);
-        self.mapped.iter().find(within).map(|m| GuestAddress(user - m.user + m.guest))
-    }
-
     /// Hands a queue to the shard if it is complete and wanted, and takes it back if it is not.
     fn settle(&mut self, index: usize) -> Result<()> {
         let ring = &self.rings[index];
         let wanted = ring.enabled && ring.kick.is_some() && ring.addresses.is_some();
-        match (wanted && self.memory.is_some(), ring.served.is_some()) {
+        match (wanted && !self.memory.is_empty(), ring.served.is_some()) {
             (true, false) => self.serve(index),
             (false, true) => self.take_back(index..index + 1),
             _ => Ok(()),
@@ -151,9 +133,9 @@ impl Device {
     fn serve(&mut self, index: usize) -> Result<()> {
         let ring = &self.rings[index];
         let addresses = ring.addresses.expect("seen by the caller");
-        let memory = Arc::clone(self.memory.as_ref().expect("seen by the caller"));
+        let memory = Arc::clone(&self.memory);
         let mut queue = Queue::new(QUEUE_SIZE_MAX).map_err(|_| Error::BackendInternalError)?;
-        let [table, avail, used] = addresses.map(|address| self.guest(address));
+        let [table, avail, used] = addresses.map(|address| memory.guest(address));
         let placed = queue.try_set_size(ring.size).and_then(|()| {
             let nowhere = virtio_queue::Error::FindMemoryRegion;
             queue.try_set_desc_table_address(table.ok_or(nowhere)?)?;
@@ -214,21 +196,8 @@ impl Device {
 
     /// Maps a piece of the guest's memory. No queue is served meanwhile.
     fn map(&mut self, region: &VhostUserMemoryRegion, file: File) -> Result<()> {
-        let (bytes, user) = (region.memory_size, region.user_addr);
-        let sane = user.checked_add(bytes).is_some() && self.mapped.len() < REGIONS_MAX;
-        if !sane || !holds(&file, region.mmap_offset, bytes) {
-            return Err(Error::InvalidParam);
-        }
-        let offset = FileOffset::new(file, region.mmap_offset);
-        let at = GuestAddress(region.guest_phys_addr);
-        let mapped = GuestRegionMmap::from_range(at, bytes as usize, Some(offset));
-        let mapped = Arc::new(mapped.map_err(|_| Error::InvalidParam)?);
-        let memory = match &self.memory {
-            Some(memory) => memory.insert_region(mapped),
-            None => GuestMemoryMmap::from_arc_regions(vec![mapped]),
-        };
-        self.memory = Some(Arc::new(memory.map_err(|_| Error::InvalidParam)?));
-        self.mapped.push(Mapped { guest: region.guest_phys_addr, user, bytes });
+        let memory = self.memory.with(region, file).map_err(|_| Error::InvalidParam)?;
+        self.memory = Arc::new(memory);
         Ok(())
     }
 
@@ -241,11 +210,13 @@ impl Device {
     }
 }
 
-/// Whether a file has these bytes: what is mapped beyond its end ends the process when it is
-/// touched.
-fn holds(file: &File, offset: u64, bytes: u64) -> bool {
-    let end = offset.checked_add(bytes);
-    end.is_some_and(|end| file.metadata().is_ok_and(|metadata| end <= metadata.len()))
+/// What the other side sends to wake somebody. Of another kind of descriptor nobody knows whether
+/// it can be waited on, and whether a write to it ends.
+fn eventfd(file: Option<File>) -> Result<Option<File>> {
+    match file.as_ref().is_none_or(sys::eventfd::is_one) {
+        true => Ok(file),
+        false => Err(Error::InvalidParam),
+    }
 }
 
 impl VhostUserBackendReqHandlerMut for Device {
@@ -290,7 +261,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         self.take_all_back()?;
-        (self.memory, self.mapped) = (None, Vec::new());
+        self.memory = Arc::new(Memory::new());
         for (region, file) in regions.iter().zip(files) {
             self.map(region, file)?;
         }
@@ -331,11 +302,13 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.change(index.into(), |ring| ring.kick = fd)
+        let kick = eventfd(fd)?;
+        self.change(index.into(), |ring| ring.kick = kick)
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.change(index.into(), |ring| ring.call = fd)
+        let call = eventfd(fd)?;
+        self.change(index.into(), |ring| ring.call = call)
     }
 
     fn set_vring_err(&mut self, _index: u8, _fd: Option<File>) -> Result<()> {
@@ -402,7 +375,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             return Err(Error::InvalidParam);
         }
         let bytes = (inflight::queue_bytes(size) * usize::from(queues)) as u64;
-        let file = sys::file::memory_file(bytes).map_err(Error::ReqHandlerError)?;
+        let file = sys::file::sealed_memory_file(bytes).map_err(Error::ReqHandlerError)?;
         Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
     }
 
@@ -418,7 +391,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Ok(REGIONS_MAX as u64)
+        Ok(PIECES_MAX as u64)
     }
 
     fn add_mem_region(
@@ -435,12 +408,8 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         self.take_all_back()?;
-        let memory = self.memory.take().ok_or(Error::InvalidParam)?;
-        let at = GuestAddress(region.guest_phys_addr);
-        let removed = memory.remove_region(at, region.memory_size);
-        let (memory, _) = removed.map_err(|_| Error::InvalidParam)?;
-        self.mapped.retain(|mapped| mapped.guest != region.guest_phys_addr);
-        self.memory = (!self.mapped.is_empty()).then(|| Arc::new(memory));
+        let memory = self.memory.without(region.guest_phys_addr, region.memory_size);
+        self.memory = Arc::new(memory.ok_or(Error::InvalidParam)?);
         self.settle_all()
     }
 

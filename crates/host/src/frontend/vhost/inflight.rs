@@ -5,15 +5,17 @@
 //! the order of the stores below is what a successor sees.
 //!
 //! The other side can write anything here. What is read is a flag, a counter, or a number that
-//! becomes a [`Head`] before anything is found by it.
+//! becomes a [`Head`] before anything is found by it. It can cut the file too: see
+//! [`QueueLog::is_lost`].
 
 use super::head::Head;
+use forebay_sys::shared::Shared;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vm_memory::volatile_memory::Error;
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use vm_memory::{Bytes, VolatileMemory, VolatileSlice};
 
 /// Bytes before the descriptors' states, and of each of these.
 const HEAD_BYTES: usize = 16;
@@ -37,7 +39,7 @@ pub fn queue_bytes(queue_size: u16) -> usize {
 /// The memory of all queues.
 #[derive(Debug, Clone)]
 pub struct Region {
-    memory: Arc<MmapRegion>,
+    memory: Arc<Shared>,
     queue_size: u16,
 }
 
@@ -48,20 +50,14 @@ impl Region {
     /// The file is too small, or cannot be mapped.
     pub fn map(file: File, offset: u64, queues: u16, queue_size: u16) -> io::Result<Region> {
         let bytes = queue_bytes(queue_size) * usize::from(queues);
-        let end = offset.checked_add(bytes as u64);
-        if bytes == 0 || end.is_none_or(|end| file.metadata().is_ok_and(|m| m.len() < end)) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the region is too small"));
-        }
-        let memory = MmapRegion::from_file(FileOffset::new(file, offset), bytes)
-            .map_err(io::Error::other)?;
-        Ok(Region { memory: Arc::new(memory), queue_size })
+        Ok(Region { memory: Arc::new(Shared::map(file, offset, bytes)?), queue_size })
     }
 
     /// The part of one queue, if it fits.
     pub fn queue(&self, index: usize, size: u16) -> Option<QueueLog> {
         let start = index.checked_mul(queue_bytes(self.queue_size))?;
         let end = start + queue_bytes(size);
-        (size <= self.queue_size && end <= self.memory.size()).then(|| QueueLog {
+        (size <= self.queue_size && end <= self.memory.region().size()).then(|| QueueLog {
             memory: Arc::clone(&self.memory),
             start,
             size,
@@ -73,7 +69,7 @@ impl Region {
 /// The part of one queue.
 #[derive(Debug)]
 pub struct QueueLog {
-    memory: Arc<MmapRegion>,
+    memory: Arc<Shared>,
     start: usize,
     size: u16,
     counter: u64,
@@ -82,7 +78,7 @@ pub struct QueueLog {
 impl QueueLog {
     /// Bytes of this queue's part: those of others cannot be had here.
     fn slice(&self, at: usize, len: usize) -> VolatileSlice<'_> {
-        let part = self.memory.get_slice(self.start, queue_bytes(self.size));
+        let part = self.memory.region().get_slice(self.start, queue_bytes(self.size));
         let part = part.expect("checked when it was made");
         part.subslice(at, len).expect("the head of the part, or a state of one of its heads")
     }
@@ -146,6 +142,11 @@ impl QueueLog {
         self.set_state(head, 1);
     }
 
+    /// Whether the other side took the memory away before now.
+    pub fn is_lost(&self) -> bool {
+        self.memory.is_lost()
+    }
+
     /// A request is about to be answered.
     pub fn answering(&self, head: Head) {
         self.set16(LAST_HEAD_AT, head.number());
@@ -198,12 +199,17 @@ mod tests {
         let one = queue_bytes(8);
         let written = |at: usize| {
             let mut bytes = vec![0; one];
-            region.memory.get_slice(at, one).unwrap().copy_to(&mut bytes[..]);
+            region.memory.region().get_slice(at, one).unwrap().copy_to(&mut bytes[..]);
             bytes
         };
         let last_heads = [8, 9, 511, u16::MAX];
         for (last, fill) in last_heads.into_iter().zip([1_u8, 0x80, 0xff, 1]) {
-            region.memory.get_slice(0, 2 * one).unwrap().copy_from(&vec![fill; 2 * one][..]);
+            region
+                .memory
+                .region()
+                .get_slice(0, 2 * one)
+                .unwrap()
+                .copy_from(&vec![fill; 2 * one][..]);
             let mut log = region.queue(0, 8).unwrap();
             log.set16(VERSION_AT, VERSION);
             log.set16(COUNT_AT, 8);

@@ -4,16 +4,16 @@
 use super::head::Head;
 use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
 use super::rings::{Broken, Rings};
-use super::segment::{self, Segment};
+use super::segment::Segment;
 use crate::frontend::port::{PortAnswer, PortLink};
 use forebay_engine::{Buf, BufPool, IoError, Keyed, Request, RequestKind, VolumeId};
 use forebay_sys as sys;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use vm_memory::{Address, Bytes, GuestAddress};
+use vm_memory::{Address, GuestAddress};
 
 /// Descriptors of a queue.
 pub const QUEUE_SIZE_MAX: u16 = 1024;
@@ -23,6 +23,10 @@ const PART_BYTES: u64 = 1 << 20;
 const PARTS_MAX: u64 = 32;
 /// Requests that are taken in one go, before others of the shard have their turn.
 const TAKE_MAX: usize = 64;
+/// Bytes that are copied in one go, beyond which others have their turn.
+const COPY_MAX: u64 = 4 * PART_BYTES;
+/// Descriptors that are followed in one go, beyond which others have their turn.
+const FOLLOW_MAX: usize = 8192;
 /// Bytes of data that are under way, beyond which nothing more is taken. One request fits.
 const BYTES_MAX: u64 = 2 * PARTS_MAX * PART_BYTES;
 /// The tag under which the kick is waited on.
@@ -76,6 +80,9 @@ pub(crate) struct QueuePort {
     spare: Vec<Vec<Segment>>,
     /// Bytes of data under way.
     held: u64,
+    /// Bytes copied and descriptors followed in this go.
+    copied: u64,
+    followed: usize,
     /// The guest need not kick: the ring is looked at.
     attentive: bool,
     /// Answers were given of which the guest does not know.
@@ -96,6 +103,8 @@ impl QueuePort {
             writable: Vec::new(),
             spare: Vec::new(),
             held: 0,
+            copied: 0,
+            followed: 0,
             attentive: false,
             signal: false,
             polling: false,
@@ -111,10 +120,6 @@ impl QueuePort {
     /// # Errors
     /// The queue does not lie in the guest's memory, or the kick is no descriptor to wait on.
     pub fn start(&mut self, link: &mut PortLink) -> io::Result<()> {
-        sys::socket::set_nonblocking(self.setup.kick.as_raw_fd(), true)?;
-        if let Some(call) = &self.setup.call {
-            sys::socket::set_nonblocking(call.as_raw_fd(), true)?;
-        }
         let again = self.setup.rings.open();
         let again = again.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why.0))?;
         for head in again {
@@ -135,8 +140,11 @@ impl QueuePort {
         if result == -libc::ECANCELED || self.stopping {
             return;
         }
-        // The count does not matter, and if another took it there is nothing to clear.
-        let _ = (&self.setup.kick).read(&mut [0; 8]);
+        if result < 0 {
+            return self.give_up(link, &Broken("its kick cannot be waited on"));
+        }
+        // If another took the count there is nothing to clear.
+        sys::eventfd::clear(&self.setup.kick);
         self.take_some(link);
     }
 
@@ -152,8 +160,10 @@ impl QueuePort {
             self.give_up(link, &broken);
             return false;
         }
+        (self.copied, self.followed) = (0, 0);
         for taken in 0..TAKE_MAX {
-            if self.held >= BYTES_MAX {
+            let enough = self.copied >= COPY_MAX || self.followed >= FOLLOW_MAX;
+            if enough || self.held >= BYTES_MAX {
                 return taken > 0;
             }
             let begun = match self.setup.rings.take() {
@@ -198,6 +208,9 @@ impl QueuePort {
 
     fn give_up(&mut self, link: &mut PortLink, broken: &Broken) {
         self.broken = true;
+        // Zeros that took the place of lost memory break rules that the guest kept.
+        let lost = self.setup.rings.check().err();
+        let broken = lost.as_ref().unwrap_or(broken);
         link.tell(format!(
             "a queue of the guest's disk on volume {} is broken ({}); it is served again after the \
              guest's driver or machine has been restarted",
@@ -207,10 +220,10 @@ impl QueuePort {
 
     /// Begins the request whose first descriptor this is.
     fn begin(&mut self, link: &mut PortLink, head: Head) -> Result<(), Broken> {
-        let (memory, table) = (self.setup.rings.memory(), self.setup.rings.table());
-        let parts = (&mut self.readable, &mut self.writable);
-        segment::walk(memory, table, head, parts).map_err(Broken)?;
-        if self.slots.len() >= usize::from(table.1) {
+        let rings = &self.setup.rings;
+        rings.walk(head, (&mut self.readable, &mut self.writable))?;
+        self.followed += self.readable.len() + self.writable.len();
+        if self.slots.len() >= usize::from(rings.size()) {
             return Err(Broken("it holds more requests than it has room for"));
         }
         let last = self.writable.last().filter(|last| last.len > 0);
@@ -218,7 +231,7 @@ impl QueuePort {
         let status = last.address.checked_add(u64::from(last.len) - 1);
         let status = status.ok_or(Broken("an address is too large"))?;
         let mut bytes = [0; HEAD_BYTES];
-        if !segment::copy_in(memory, &self.readable, 0, &mut bytes) {
+        if !rings.copy_in(&self.readable, 0, &mut bytes) {
             return Err(Broken("a request has no head"));
         }
         let room: u64 = self.writable.iter().map(|segment| u64::from(segment.len)).sum();
@@ -296,17 +309,14 @@ impl QueuePort {
             return self.finish(tag, Status::Error);
         }
         self.hold(tag, len);
+        self.copied += len;
         let mut parts: Vec<(u32, (u64, u64), Buf)> = Vec::new();
         for part in 0..len.div_ceil(PART_BYTES) {
             let at = part * PART_BYTES;
             let bytes = PART_BYTES.min(len - at);
             let mut buf = link.bufs.take(bytes as usize);
-            if !segment::copy_in(
-                self.setup.rings.memory(),
-                &self.readable,
-                HEAD_BYTES as u64 + at,
-                buf.bytes_mut(),
-            ) {
+            let skip = HEAD_BYTES as u64 + at;
+            if !self.setup.rings.copy_in(&self.readable, skip, buf.bytes_mut()) {
                 link.bufs.give(buf);
                 parts.into_iter().for_each(|(.., buf)| link.bufs.give(buf));
                 return self.finish(tag, Status::Error);
@@ -324,7 +334,7 @@ impl QueuePort {
         let slot = self.slot(tag);
         slot.bytes = bytes as u64;
         let data = std::mem::take(&mut slot.data);
-        let written = segment::copy_out(self.setup.rings.memory(), &data, 0, &name[..bytes]);
+        let written = self.setup.rings.copy_out(&data, 0, &name[..bytes]);
         self.slot(tag).data = data;
         self.finish(tag, if written { Status::Ok } else { Status::Error });
     }
@@ -333,14 +343,7 @@ impl QueuePort {
         let mut range = [0; RANGE_BYTES];
         let len: u64 = self.readable.iter().map(|segment| u64::from(segment.len)).sum();
         let one = len == (HEAD_BYTES + RANGE_BYTES) as u64;
-        if !one
-            || !segment::copy_in(
-                self.setup.rings.memory(),
-                &self.readable,
-                HEAD_BYTES as u64,
-                &mut range,
-            )
-        {
+        if !one || !self.setup.rings.copy_in(&self.readable, HEAD_BYTES as u64, &mut range) {
             return self.finish(tag, Status::Error);
         }
         match request::parse_range(&range, zeroes) {
@@ -362,12 +365,7 @@ impl QueuePort {
         slot.error = slot.error.or(answer.result.err());
         if slot.bytes > 0 && answer.result.is_ok() {
             let data = std::mem::take(&mut slot.data);
-            let written = segment::copy_out(
-                self.setup.rings.memory(),
-                &data,
-                part * PART_BYTES,
-                answer.buf.bytes(),
-            );
+            let written = self.setup.rings.copy_out(&data, part * PART_BYTES, answer.buf.bytes());
             let slot = self.slot(tag);
             slot.data = data;
             if !written {
@@ -391,10 +389,8 @@ impl QueuePort {
     /// Answers a request.
     fn finish(&mut self, tag: u32, status: Status) {
         let slot = self.take_back(tag);
-        // Where the status cannot be written nobody waits for it.
-        let _ = self.setup.rings.memory().write_obj(status as u8, slot.status);
         let bytes = if status == Status::Ok { slot.bytes as u32 + 1 } else { 1 };
-        self.setup.rings.answer(slot.head, bytes);
+        self.setup.rings.answer(slot.head, (status as u8, slot.status), bytes);
         self.signal = true;
         self.spare.push(slot.data);
     }
@@ -403,10 +399,15 @@ impl QueuePort {
     pub fn arm(&mut self, link: &mut PortLink) {
         if std::mem::take(&mut self.signal) {
             let wanted = self.setup.rings.wants_call();
-            if let Some(call) = self.setup.call.as_mut().filter(|_| wanted) {
-                // Fails only where the guest has not looked at very many: it will.
-                let _ = call.write(&1_u64.to_ne_bytes());
+            if let Some(call) = self.setup.call.as_ref().filter(|_| wanted) {
+                sys::eventfd::tell(call);
             }
+        }
+        if !self.broken
+            && let Err(broken) = self.setup.rings.check()
+        {
+            // What was done last touched it, and nothing follows that would say so.
+            self.give_up(link, &broken);
         }
         if self.stopping {
             if self.polling && !self.cancelling {

@@ -15,6 +15,8 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
+mod hostile;
+
 const SIZE: u16 = 256;
 const MEMORY_BYTES: usize = 8 << 20;
 const TABLE: u64 = 0;

@@ -1,12 +1,16 @@
 use super::super::inflight::{Region, queue_bytes};
+use super::super::memory::Memory;
 use super::*;
 use crate::driver::{Backend, Driver};
 use crate::frontend::port::PortRequest;
 use crate::notice::Notices;
 use forebay_sys::waker::Waker;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
+use vhost::vhost_user::message::VhostUserMemoryRegion;
 use virtio_queue::{Queue, QueueT};
-use vm_memory::GuestMemoryMmap;
+use vm_memory::{Bytes, GuestMemoryMmap};
 
 const SIZE: u16 = 16;
 const AVAIL: u64 = 0x1000;
@@ -14,12 +18,16 @@ const USED: u64 = 0x2000;
 /// Heads of requests, and the stretch that all data goes to.
 const HEADS: u64 = 0x3000;
 const DATA: u64 = 0x10_0000;
+const MEMORY_BYTES: u64 = 64 << 20;
 const NO_KICKS: u16 = 1;
+const LOST: &str = "the machine took memory away that it shares with the daemon";
 
 /// A queue in a guest's memory, on a shard's driver.
 struct Rig {
     port: QueuePort,
-    memory: Arc<GuestMemoryMmap>,
+    memory: GuestMemoryMmap,
+    /// What the memory consists of.
+    file: File,
     driver: Driver,
     bufs: BufPool,
     requests: Vec<PortRequest>,
@@ -34,8 +42,9 @@ impl Rig {
     }
 
     fn with_log(log: Option<&Region>) -> Rig {
-        let range = (GuestAddress(0), 64 << 20);
-        let memory = Arc::new(GuestMemoryMmap::from_ranges(&[range]).unwrap());
+        let file = sys::file::memory_file(MEMORY_BYTES).unwrap();
+        let piece = VhostUserMemoryRegion::new(0, MEMORY_BYTES, 0, 0);
+        let memory = Memory::new().with(&piece, file.try_clone().unwrap()).unwrap();
         let mut queue = Queue::new(SIZE).unwrap();
         queue.set_avail_ring_address(Some(AVAIL as u32), None);
         queue.set_used_ring_address(Some(USED as u32), None);
@@ -43,8 +52,8 @@ impl Rig {
         let setup = QueueSetup {
             volume: VolumeId(1),
             name: [0; ID_BYTES],
-            rings: Rings::new(Arc::clone(&memory), queue, log.map(|region| (region, 0))),
-            kick: sys::file::eventfd().unwrap(),
+            rings: Rings::new(Arc::new(memory.clone()), queue, log.map(|region| (region, 0))),
+            kick: sys::eventfd::new().unwrap(),
             call: None,
             durable_writes: false,
             next_avail: Arc::default(),
@@ -56,7 +65,9 @@ impl Rig {
         let notices =
             Notices::new(Box::new(move |notice| sink.lock().unwrap().push(notice.to_string())));
         let (bufs, requests) = (BufPool::new(0), Vec::new());
-        Rig { port, memory, driver, bufs, requests, notices, told, published: 0 }
+        // As the machine maps it: what it does there it does to a file that it has not cut.
+        let memory = memory.map().clone();
+        Rig { port, memory, file, driver, bufs, requests, notices, told, published: 0 }
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut QueuePort, &mut PortLink) -> T) -> T {
@@ -189,7 +200,7 @@ fn a_log_that_somebody_wrote_over_breaks_its_queue_once() {
     let mut bytes = vec![1; queue_bytes(SIZE)];
     bytes[8..16].copy_from_slice(&[1, 0, SIZE as u8, 0, 0xff, 0xff, 9, 9]);
     let write = |at: u64, bytes: &[u8]| {
-        std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).unwrap();
+        file.write_all_at(bytes, at).unwrap();
     };
     write(0, &bytes);
     write(bytes.len() as u64, &[0xaa; 16]);
@@ -198,14 +209,14 @@ fn a_log_that_somebody_wrote_over_breaks_its_queue_once() {
     assert_eq!(rig.told(), ["a request has no room for its status"]);
     assert!(rig.requests.is_empty() && !rig.port.is_attentive());
     let mut next = vec![0; 16];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut next, bytes.len() as u64).unwrap();
+    file.read_exact_at(&mut next, bytes.len() as u64).unwrap();
     assert_eq!(next, [0xaa; 16], "the next queue's part");
 }
 
 #[test]
 fn a_descriptor_for_calls_that_is_full_does_not_stop_the_queue() {
     let mut rig = Rig::new();
-    let call = sys::file::eventfd().unwrap();
+    let call = sys::eventfd::new().unwrap();
     sys::socket::set_nonblocking(call.as_raw_fd(), false).unwrap();
     (&call).write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
     let (mut reader, (done, wait)) = (call.try_clone().unwrap(), std::sync::mpsc::channel());
@@ -225,4 +236,117 @@ fn a_descriptor_for_calls_that_is_full_does_not_stop_the_queue() {
     });
     done.send(()).unwrap();
     assert!(!rescue.join().unwrap(), "it waited for somebody to read");
+}
+
+/// Long writes and long chains, all there at once, were one go: the thread's other clients waited.
+#[test]
+fn what_is_copied_and_followed_in_one_go_has_a_bound() {
+    let mut rig = Rig::new();
+    rig.with(|port, link| port.start(link)).unwrap();
+    for number in 0..3_u16 {
+        rig.publish(4096);
+        let (first, head) = (number * 2, HEADS + u64::from(number) * 16);
+        rig.memory.write_obj(1_u8, GuestAddress(head)).unwrap();
+        // One table for all.
+        let table = virtio_queue::desc::split::Descriptor::new(0x20_0000, 1003 * 16, 4, 0);
+        rig.memory.write_obj(table, GuestAddress(u64::from(first) * 16)).unwrap();
+    }
+    for piece in 0..1003_u16 {
+        let (address, len, flags) = match piece {
+            0 => (HEADS, 16, 1),
+            1002 => (DATA, 1, 2),
+            _ => (DATA, 8192, 1),
+        };
+        let descriptor = virtio_queue::desc::split::Descriptor::new(address, len, flags, piece + 1);
+        let at = GuestAddress(0x20_0000 + u64::from(piece) * 16);
+        rig.memory.write_obj(descriptor, at).unwrap();
+    }
+    for _ in 0..3 {
+        assert!(rig.requests.is_empty());
+        assert!(rig.with(QueuePort::look));
+        assert_eq!(
+            rig.requests.iter().map(|(_, _, request)| request.len).sum::<u64>(),
+            1001 * 8192
+        );
+        rig.requests.clear();
+    }
+    assert!(!rig.with(QueuePort::look), "there were three");
+}
+
+/// Trial of November 2026, S13, and what belongs to it: memory that the machine shares with the
+/// daemon and then takes away was a SIGBUS.
+#[test]
+fn memory_that_is_cut_breaks_its_queue_wherever_it_is_touched_next() {
+    // Before the next request, in its rings; within it, in its head; behind all of these.
+    for left in [0, AVAIL, USED, HEADS] {
+        let mut rig = Rig::new();
+        rig.with(|port, link| port.start(link)).unwrap();
+        rig.publish(4096);
+        assert!(rig.with(QueuePort::look));
+        rig.publish(4096);
+        rig.file.set_len(left).unwrap();
+        rig.with(|port, link| {
+            port.look(link);
+            port.arm(link);
+        });
+        assert_eq!(rig.told(), [LOST], "{left}");
+        assert!(!rig.port.is_attentive() && rig.requests.len() == 1);
+        // The answer to what was taken before goes nowhere.
+        let (_, tag, request) = rig.requests.pop().unwrap();
+        let answer = PortAnswer { result: Ok(()), buf: request.buf };
+        rig.with(|port, link| port.complete(link, tag, answer));
+        rig.with(|port, link| port.arm(link));
+        assert!(rig.told().is_empty(), "once");
+    }
+}
+
+#[test]
+fn data_whose_memory_is_cut_is_not_written_as_zeros() {
+    let mut rig = Rig::new();
+    rig.with(|port, link| port.start(link)).unwrap();
+    rig.publish(4096);
+    // A write of three pages, of which the last is gone.
+    rig.memory.write_obj(1_u8, GuestAddress(HEADS)).unwrap();
+    let chain = [(HEADS, 16, 1, 1), (MEMORY_BYTES - 12_288, 12_288, 1, 2), (HEADS + 32, 1, 2, 0)];
+    for (index, (address, len, flags, next)) in (0_u64..).zip(chain) {
+        let descriptor = virtio_queue::desc::split::Descriptor::new(address, len, flags, next);
+        rig.memory.write_obj(descriptor, GuestAddress(index * 16)).unwrap();
+    }
+    rig.file.set_len(MEMORY_BYTES - 4096).unwrap();
+    assert!(rig.with(QueuePort::look));
+    rig.with(|port, link| port.arm(link));
+    assert!(rig.requests.is_empty());
+    assert_eq!(rig.told(), [LOST]);
+}
+
+#[test]
+fn an_answer_into_memory_that_was_cut_breaks_the_queue() {
+    let mut rig = Rig::new();
+    rig.with(|port, link| port.start(link)).unwrap();
+    rig.publish(4096);
+    assert!(rig.with(QueuePort::look));
+    rig.file.set_len(DATA).unwrap();
+    let (_, tag, request) = rig.requests.pop().unwrap();
+    let answer = PortAnswer { result: Ok(()), buf: request.buf };
+    rig.with(|port, link| {
+        port.complete(link, tag, answer);
+        port.arm(link);
+    });
+    assert_eq!(rig.told(), [LOST]);
+    assert!(!rig.port.is_attentive());
+}
+
+#[test]
+fn an_in_flight_log_that_is_cut_breaks_its_queue() {
+    let file = sys::file::memory_file(2 * queue_bytes(SIZE) as u64).unwrap();
+    let region = Region::map(file.try_clone().unwrap(), 0, 2, SIZE).unwrap();
+    let mut rig = Rig::with_log(Some(&region));
+    rig.with(|port, link| port.start(link)).unwrap();
+    file.set_len(0).unwrap();
+    rig.publish(4096);
+    rig.publish(4096);
+    assert!(rig.with(QueuePort::look));
+    rig.with(|port, link| port.arm(link));
+    assert_eq!(rig.told(), [LOST]);
+    assert!(!rig.port.is_attentive());
 }
