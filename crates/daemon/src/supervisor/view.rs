@@ -330,19 +330,7 @@ impl Supervisor {
             let again = format!("when that is mended: forebay volume attach {}", view.name);
             attention.action.push(again);
         }
-        if view.poisoned && state == State::Ok {
-            state = State::Degraded;
-            attention.why.push(
-                "its origin has lost writes that were not flushed: each FLUSH fails until the \
-                 volume is attached anew"
-                    .to_string(),
-            );
-            attention.action.push(format!(
-                "when its users have let go: forebay volume detach {name} (asked for twice), then \
-                 forebay volume attach {name}",
-                name = view.name
-            ));
-        }
+        tell_failing_flushes(view, &mut state, &mut attention);
         tell_slow(open, snapshot, view, &mut state, &mut attention);
         self.tell_lost_device(volume, &mut state, &mut attention);
         let (export, export_why) = self.exports.shown(&view.name);
@@ -391,6 +379,22 @@ fn tell_lost_blocks(lost: u64, state: &mut State, attention: &mut Attention) {
         .push(format!("{lost} blocks are lost: both the cache's copy and its twin are unreadable"));
     let restore = "reads of them fail until they are written again: restore these files";
     attention.action.push(restore.to_string());
+}
+
+/// Its origin has forgotten what clients had written: they hear it from each FLUSH.
+fn tell_failing_flushes(view: &VolumeView, state: &mut State, attention: &mut Attention) {
+    if !view.poisoned || *state != State::Ok {
+        return;
+    }
+    *state = State::Degraded;
+    let why = "its origin has lost writes that were not flushed: each FLUSH fails until the volume \
+               is attached anew";
+    attention.why.push(why.to_string());
+    attention.action.push(format!(
+        "when its users have let go: forebay volume detach {name} (asked for twice), then forebay \
+         volume attach {name}",
+        name = view.name
+    ));
 }
 
 /// Who waits for a disk should see for which.
