@@ -385,9 +385,11 @@ impl Volume {
         self.home.hangs_from().or(flushes)
     }
 
-    /// Whether the origin is there: one that is not will not be flushed either.
-    pub(crate) fn has_origin(&self) -> bool {
-        self.offline.is_none() || self.retries()
+    /// Whether the origin has to be flushed before the volume is removed: not one that is gone,
+    /// where nobody has to hear that what clients wrote there is gone with it.
+    pub(crate) fn owes_flush(&self) -> bool {
+        let is_there = self.offline.is_none() || self.retries();
+        is_there || self.flush.client_written > self.flush.flushed
     }
 
     /// Whether the origin is lost, refuses what it is sent, or ends nothing of it.

@@ -235,7 +235,6 @@ impl Engine {
                 let volume = self.vol_mut(volume);
                 volume.offline = Some("its origin is lost".to_owned());
                 volume.lost = true;
-                volume.flush.lost_perhaps();
                 self.answer(id, CommandReply::Changed);
             }
         }
@@ -313,7 +312,7 @@ impl Engine {
                 continue;
             }
             let failures = volume.flush.failures - volume.task_failures;
-            if drained && volume.has_origin() && failures > u64::from(FLUSH_TRIES) {
+            if drained && volume.owes_flush() && failures > u64::from(FLUSH_TRIES) {
                 self.vol_mut(id).task = None;
                 self.refuse(
                     task.command(),
@@ -387,11 +386,11 @@ impl Engine {
     }
 
     /// Whether no flush of the volume's origin is under way, and everything written there is
-    /// durable, or it is not there.
+    /// durable, or need not be.
     fn log_idle_for(&mut self, id: VolumeId) -> bool {
         let volume = self.vol(id);
         let (written, idle) = (volume.flush.written, volume.flush.inflight.is_none());
-        if volume.flush.flushed < written && volume.has_origin() {
+        if volume.flush.flushed < written && volume.owes_flush() {
             self.want_origin(id, written);
             return false;
         }

@@ -30,10 +30,6 @@ impl World {
                 self.origins[disk].resting = true;
                 self.ask(disk, Command::ForceDropDirty(volume))
             }
-            Some(volume) if !busy && self.wide_rng.one_in(8) => {
-                self.origins[disk].resting = true;
-                self.ask(disk, Command::RemoveVolume(volume))
-            }
             _ if busy && self.wide_rng.coin() => Ok(Flow::Go),
             _ => self.plug_in(disk),
         }
