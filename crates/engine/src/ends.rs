@@ -91,15 +91,16 @@ impl Engine {
 
     /// Dirty blocks of a volume are given up, once none of them is on its way home.
     pub(crate) fn force_drop(&mut self, id: CommandId, volume: VolumeId) {
-        let Some(v) = self.volume(volume) else {
+        if self.volume(volume).is_none() {
             return self.refuse(id, "there is no such volume");
-        };
-        if v.drops_wait() {
-            let volume = self.vol_mut(volume);
-            // It is taken out of service first.
-            volume.lost = false;
-            return volume.home.drop_later(id);
         }
+        let v = self.vol_mut(volume);
+        // What is cached of it is not served any more: nobody may write beside what is given up.
+        v.lost = false;
+        if v.drops_wait() {
+            return v.home.drop_later(id);
+        }
+        let v = self.vol(volume);
         if self.log.is_dead() && !v.dirty.is_empty() {
             return self.distrust_dirty(volume, id);
         }

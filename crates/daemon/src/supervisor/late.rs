@@ -447,14 +447,9 @@ impl Supervisor {
         if let Some(fingerprint) = &volume.accepts {
             self.accept_origin(volume, fingerprint)?;
         }
-        self.is_served(pool, volume);
+        self.forget_problem(pool, &volume.name);
         let (bytes, mode) = (VolumeBytes::new(volume.bytes), volume.mode);
         self.export_volume(pool, &volume.name, &Offer { volume: volume.id, bytes, space, mode })
-    }
-
-    /// Nothing is the matter with the origin of a volume any more.
-    pub(super) fn is_served(&self, pool: &str, volume: &Awaited) {
-        self.forget_problem(pool, &volume.name);
     }
 
     pub(super) fn is_late(&self, pool: &str, volume: &Awaited, problem: ApiError) {

@@ -108,7 +108,7 @@ impl Supervisor {
         if other {
             self.accept_origin(&volume, &fingerprint)?;
         }
-        self.is_served(pool, &volume);
+        self.forget_problem(pool, &volume.name);
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Supervisor {
             tracing::warn!(pool, volume = volume.name.as_str(), "its origin is here, but: {why}");
             return Ok(false);
         }
-        self.is_served(pool, volume);
+        self.forget_problem(pool, &volume.name);
         tracing::info!(pool, volume = volume.name.as_str(), "its origin is back");
         Ok(true)
     }

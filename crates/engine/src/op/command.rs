@@ -247,8 +247,9 @@ impl Engine {
         let now = self.io.now();
         match self.volume(volume) {
             None => return self.refuse(id, "there is no such volume"),
-            Some(v) if v.retries() => return self.answer(id, CommandReply::Unchanged),
-            Some(v) if v.offline.is_none() => return self.answer(id, CommandReply::Unchanged),
+            Some(v) if v.offline.is_none() || v.retries() => {
+                return self.answer(id, CommandReply::Unchanged);
+            }
             Some(_) => {}
         }
         if !self.is(Mutant::LossUnnoticed) {
