@@ -1,0 +1,34 @@
+//! Origins that are lost while their volumes are served.
+
+#[allow(dead_code, reason = "the benches use the rest")]
+#[path = "../benches/instant.rs"]
+mod instant;
+
+use forebay_engine::{Command, CommandReply, RequestKind};
+use instant::{VOLUME, World, WorldSpec};
+
+const BLOCK: u64 = 4096;
+const DIRTY: u64 = 3000;
+
+/// What is dirty ends in slices: a write that came between two of them was acknowledged, and given
+/// up with the rest.
+#[test]
+fn nothing_is_written_beside_dirty_data_that_is_given_up() {
+    let mut world = World::new(&WorldSpec::quiet(64 << 20, 64 << 20));
+    world.run(8, DIRTY, RequestKind::Write, BLOCK, |n| 2 * n);
+    world.command(Command::OriginLost(VOLUME));
+    world.run(1, 1, RequestKind::Write, BLOCK, |_| 1);
+    assert_eq!(world.errors, 0, "what can be written into the cache is");
+    world.command(Command::ForceDropDirty(VOLUME));
+    world.run(1, 1, RequestKind::Write, BLOCK, |_| 2 * DIRTY - 1);
+    assert_eq!(world.errors, 1, "the volume is not served any more");
+    for _ in 0..10_000 {
+        if world.commands.len() == 2 {
+            break;
+        }
+        world.step();
+    }
+    assert_eq!(world.commands, [CommandReply::Changed, CommandReply::Changed]);
+    let dirty = world.engine.volume_stats(VOLUME).expect("it").dirty_blocks;
+    assert_eq!(dirty, 0, "of {DIRTY} blocks");
+}
