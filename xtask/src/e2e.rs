@@ -9,6 +9,7 @@ mod file_system;
 mod growth;
 mod hangs;
 mod life;
+mod lost;
 mod machine;
 mod reconnect;
 mod sectors;
@@ -28,7 +29,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 16] = [
+const TESTS: [Test; 17] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -100,6 +101,7 @@ const TESTS: [Test; 16] = [
         kernel: None,
         run: hangs::cache_device,
     },
+    Test { name: "lost", programs: &["nbdfuse", "nbdkit"], kernel: None, run: lost::run },
 ];
 
 /// Runs the named tests, or all.

@@ -192,7 +192,6 @@ pub fn reason_meaning(reason: &str) -> &'static str {
         "no-space" => "no free segment at that moment",
         "device-failed" => "the cache device has failed",
         "not-ready" => "the pool was being opened or stopped",
-        "too-large" => "the request was too large to be worth caching",
         _ => "",
     }
 }

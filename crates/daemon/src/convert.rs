@@ -228,7 +228,7 @@ mod tests {
         stats.read_latency.record(100);
         let counters = volume_counters("v", "p", &stats);
         assert_eq!(counters.not_cached["mode"], 1);
-        assert_eq!(counters.not_cached["too-large"], 8);
+        assert_eq!(counters.not_cached["not-ready"], 7);
         assert_eq!(counters.read_latency.count(), 1);
         assert_eq!(counters.read_latency.quantile_ns(1.0), Some(112));
         assert_eq!(stats.read_latency.quantile_ns(1.0), 112);

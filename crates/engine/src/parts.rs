@@ -77,14 +77,15 @@ const PARTS: [Part; 16] = [
 impl Engine {
     /// Rounds of all parts, until none moves any more or the call has done its share.
     pub(crate) fn rounds(&mut self) {
+        let mut before = self.marks();
         for _ in 0..SETTLE_ROUNDS_MAX {
-            let before = self.marks();
             for part in &PARTS {
                 if !part.rests || !self.log.is_dead() {
                     (part.step)(self);
                 }
             }
-            if self.marks() == before {
+            let after = self.marks();
+            if after == before {
                 let mut due = Due { now: self.io.now(), first: None };
                 let parts = PARTS.iter().filter(|part| !part.rests || !self.log.is_dead());
                 parts.for_each(|part| (part.due)(self, &mut due));
@@ -94,6 +95,7 @@ impl Engine {
             if self.io.is_enough() {
                 break;
             }
+            before = after;
         }
         self.io.tick(Some(self.io.now()));
     }

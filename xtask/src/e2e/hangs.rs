@@ -7,35 +7,53 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const BYTES: u64 = 64 << 20;
+pub const BYTES: u64 = 64 << 20;
 /// How long what has to do with nobody that hangs may take.
-const SOON: Duration = Duration::from_secs(8);
+pub const SOON: Duration = Duration::from_secs(8);
 /// After ten seconds `status` says what hangs.
 const TOLD: Duration = Duration::from_secs(20);
 /// A cache device that hangs is waited for half a minute.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 /// A file on FUSE that hangs when it is told to.
-struct Sick {
+pub struct Sick {
     server: Child,
     point: PathBuf,
+    image: PathBuf,
 }
 
 impl Sick {
     /// Makes one of a file, through nbdfuse and its own server.
-    fn mount(directory: &Directory) -> Result<Sick> {
-        let image = directory.file("image", BYTES)?.display().to_string();
+    pub fn mount(directory: &Directory) -> Result<Sick> {
+        let image = directory.file("image", BYTES)?;
         let point = directory.path().join("fuse");
         std::fs::create_dir(&point)?;
-        let mut command = Command::new("nbdfuse");
-        command.arg(point.join("disk")).args(["--command", "nbdkit", "-s", "file", &image]);
-        let server = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let sick = Sick { server, point };
+        let sick = Sick { server: serve(&point, &image)?, point, image };
         until(SOON, "the FUSE file is there", || Ok(sick.path().exists()))?;
         Ok(sick)
     }
 
-    fn path(&self) -> PathBuf {
+    /// It ends at once: whatever is open of it fails for ever.
+    pub fn pull_out(&mut self) -> Result<()> {
+        self.server.kill()?;
+        self.server.wait()?;
+        let unmounted = Command::new("umount").arg("-l").arg(&self.point).status()?;
+        ensure!(unmounted.success(), "it cannot be unmounted");
+        Ok(())
+    }
+
+    /// It is there again.
+    pub fn plug_in(&mut self) -> Result<()> {
+        self.server = serve(&self.point, &self.image)?;
+        until(SOON, "the FUSE file is there", || Ok(self.path().exists()))
+    }
+
+    /// What it keeps its bytes in.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
+    pub fn path(&self) -> PathBuf {
         self.point.join("disk")
     }
 
@@ -55,8 +73,15 @@ impl Drop for Sick {
     }
 }
 
+/// Serves a file as `disk` below a directory.
+fn serve(point: &Path, image: &Path) -> Result<Child> {
+    let mut command = Command::new("nbdfuse");
+    command.arg(point.join("disk")).args(["--command", "nbdkit", "-s", "file"]).arg(image);
+    Ok(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?)
+}
+
 /// Waits until something is so.
-fn until(limit: Duration, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn until(limit: Duration, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let end = Instant::now() + limit;
     while !is_so()? {
         ensure!(Instant::now() < end, "not in {limit:?}: {what}");

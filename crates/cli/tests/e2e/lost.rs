@@ -9,6 +9,7 @@ const BLOCK: usize = 4096;
 const CACHED: u64 = 0;
 const WRITTEN: u64 = 1 << 20;
 const MISSED: u64 = 4 << 20;
+const BUSY: u64 = 6 << 20;
 /// Longest answer that a client of the other volume may get; the build is one for tests, on a
 /// machine that does other things too.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -51,6 +52,8 @@ fn until_status(world: &World, text: &str) {
     let end = Instant::now() + Duration::from_secs(20);
     let mut client = world.nbd("big");
     loop {
+        // While clients write, nothing goes home: a file that was cut takes it, and grows again.
+        let _ = client.write(BUSY, &pattern(9, BLOCK));
         let _ = client.read(MISSED, BLOCK as u32);
         let status = world.volume("big").to_string();
         if status.contains(text) {

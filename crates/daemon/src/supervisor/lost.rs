@@ -136,10 +136,9 @@ impl Supervisor {
             self.is_late(pool, volume, if usable { error.action(accept) } else { error });
             return Ok(false);
         }
-        let handle = self.open_pool(pool)?.handle;
-        let back = handle.origin_back(volume.id, looked.origin, false, COMMAND_TIMEOUT);
-        if let CommandReply::Failed(why) = back.map_err(|error| shard_error(pool, &error))? {
-            tracing::warn!(pool, volume = volume.name.as_str(), "its origin is here, but: {why}");
+        if let Err(error) = self.give_origin(pool, volume, looked.origin) {
+            let (name, why) = (volume.name.as_str(), error.message);
+            tracing::warn!(pool, volume = name, "its origin is here, but: {why}");
             return Ok(false);
         }
         self.forget_problem(pool, &volume.name);
