@@ -4,7 +4,7 @@
 #[path = "../benches/instant.rs"]
 mod instant;
 
-use forebay_engine::{Command, CommandReply, RequestKind};
+use forebay_engine::{Command, CommandReply, Mode, RequestKind, VolumeSpec};
 use instant::{VOLUME, World, WorldSpec};
 
 const BLOCK: u64 = 4096;
@@ -31,4 +31,38 @@ fn nothing_is_written_beside_dirty_data_that_is_given_up() {
     assert_eq!(world.commands, [CommandReply::Changed, CommandReply::Changed]);
     let dirty = world.engine.volume_stats(VOLUME).expect("it").dirty_blocks;
     assert_eq!(dirty, 0, "of {DIRTY} blocks");
+}
+
+/// The half of what may be dirty is for those whose origins take something: their clients fell to
+/// two requests a second, with four seconds between two of them.
+#[test]
+fn a_volume_whose_origin_is_lost_leaves_half_of_the_pool_to_others() {
+    const POOL_BLOCKS: u64 = (64 << 20) / BLOCK;
+    let mut world = World::new(&WorldSpec::quiet(64 << 20, 128 << 20));
+    world.command(Command::AddVolume(Box::new(VolumeSpec {
+        name: "other".to_owned(),
+        origin: "ram:1M".to_owned(),
+        uuid: [9; 16],
+        fingerprint: [9; 32],
+        bytes: 1 << 20,
+        mode: Mode::WriteBack,
+        volatile_cache: true,
+    })));
+    (0..1000).for_each(|_| world.step());
+    assert!(matches!(world.commands[..], [CommandReply::Added(_)]), "{:?}", world.commands);
+    world.command(Command::OriginLost(VOLUME));
+    for block in 0..POOL_BLOCKS {
+        world.submit(RequestKind::Write, block * BLOCK, BLOCK);
+        for _ in 0..1000 {
+            world.step();
+            if world.under_way() == 0 {
+                break;
+            }
+        }
+        if world.under_way() > 0 || world.errors > 0 {
+            break;
+        }
+    }
+    let dirty = world.engine.volume_stats(VOLUME).expect("it").dirty_blocks;
+    assert!((POOL_BLOCKS / 4..=POOL_BLOCKS / 2).contains(&dirty), "{dirty} of {POOL_BLOCKS}");
 }
