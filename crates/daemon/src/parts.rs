@@ -50,7 +50,11 @@ impl Parts {
 
 /// Origins of a pool that failed an I/O.
 #[derive(Debug, Clone, Default)]
-pub struct Suspects(BTreeMap<VolumeId, Suspicion>);
+pub struct Suspects {
+    suspicions: BTreeMap<VolumeId, Suspicion>,
+    /// Somebody asks all of them for their sizes.
+    in_round: bool,
+}
 
 #[derive(Debug, Clone, Copy)]
 enum Suspicion {
@@ -63,9 +67,19 @@ enum Suspicion {
 }
 
 impl Suspects {
+    /// Begins to ask all origins for their sizes, unless somebody does. Whether the caller is to.
+    pub fn begins_round(&mut self) -> bool {
+        !std::mem::replace(&mut self.in_round, true)
+    }
+
+    /// All have been asked.
+    pub fn ends_round(&mut self) {
+        self.in_round = false;
+    }
+
     /// The origin of a volume failed an I/O.
     pub fn failed(&mut self, volume: VolumeId) {
-        let suspicion = self.0.entry(volume).or_insert(Suspicion::New);
+        let suspicion = self.suspicions.entry(volume).or_insert(Suspicion::New);
         if matches!(suspicion, Suspicion::Dismissed(at) if at.elapsed() >= AGAIN) {
             *suspicion = Suspicion::New;
         }
@@ -73,7 +87,7 @@ impl Suspects {
 
     /// The origins that are to be looked at: the caller does.
     pub fn take_new(&mut self) -> Vec<VolumeId> {
-        let new = self.0.iter_mut().filter(|(_, it)| matches!(it, Suspicion::New));
+        let new = self.suspicions.iter_mut().filter(|(_, it)| matches!(it, Suspicion::New));
         new.map(|(&volume, it)| {
             *it = Suspicion::LookedAt;
             volume
@@ -84,8 +98,8 @@ impl Suspects {
     /// One was looked at: it was there, or it was lost and is back.
     pub fn looked_at(&mut self, volume: VolumeId, was_lost: bool) {
         match was_lost {
-            true => self.0.remove(&volume),
-            false => self.0.insert(volume, Suspicion::Dismissed(Instant::now())),
+            true => self.suspicions.remove(&volume),
+            false => self.suspicions.insert(volume, Suspicion::Dismissed(Instant::now())),
         };
     }
 }

@@ -237,8 +237,12 @@ impl Device {
     }
 
     /// Whether it is gone for good: it cannot be read, and its path leads nowhere or to another
-    /// one. One that only fails, or that somebody has deleted, is not. May wait as long as I/O may.
-    pub fn is_gone(&self) -> bool {
+    /// one; or it was cut, and has fewer than `least` bytes. One that only fails, or that somebody
+    /// has deleted, is not. May wait as long as I/O may.
+    pub fn is_gone(&self, least: u64) -> bool {
+        if self.bytes_now().is_ok_and(|bytes| bytes < least) {
+            return true;
+        }
         let mut block =
             forebay_engine::Buf::zeroed(BLOCK_SIZE.max(self.info.logical_block_bytes as usize));
         // Nothing can be read where nothing is any more, either.

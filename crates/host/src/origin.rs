@@ -265,10 +265,11 @@ impl OriginSize {
         Ok(whole_sectors(bytes))
     }
 
-    /// Whether the origin is gone for good, and what its path leads to is another one.
-    pub fn is_gone(&self) -> bool {
+    /// Whether the origin is gone for good, and what its path leads to is another one,
+    /// or has fewer than `least` bytes.
+    pub fn is_gone(&self, least: u64) -> bool {
         match self {
-            OriginSize::Of(device) => device.is_gone(),
+            OriginSize::Of(device) => device.is_gone(least),
             OriginSize::Fixed(_) => false,
         }
     }

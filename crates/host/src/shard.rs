@@ -232,14 +232,20 @@ impl ShardHandle {
         receive(&self.ask(|reply| Message::OriginLost(volume, reply))?, timeout)
     }
 
-    /// Whether the origin of a volume is gone, and its path leads nowhere or to another one.
+    /// Whether the origin of a volume is gone, and its path leads nowhere or to another one; or it
+    /// has fewer than `least` bytes.
     ///
     /// # Errors
     /// The shard has stopped, or the origin does not answer in time.
-    pub fn origin_is_gone(&self, volume: VolumeId, limit: Duration) -> Result<bool, ShardError> {
+    pub fn origin_is_gone(
+        &self,
+        volume: VolumeId,
+        least: u64,
+        limit: Duration,
+    ) -> Result<bool, ShardError> {
         let asked = self.ask(|reply| Message::OriginSize(volume, reply))?;
         let Some(origin) = receive(&asked, limit)? else { return Ok(false) };
-        within(limit, "read the origin", move || Ok(origin.is_gone()))
+        within(limit, "read the origin", move || Ok(origin.is_gone(least)))
             .map_err(|e| ShardError::System("read the origin", e))
     }
 

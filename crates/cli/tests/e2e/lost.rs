@@ -49,12 +49,18 @@ fn plug_in(world: &World, held: &[u8]) {
 
 /// Asks for what is not cached until the daemon knows that it is not there.
 fn until_status(world: &World, text: &str) {
-    let end = Instant::now() + Duration::from_secs(20);
     let mut client = world.nbd("big");
-    loop {
+    until(world, text, || {
         // While clients write, nothing goes home: a file that was cut takes it, and grows again.
         let _ = client.write(BUSY, &pattern(9, BLOCK));
         let _ = client.read(MISSED, BLOCK as u32);
+    });
+}
+
+fn until(world: &World, text: &str, mut asks: impl FnMut()) {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        asks();
         let status = world.volume("big").to_string();
         if status.contains(text) {
             return;
@@ -165,4 +171,16 @@ fn a_volume_whose_flushes_fail_says_so() {
     world.forebay(&["volume", "attach", "big"]).expect(0);
     world.forebay(&["status"]).expect(0);
     world.nbd("big").flush().unwrap();
+}
+
+#[test]
+fn a_loss_is_seen_though_nobody_asks() {
+    let world = two_volumes();
+    world.forebay(&["volume", "drain", "big"]).expect(0);
+    let held = lose(&world);
+    until(&world, "is lost", || ());
+    plug_in(&world, &held);
+    until(&world, r#""state":"ok""#, || ());
+    let at = WRITTEN as usize;
+    assert_eq!(world.nbd("big").read(WRITTEN, BLOCK as u32).unwrap(), held[at..at + BLOCK]);
 }

@@ -4,9 +4,11 @@
 
 use super::late::{Awaited, Looked, NotThere};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, shard_error};
+use crate::parts::Failed;
 use forebay_api::ApiError;
-use forebay_engine::{CommandReply, VolumeId};
-use std::sync::Arc;
+use forebay_engine::{CommandReply, VolumeId, VolumeView};
+use forebay_host::shard::{ShardError, ShardHandle};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a failed origin may take to be read.
@@ -23,6 +25,19 @@ fn is_lost(uri: &str) -> ApiError {
     ))
     .action("bring it back")
     .action("nothing else is needed: it is used again as soon as it is there")
+}
+
+fn suspect_small(handle: &ShardHandle, failed: &Mutex<Failed>) -> Result<(), ShardError> {
+    for volume in handle.snapshot()?.volumes {
+        let view = volume.view;
+        let served = view.offline.is_none() && !view.lost;
+        // One that does not tell is not small; an I/O on it fails.
+        let bytes = served.then(|| handle.origin_bytes(view.id)).transpose().unwrap_or_default();
+        if bytes.flatten().is_some_and(|bytes| bytes < view.bytes) {
+            lock(failed).origins.failed(view.id);
+        }
+    }
+    Ok(())
 }
 
 impl Supervisor {
@@ -47,25 +62,50 @@ impl Supervisor {
         }
     }
 
+    /// Suspects the origins that are smaller than their volumes: nothing may be asked of them for
+    /// long, and to ask for a size is no I/O. It may hang all the same: on threads of their own.
+    pub(super) fn watch_sizes(self: &Arc<Self>) {
+        for (pool, open) in self.open_pools() {
+            if !lock(&open.failed).origins.begins_round() {
+                continue;
+            }
+            let (failed, handle) = (Arc::clone(&open.failed), open.handle.clone());
+            let look = move || {
+                if let Err(error) = suspect_small(&handle, &failed) {
+                    tracing::debug!(pool, "{error}");
+                }
+                lock(&failed).origins.ends_round();
+            };
+            let thread = std::thread::Builder::new().name("sizes".to_string()).spawn(look);
+            if let Err(error) = thread {
+                tracing::error!("start a thread: {error}");
+                lock(&open.failed).origins.ends_round();
+            }
+        }
+    }
+
     /// If the origin of a volume is lost, says so, and waits for it. Whether it was.
     fn look_after(
         self: &Arc<Self>,
         pool: &str,
-        handle: &forebay_host::shard::ShardHandle,
+        handle: &ShardHandle,
         id: VolumeId,
     ) -> Result<bool, ApiError> {
         let failed = |error| shard_error(pool, &error);
-        if !handle.origin_is_gone(id, READ_LIMIT).map_err(failed)? {
+        let served = || -> Result<Option<VolumeView>, ApiError> {
+            let volumes = handle.snapshot().map_err(failed)?.volumes;
+            let mut views = volumes.into_iter().map(|volume| volume.view);
+            Ok(views.find(|view| view.id == id && view.offline.is_none() && !view.lost))
+        };
+        let Some(view) = served()? else { return Ok(false) };
+        if !handle.origin_is_gone(id, view.bytes, READ_LIMIT).map_err(failed)? {
             return Ok(false);
         }
         let number = handle.number();
         let volume = {
             let _changes = lock(&self.changes);
-            let snapshot = handle.snapshot().map_err(failed)?;
-            let mut views = snapshot.volumes.iter().map(|volume| &volume.view);
-            let view = views.find(|view| view.id == id && view.offline.is_none());
-            let Some(view) = view else { return Ok(false) };
-            let volume = Awaited::from(view);
+            let Some(view) = served()? else { return Ok(false) };
+            let volume = Awaited::from(&view);
             if handle.origin_lost(id, COMMAND_TIMEOUT).map_err(failed)? != CommandReply::Changed {
                 return Ok(false);
             }

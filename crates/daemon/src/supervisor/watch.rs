@@ -27,6 +27,7 @@ impl Supervisor {
             if last.elapsed() >= INTERVAL {
                 last = Instant::now();
                 self.sample();
+                self.watch_sizes();
                 if !self.listeners.unheard().is_empty() {
                     self.listeners.listen(self.any_pool(), false);
                 }
