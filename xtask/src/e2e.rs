@@ -5,6 +5,7 @@ mod away;
 mod broken;
 mod crash;
 mod database;
+mod discard;
 mod file_system;
 mod growth;
 mod hangs;
@@ -29,7 +30,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 17] = [
+const TESTS: [Test; 18] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -101,6 +102,7 @@ const TESTS: [Test; 17] = [
         kernel: None,
         run: hangs::cache_device,
     },
+    Test { name: "discard", programs: &[], kernel: None, run: discard::run },
     Test { name: "lost", programs: &["nbdfuse", "nbdkit"], kernel: None, run: lost::run },
 ];
 

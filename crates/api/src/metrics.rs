@@ -191,6 +191,12 @@ pub const METRICS: &[Metric] = &[
         "FLUSHes sent to cache devices.",
     ),
     metric(
+        "forebay_pool_discarded_bytes_total",
+        Counter,
+        Pool(|p| plain(p.discarded_bytes)),
+        "Bytes of freed segments that cache devices were told of (TRIM).",
+    ),
+    metric(
         "forebay_pool_segments_reclaimed_total",
         Counter,
         Pool(|p| each("how", &[("dropped", p.segments_dropped), ("cleaned", p.segments_cleaned)])),

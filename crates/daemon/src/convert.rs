@@ -95,6 +95,7 @@ pub fn pool_counters(name: &str, stats: &PoolStats) -> PoolCounters {
         written_bytes: written,
         records: stats.records,
         cache_flushes: stats.cache_flushes,
+        discarded_bytes: stats.discarded_bytes,
         segments_dropped: stats.segments_dropped,
         segments_cleaned: stats.segments_cleaned,
         checkpoints: stats.checkpoints,

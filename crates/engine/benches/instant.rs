@@ -149,6 +149,7 @@ impl World {
                 .map(|_| DeviceSettings {
                     bytes: spec.pool_bytes / spec.devices,
                     volatile_cache: true,
+                    discards: spec.discards,
                     presence: Presence::InStep,
                 })
                 .collect(),

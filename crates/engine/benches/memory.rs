@@ -21,6 +21,8 @@ pub struct WorldSpec {
     pub pool_bytes: u64,
     /// How many there are, of equal size.
     pub devices: u64,
+    /// Whether they are told of what is free.
+    pub discards: bool,
     /// Bytes of the one volume.
     pub volume_bytes: u64,
     /// Its mode.
@@ -41,6 +43,7 @@ impl WorldSpec {
         WorldSpec {
             pool_bytes,
             devices: 1,
+            discards: false,
             volume_bytes,
             mode: Mode::WriteBack,
             ram_bytes: 0,

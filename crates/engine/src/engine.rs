@@ -201,6 +201,7 @@ impl Engine {
             reads_held,
             holds_cut,
             segments_free: self.segments.segments_free(),
+            discarded_bytes: self.segments.discarded_bytes(),
             room_free_blocks: self.segments.free() as u64 * u64::from(self.segments.blocks()),
             room_coming_blocks: self.segments.coming() as u64 * u64::from(self.segments.blocks()),
             room_writable_blocks: self.segments.room_for_clients(),

@@ -85,6 +85,7 @@
 //! #         devices: vec![DeviceSettings {
 //! #             bytes,
 //! #             volatile_cache: false,
+//! #             discards: false,
 //! #             presence: Presence::InStep,
 //! #         }],
 //! #         origins: Vec::new(), // Those of the volumes that the superblock has: none yet.

@@ -81,6 +81,12 @@ pub const WAVE_NS_MAX: u64 = 100_000_000;
 pub const ROOM_BLOCK_NS: u64 = 100_000;
 /// Time over which it is measured how fast room comes back.
 pub const ROOM_WINDOW_NS: u64 = 100_000_000;
+/// One in so many units has to be dead before they are emptied though nobody wants room.
+pub const DEAD_SHARE: usize = 16;
+/// And so many at least.
+pub const DEAD_MIN: usize = 4;
+/// A cache device that was told for some time what is free rests for so many times as long.
+pub const DISCARD_REST: u64 = 3;
 /// Time after which a write that finds no room, because an origin takes no dirty blocks, waits no
 /// more.
 pub const STALL_NS_MAX: u64 = 10_000_000_000;

@@ -24,6 +24,8 @@ mutants! {
     ReuseBeforeCheckpoint,
     /// A segment is used again before what says that it is empty is durable.
     ReuseBeforeDurable,
+    /// A segment can be opened while its device is told that it is free.
+    DiscardOfOpen,
     /// A FLUSH is answered without a FLUSH of the cache device.
     FlushSkipsDevice,
     /// A FLUSH of a cache device counts for what was written while it was under way.

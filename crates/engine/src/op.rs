@@ -68,6 +68,11 @@ pub enum Op {
         /// Tries that failed.
         tries: u8,
     },
+    /// A device is told that a unit is free.
+    Discard {
+        /// The device.
+        device: DeviceId,
+    },
     /// Dirty blocks are being written home.
     HomeWrite {
         /// Whose slice.
@@ -221,6 +226,7 @@ impl Engine {
             Op::Victim { unit, segment, at, tries } => {
                 self.victim_read_done(unit, segment, at, tries, end)
             }
+            Op::Discard { device } => self.discard_done(device, result),
             Op::HomeWrite { volume, run } => self.home_write_done(volume, run, end),
             Op::Checkpoint { device } => self.checkpoint_done(device, end),
             Op::Superblock { device } => self.superblock_written(device, end),

@@ -55,7 +55,7 @@ const SEEN: fn(&Engine) -> Mark = |_| [0; 4];
 const NEVER: fn(&Engine, &mut Due) = |_, _| {};
 
 /// In the order of a round.
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 17] = [
     part(Engine::wake, Engine::wake_progress, Engine::wake_due),
     part(Engine::online_more, SEEN, Engine::online_due),
     part(Engine::origin_flushes_more, SEEN, Engine::origin_flushes_due),
@@ -65,6 +65,7 @@ const PARTS: [Part; 16] = [
     part(Engine::writeback_more, Engine::writeback_progress, Engine::writeback_due),
     part(Engine::distrust_more, SEEN, Engine::distrust_due),
     of_log(Engine::reclaim_more, Engine::reclaim_progress, NEVER),
+    of_log(Engine::discard_more, SEEN, Engine::discard_more_due),
     part(Engine::tasks_more, Engine::tasks_progress, Engine::tasks_due),
     of_log(Engine::checkpoint_more, |it| it.pool.checkpoint_progress(), Engine::checkpoint_due),
     part(Engine::superblock_more, SEEN, NEVER),

@@ -5,6 +5,7 @@
 //! are to be moved the same read brings them. Only where a header cannot be read the index is
 //! searched, in slices.
 
+use self::discard::Gives;
 use self::pressure::Pressure;
 use crate::Mutant;
 use crate::engine::Engine;
@@ -17,6 +18,7 @@ use crate::segment::{Reservation, SegmentId, Unit, UnitId, Use};
 use forebay_format::record::EntryKind;
 use std::collections::VecDeque;
 
+mod discard;
 mod pressure;
 mod victim;
 
@@ -67,6 +69,8 @@ pub(crate) struct Reclaim {
     emptied: [u64; 2],
     /// How fast room comes back.
     pressure: Pressure,
+    /// Much that was dead is being emptied, so that the devices get its space back.
+    gives: Option<Gives>,
 }
 
 impl Reclaim {
@@ -152,12 +156,13 @@ impl Engine {
                 .gained(self.io.now(), freed as u64 * u64::from(self.segments.blocks()));
         }
         if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq())
-            && self.segments.free() < self.free_wanted()
+            && (self.segments.free() < self.free_wanted() || self.reclaim.gives_back())
         {
             self.want_durable(dseq);
         }
         if self.reclaim.victims.is_empty() {
             self.victims_choose();
+            self.victims_dead();
         }
         self.victims_read();
         self.victims_scan();

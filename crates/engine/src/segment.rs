@@ -12,6 +12,7 @@ use forebay_format::checkpoint::{SEGMENT_DIRTY_CLASS, SegmentItem};
 use forebay_format::record::{RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, Pairing, superblock::Superblock};
 
+mod free;
 mod room;
 
 use room::Room;
@@ -89,6 +90,11 @@ impl Unit {
         after_dseq <= durable_dseq || checkpoint < older.generation
     }
 
+    /// Whether it waits to become free since before a checkpoint behind this generation began.
+    pub fn emptied_by(&self, generation: u64) -> bool {
+        matches!(self.usage, Use::Emptied { checkpoint, .. } if checkpoint <= generation)
+    }
+
     /// Whether a start may read its records.
     pub fn is_needed(&self, older: Older) -> bool {
         self.dirty_class && self.last_seq > older.seq
@@ -104,6 +110,8 @@ pub struct Device {
     pub volatile_cache: bool,
     /// Whether it is there and has not failed.
     pub healthy: bool,
+    /// Whether it is told of bytes that are free.
+    pub discards: bool,
 }
 
 /// The table.
@@ -133,6 +141,7 @@ impl Segments {
             count: entry.segment_count.get(),
             volatile_cache: given.volatile_cache,
             healthy: given.presence.is_here(),
+            discards: given.discards,
         });
         let blocks = header.segment_blocks.get();
         let mut segments = Segments {
@@ -351,6 +360,7 @@ impl Segments {
         );
         assert!(follows, "a unit in {:?} does not become {usage:?}", it.usage);
         it.usage = usage;
+        self.may_be_dead(unit);
     }
 
     /// The second half of a unit is written to from here on.
@@ -382,9 +392,13 @@ impl Segments {
 
     /// The index does not point at this block any more. I2.
     pub fn dies(&mut self, slot: Slot) {
-        let it = self.at(slot);
+        let unit = self.of(slot);
+        let it = self.unit_mut(unit);
         assert!(it.live > 0, "I2");
         it.live -= 1;
+        if it.live == 0 {
+            self.may_be_dead(unit);
+        }
     }
 
     /// A block that lives is dirty. I2.

@@ -12,6 +12,8 @@ pub struct DeviceSettings {
     pub bytes: u64,
     /// Whether the device has a volatile write cache: without one a FLUSH costs nothing.
     pub volatile_cache: bool,
+    /// Whether it gains from being told which bytes are free ([`crate::Effect::Discard`]).
+    pub discards: bool,
     /// Whether it can be used.
     pub presence: Presence,
 }

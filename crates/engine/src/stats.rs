@@ -158,6 +158,8 @@ pub struct PoolStats {
     pub records: u64,
     /// FLUSHes sent to cache devices.
     pub cache_flushes: u64,
+    /// Bytes of freed segments that cache devices were told of.
+    pub discarded_bytes: u64,
     /// Segments freed without reading or writing a block.
     pub segments_dropped: u64,
     /// Segments emptied by moving blocks.

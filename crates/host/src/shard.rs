@@ -435,6 +435,8 @@ fn build(
     let device_settings = devices.iter().map(|((bytes, presence), device)| DeviceSettings {
         bytes: device.as_ref().map_or(*bytes, |device| device.info().bytes),
         volatile_cache: device.as_ref().is_none_or(|device| device.needs_flush()),
+        // What a file gives back it may not get again: only a block device is told.
+        discards: device.as_ref().is_some_and(|it| it.info().is_block && it.info().discard),
         presence: *presence,
     });
     let engine_settings = Settings {

@@ -45,6 +45,7 @@ impl Coverage {
         self.add("segments cleaned", stats.segments_cleaned);
         self.add("checkpoints", stats.checkpoints);
         self.add("records", stats.records);
+        self.add("blocks discarded", stats.discarded_bytes / forebay_format::BLOCK_SIZE as u64);
         self.add("write stalls", stats.write_stalls);
         self.add("reads held", stats.reads_held);
         self.add("holds cut short", stats.holds_cut);

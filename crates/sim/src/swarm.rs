@@ -205,6 +205,8 @@ pub struct Params {
     pub segments: u64,
     /// Whether cache devices have volatile write caches.
     pub cache_volatile: bool,
+    /// Whether cache devices are told what is free.
+    pub cache_discards: bool,
     /// Whether origins have volatile write caches.
     pub origin_volatile: bool,
     /// Whether origins can give space back.
@@ -265,6 +267,7 @@ impl Params {
             segment_blocks,
             segments: rng.log_range(12, 40),
             cache_volatile: !rng.one_in(8),
+            cache_discards: false,
             origin_volatile: !rng.one_in(8),
             origin_unmap: rng.coin(),
             ram_bytes: if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) },

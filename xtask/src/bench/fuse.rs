@@ -3,12 +3,11 @@
 //! data and back. Needs root, FUSE and loop devices.
 
 use super::daemon::{Daemon, Directory, processor_seconds};
+use super::loop_device::Loop;
 use super::results::{Results, Row, Target};
 use super::{fio, ratios};
-use crate::command::output;
 use anyhow::Result;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 const ROUNDS: usize = 7;
 const SECONDS: f64 = 4.0;
@@ -19,23 +18,6 @@ const READ: &str =
 const ALONE: &str =
     "--rw=randread --norandommap --iodepth=1 --time_based --runtime=4 --size=256m --bs=4k";
 
-/// A loop device on a file, ended when dropped.
-struct Bare(PathBuf);
-
-impl Bare {
-    fn make(file: &Path) -> Result<Bare> {
-        let mut losetup = Command::new("losetup");
-        losetup.args(["-f", "--show", "--direct-io=on", "-b", "4096"]).arg(file);
-        Ok(Bare(output(&mut losetup)?.trim().into()))
-    }
-}
-
-impl Drop for Bare {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
-    }
-}
-
 /// Runs the comparison.
 ///
 /// # Errors
@@ -43,7 +25,7 @@ impl Drop for Bare {
 pub fn run(results: &mut Results) -> Result<()> {
     let (directory, cache) = Directory::with_cache("fuse")?;
     results.scrub(directory.path(), "$DIR");
-    let bare = Bare::make(&directory.file("bare", BYTES)?)?;
+    let bare = Loop::attach(&directory.file("bare", BYTES)?, &["--direct-io=on", "-b", "4096"])?;
     let mut daemon = Daemon::start(&directory, &[])?;
     let ours = directory.path().join("state/dev/hit");
     daemon.forebay(&[
@@ -59,7 +41,7 @@ pub fn run(results: &mut Results) -> Result<()> {
         "--export",
         "loop",
     ])?;
-    let measured = rounds(results, &daemon, &ours, &bare.0);
+    let measured = rounds(results, &daemon, &ours, bare.path());
     // In order, so that no device is left: a daemon that is killed leaves it to the next one.
     let removed = daemon.forebay(&["volume", "remove", "hit", "--yes", "--force"]);
     daemon.stop()?;

@@ -6,41 +6,17 @@
 //! without it, or without that controller, the row says that it was not measured.
 
 use super::daemon::{Daemon, Directory};
+use super::loop_device::Loop;
 use super::results::{Results, Row, Target};
 use super::{fio, ratios};
-use crate::command::output;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const ROUNDS: usize = 3;
 const LIMIT_IOPS: u64 = 5000;
 const BLKIO: &str = "/sys/fs/cgroup/blkio";
 const WRITE: &str =
     "--rw=randwrite --norandommap --bs=4k --iodepth=64 --size=512m --time_based --runtime=8";
-
-/// A loop device, detached when dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn attach(file: &Path) -> Result<Loop> {
-        let name = output(Command::new("losetup").args(["--find", "--show"]).arg(file))?;
-        Ok(Loop(PathBuf::from(name.trim())))
-    }
-
-    /// `major:minor`, as the kernel writes it.
-    fn number(&self) -> Result<String> {
-        let name = self.0.file_name().context("a device has a name")?;
-        let path = Path::new("/sys/block").join(name).join("dev");
-        Ok(std::fs::read_to_string(path)?.trim().to_string())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
 
 /// A control group, removed when dropped (by then it is empty).
 struct Group(PathBuf);
@@ -51,7 +27,7 @@ impl Group {
         std::fs::create_dir(&path)?;
         let group = Group(path);
         for device in devices {
-            let limit = format!("{} {LIMIT_IOPS}", device.number()?);
+            let limit = format!("{} {LIMIT_IOPS}", device.told("dev")?);
             std::fs::write(group.0.join("blkio.throttle.write_iops_device"), &limit)?;
             std::fs::write(group.0.join("blkio.throttle.read_iops_device"), &limit)?;
         }
@@ -89,8 +65,8 @@ pub fn run(results: &mut Results) -> Result<()> {
     }
     let directory = Directory::create(Some(Path::new("/dev/shm")), "limited")?;
     results.scrub(directory.path(), "$DIR");
-    let raw = Loop::attach(&directory.file("raw", 2 << 30)?)?;
-    let cache = Loop::attach(&directory.file("cache", 2 << 30)?)?;
+    let raw = Loop::attach(&directory.file("raw", 2 << 30)?, &[])?;
+    let cache = Loop::attach(&directory.file("cache", 2 << 30)?, &[])?;
     let group = Group::create(&[&raw, &cache])?;
     results.scrub(&group.0, "$GROUP");
     let (ours, theirs) = compare(results, &directory, &raw, &cache, &group)?;
@@ -121,12 +97,12 @@ fn compare(
 ) -> Result<(Vec<f64>, Vec<f64>)> {
     let origin = directory.file("origin", 1 << 30)?;
     let origin = origin.to_str().context("a path of text")?;
-    let device = cache.0.to_str().context("a path of text")?;
+    let device = cache.path().to_str().context("a path of text")?;
     let daemon = Daemon::start(directory, &group.prefix())?;
     let add = ["cache", origin, "--with", device, "--mode", "writeback", "--name", "fast", "--yes"];
     daemon.forebay(&add)?;
     let ours_target = fio::nbd_target(&daemon.nbd_socket(), "fast");
-    let raw_target = fio::device_target(&raw.0);
+    let raw_target = fio::device_target(raw.path());
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let name = format!("limited-{round}-raw");

@@ -154,7 +154,7 @@ impl Engine {
     fn checkpoint_starved(&self) -> bool {
         let (durable, older) = (self.log.durable_dseq(), self.pool.older());
         let entries_wait = self.log.entries_wait();
-        (self.segments.room_is_short() || self.pauses_are_near())
+        (self.segments.room_is_short() || self.pauses_are_near() || self.reclaim.gives_back())
             && self.segments.needs_checkpoints(durable, older, entries_wait)
     }
 

@@ -54,7 +54,10 @@ impl Engine {
             return self.refuse(asked.command, why);
         }
         if self.log.is_dead() {
-            if self.reqs.is_empty() && self.origins_flushed() {
+            if self.reqs.is_empty()
+                && self.origins_flushed()
+                && self.segments.discarding().is_none()
+            {
                 self.close(Step::Marking(asked.command));
                 self.closed();
             }
@@ -63,6 +66,7 @@ impl Engine {
         if !self.reqs.is_empty()
             || self.log.busy()
             || self.writeback_is_busy()
+            || self.segments.discarding().is_some()
             || !self.pool.is_idle()
         {
             // What reclaim moves gathers: a record for each block would fill as much as it empties.

@@ -49,6 +49,7 @@ impl Opening {
             }
         }
         engine.segments.release(u64::MAX, engine.pool.older());
+        engine.segments.leave_found();
         engine.reopen_log(&self.records, &self.heads);
     }
 }

@@ -6,10 +6,10 @@
 //! something always moves.
 
 use crate::limits::{ENTRIES_PER_UNIT_SHARE, LEFT_BY_MOVES_MIN, MOVES_SHARE};
-use crate::log::Point;
+use crate::log::point::Point;
+use crate::segment::free::{Discards, FreeUnits};
 use crate::segment::{Older, Segments, UnitId, Use};
 use forebay_format::record::PAYLOAD_BLOCKS_MAX;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -61,10 +61,12 @@ impl Drop for Reservation {
 /// Free units.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// Units that may hold anything, oldest first.
-    free: VecDeque<UnitId>,
+    /// Units that may hold anything.
+    pub(super) free: FreeUnits,
     /// Units without a partner in a pool of several devices: for clean data only.
-    free_clean: VecDeque<UnitId>,
+    pub(super) free_clean: FreeUnits,
+    /// Freed ones are given to their devices.
+    pub(super) discards: Discards,
     /// Units in `Emptied`.
     emptied: Vec<UnitId>,
     /// Units left to entries, and to moves.
@@ -87,7 +89,7 @@ impl Room {
 
 impl Segments {
     /// I6: units that a purpose leaves to others.
-    fn leaves(&self, purpose: Purpose) -> usize {
+    pub(super) fn leaves(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Note => 0,
             Purpose::Move => self.room.for_notes,
@@ -160,8 +162,8 @@ impl Segments {
 
     /// A planted bug counts the unit that became free last once more.
     pub(crate) fn count_twice(&mut self) {
-        let again = self.room.free.back().copied();
-        self.room.free.extend(again);
+        let again = self.room.free.iter().last();
+        again.into_iter().for_each(|unit| self.room.free.push(unit));
     }
 
     /// A planted bug forgets to give a promise back.
@@ -192,20 +194,22 @@ impl Segments {
 
     /// Segments of the units that are free.
     pub fn segments_free(&self) -> u64 {
-        let free = self.room.free.iter().chain(&self.room.free_clean);
-        free.map(|&unit| self.segments_of(unit).count() as u64).sum()
+        let free = self.room.free.iter().chain(self.room.free_clean.iter());
+        let all = free.chain(self.discarding());
+        all.map(|unit| self.segments_of(unit).count() as u64).sum()
     }
 
     /// Units for dirty data that will be free when what is under way has ended.
     pub fn coming(&self) -> usize {
-        self.room.emptied.iter().filter(|&&unit| self.may_hold_dirty(unit)).count()
+        let units = self.room.emptied.iter().copied().chain(self.discarding());
+        units.filter(|&unit| self.may_hold_dirty(unit)).count()
     }
 
     /// Whether the units that hold clean data only are all in use, if there are any.
     pub fn lacks_clean(&self) -> bool {
         self.dirty_units() < self.units().len()
-            && self.room.free_clean.is_empty()
-            && self.room.emptied.len() == self.coming()
+            && self.room.free_clean.len() == 0
+            && self.room.emptied.iter().all(|&unit| self.may_hold_dirty(unit))
     }
 
     /// Units that are empty, and not free yet.
@@ -217,13 +221,13 @@ impl Segments {
     /// work before one that has lost its mirror.
     pub fn open_unit(&mut self, point: Point, purpose: Purpose) -> Option<UnitId> {
         let dirty_class = point == Point::Dirty;
-        let of_clean = !dirty_class && !self.room.free_clean.is_empty();
+        let of_clean = !dirty_class && self.room.free_clean.len() > 0;
         if !of_clean && self.room.free.len() <= self.leaves(purpose) {
             return None;
         }
         let list = if of_clean { &self.room.free_clean } else { &self.room.free };
         let at = match self.degraded() {
-            true => list.iter().position(|&unit| self.whole(unit)).unwrap_or(0),
+            true => list.iter().position(|unit| self.whole(unit)).unwrap_or(0),
             false => 0,
         };
         let list = if of_clean { &mut self.room.free_clean } else { &mut self.room.free };
@@ -234,7 +238,7 @@ impl Segments {
 
     /// Whether there is a free unit whose segments all work.
     pub fn has_whole(&self, purpose: Purpose) -> bool {
-        self.units_for(purpose) > 0 && self.room.free.iter().any(|&unit| self.whole(unit))
+        self.units_for(purpose) > 0 && self.room.free.iter().any(|unit| self.whole(unit))
     }
 
     /// Marks a unit as empty: it becomes free when nobody needs it, and `after_dseq` is durable or
@@ -282,14 +286,8 @@ impl Segments {
                 return true;
             }
             self.becomes(unit, Use::Free);
-            match (self.usable(unit), self.may_hold_dirty(unit)) {
-                (false, _) => {}
-                (true, true) => {
-                    freed += 1;
-                    self.room.free.push_back(unit);
-                }
-                (true, false) => self.room.free_clean.push_back(unit),
-            }
+            freed += usize::from(self.usable(unit) && self.may_hold_dirty(unit));
+            self.put_free(unit, false);
             false
         });
         self.room.emptied = emptied;
@@ -312,7 +310,7 @@ impl Segments {
     pub(super) fn lose_room(&mut self) {
         let mut room = std::mem::take(&mut self.room);
         for list in [&mut room.free, &mut room.free_clean] {
-            list.retain(|&unit| self.usable(unit));
+            list.retain(|unit| self.usable(unit));
         }
         self.room = room;
     }

@@ -26,7 +26,7 @@ impl Large {
             }
             Effect::Discard { op, target, offset, len } => {
                 let blocks = len / BLOCK_SIZE as u64;
-                self.start(op, target, Kind::Write, offset, blocks, Io::Nothing)
+                self.start(op, target, Kind::Write, offset, 1, Io::Zero(blocks))
             }
             Effect::Distrust { op, .. } => {
                 let under_way =

@@ -141,6 +141,7 @@ impl Large {
             DeviceSettings {
                 bytes: self.caches[n].store.blocks() * BLOCK_SIZE as u64,
                 volatile_cache: self.plan.volatile[n],
+                discards: true,
                 presence: match newest - own {
                     0 if own > 0 => Presence::InStep,
                     1 if own > 0 => Presence::Behind,

@@ -9,10 +9,6 @@ use forebay_engine::Tuning;
 /// Most devices of a pool here.
 const DEVICES_MAX: u64 = 4;
 
-/// Off: the engine writes the next checkpoint over the good one after the newest was found damaged,
-/// and a crash meanwhile leaves none. To be switched on when it writes over the damaged one.
-const NEWEST_CHECKPOINT_ROTS: bool = true;
-
 impl Params {
     /// Widens a world, by chance.
     pub fn widen(&mut self, swarm: bool, rng: &mut Rng) {
@@ -35,12 +31,13 @@ impl Params {
         // A device that fails while others are late may have had the only copy.
         if swarm && rng.one_in(8) && self.faults.late == 0.0 {
             self.faults.metadata = rng.pick(&[0.2, 0.5, 1.0]);
-            self.faults.newest_checkpoint = NEWEST_CHECKPOINT_ROTS && rng.coin();
+            self.faults.newest_checkpoint = rng.coin();
             self.faults.metadata_errors = rng.pick(&[0.0, 0.2, 0.5]);
         }
         if rng.one_in(4) {
             self.tuning.regions_max = rng.log_range(1, 64) as usize;
         }
+        self.cache_discards = rng.one_in(3);
     }
 
     /// What an administrator may change between two lives.

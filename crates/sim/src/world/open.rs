@@ -161,6 +161,7 @@ impl World {
             .map(|(disk, standing)| DeviceSettings {
                 bytes: disk.sectors() * SECTOR_SIZE as u64,
                 volatile_cache: disk.volatile,
+                discards: self.params.cache_discards,
                 presence: standing.map_or(Presence::Absent, Presence::from),
             })
             .collect();
