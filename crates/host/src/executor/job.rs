@@ -119,32 +119,27 @@ fn zero(device: &Device, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A hint: what the device cannot do is done.
 fn discard(device: &Device, offset: u64, len: u64) -> io::Result<()> {
     let align = u64::from(device.info().logical_block_bytes);
     let start = offset.next_multiple_of(align);
     let end = (offset + len) / align * align;
-    if start >= end || !device.info().discard {
+    if start >= end {
         return Ok(());
     }
-    let result = match device.info().is_block {
+    match device.info().is_block {
         true => sys::file::block_discard(device.file(), start, end - start),
         false => sys::file::fallocate(device.file(), PUNCH, start, end - start),
-    };
-    match result {
-        Err(e) if unsupported(&e) || e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        other => other,
     }
 }
 
 /// What the engine is told of an error.
 pub(super) fn io_error(work: &Work, e: &io::Error) -> IoError {
-    let unmap = matches!(work, Work::Zero { unmap: true, .. });
+    let gives_back = matches!(work, Work::Zero { unmap: true, .. } | Work::Discard { .. });
     match e.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => IoError::NoSpace,
         // What a device says that cannot punch this hole. Zeroing without giving back never gets here.
-        Some(libc::EINVAL) if unmap => IoError::Unsupported,
-        _ if unsupported(e) && unmap => IoError::Unsupported,
+        Some(libc::EINVAL) if gives_back => IoError::Unsupported,
+        _ if unsupported(e) && gives_back => IoError::Unsupported,
         _ => IoError::Io,
     }
 }
