@@ -15,14 +15,14 @@ impl Engine {
         self.map.scan(0, self.map.bucket_count(), |key, located| {
             assert!(slots.insert(located.slot), "I1: two blocks in one slot");
             assert!(self.volume_of(key).is_some(), "I1: a block of no volume");
-            let unit = self.segments.of(located.slot) as usize;
+            let unit = self.segments.of(located.slot).at();
             live[unit].0 += 1;
             let dirty = self.map.is_dirty(located.slot);
             live[unit].1 += u32::from(dirty);
             dirty_count += u64::from(dirty);
             let volume = self.volume_of(key).expect("checked");
             let listed =
-                volume.dirty.iter_from(key - volume.base).next() == Some(key - volume.base);
+                volume.dirty.iter_from(key - volume.base()).next() == Some(key - volume.base());
             assert_eq!(listed, dirty, "the dirty set and the index agree");
         });
         for (unit, &(live, dirty)) in self.segments.units().iter().zip(&live) {
@@ -60,7 +60,7 @@ impl Engine {
         let volumes: Vec<_> = self
             .volumes
             .iter()
-            .map(|v| (v.id, &v.sync, &v.intents, &v.flush, &v.offline, v.task))
+            .map(|v| (v.id(), &v.intents, &v.flush, &v.service, v.task()))
             .collect();
         let uses: Vec<_> =
             self.segments.units().iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();
@@ -77,10 +77,10 @@ impl Engine {
             self.log.is_dead(),
             self.wake_progress()[1],
             self.reqs.waiting(Queue::Durable).len(),
-            self.log.seq(),
-            self.log.dseq(),
-            self.log.completed_dseq(),
-            self.log.durable_dseq(),
+            self.log.seq().raw(),
+            self.log.dseq().raw(),
+            self.log.completed_dseq().raw(),
+            self.log.durable_dseq().raw(),
             self.log.describe_flushes(),
             self.pool.describe(),
             self.syncs()[0],

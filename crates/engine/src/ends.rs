@@ -6,7 +6,8 @@ use crate::Mutant;
 use crate::ends::sweep::Sweeps;
 use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, VolumeId};
-use crate::index::{Key, Located};
+use crate::ids::Key;
+use crate::index::Located;
 use crate::limits::{ENDS_LOOK_BLOCKS, LOOKED_UP_STEPS, SEEN_BUCKET_STEPS};
 use crate::requests::ReqKey;
 use forebay_format::record::EntryKind;
@@ -96,7 +97,7 @@ impl Engine {
         }
         let v = self.vol_mut(volume);
         // What is cached of it is not served any more: nobody may write beside what is given up.
-        v.lost = false;
+        v.service.ends();
         if v.drops_wait() {
             return v.home.drop_later(id);
         }
@@ -104,9 +105,9 @@ impl Engine {
         if self.log.is_dead() && !v.dirty.is_empty() {
             return self.distrust_dirty(volume, id);
         }
-        let none = match v.offline.is_some() {
-            true => v.dirty.is_empty(),
-            false => v.quarantine.unreadable().is_empty(),
+        let none = match v.service.is_on() {
+            true => v.quarantine.unreadable().is_empty(),
+            false => v.dirty.is_empty(),
         };
         match none {
             true => self.answer(id, CommandReply::Unchanged),
@@ -119,7 +120,7 @@ impl Engine {
     pub(crate) fn drops_more(&mut self) {
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth_mut(at);
-            let id = volume.id;
+            let id = volume.id();
             let hangs = volume.home.drops_until().is_some_and(|at| at <= self.io.now());
             if volume.drops_wait() && !hangs {
                 continue;
@@ -140,13 +141,13 @@ impl Engine {
     /// Dirty blocks of a volume are given up: all if it is not served, else those that cannot be
     /// read.
     pub(crate) fn end_given_up(&mut self, id: VolumeId, command: CommandId) {
-        let what = match self.vol(id).offline.is_some() {
-            true => {
+        let what = match self.vol(id).service.is_on() {
+            true => What::Unreadable(id, command),
+            false => {
                 let (base, end) = self.vol(id).keys();
                 self.mark_range(id, base, end - 1);
                 What::GivenUp(id, command)
             }
-            false => What::Unreadable(id, command),
         };
         self.end(what);
     }
@@ -214,7 +215,7 @@ impl Engine {
         let keeps_ram = self.is(Mutant::ZeroKeepsRam);
         let mut next = to + 1;
         let mut ended = 0;
-        for key in from..=to {
+        for key in from.to(to) {
             if ended == self.ends_max() {
                 next = key;
                 break;
@@ -236,7 +237,7 @@ impl Engine {
         });
         self.io.did((to - from) * SEEN_BUCKET_STEPS);
         if !self.is(Mutant::ZeroKeepsRam) {
-            self.ram_ends(&(*range.start()..range.end() + 1), from..to);
+            self.ram_ends(&(*range.start()..*range.end() + 1), from..to);
         }
         for key in keys {
             self.forget(key);
@@ -266,7 +267,7 @@ impl Engine {
     fn ends_stretches(&mut self, name: ReqKey, from: Key) -> Option<What> {
         let req = self.reqs.get(name);
         let (id, last) = (req.volume, req.last);
-        let base = self.vol(id).base;
+        let base = self.vol(id).base();
         let (mut from, last) = (from - base, last - base);
         let dirty = self.dirty_of(id, from, last);
         let all = dirty.len() <= self.ends_max();
@@ -295,7 +296,7 @@ impl Engine {
     fn end_dirty(&mut self, id: VolumeId, from: u64, to: u64, said: bool) -> Option<u64> {
         let mut dirty = self.dirty_of(id, from, to);
         let next = (dirty.len() > self.ends_max()).then(|| dirty.pop().expect("there is one more"));
-        let base = self.vol(id).base;
+        let base = self.vol(id).base();
         for &block in &dirty {
             self.map.ram_drop(base + block);
             self.forget(base + block);
@@ -303,8 +304,8 @@ impl Engine {
         if let Some(&from) = dirty.first().filter(|_| !said) {
             let end = next.unwrap_or(to + 1);
             let dseq = self.note(EntryKind::Tombstone, id, from, end - from);
-            self.log.ends(dseq, dirty.iter().map(|block| base + block));
-            self.vol_mut(id).cleaned_dseq = dseq;
+            self.log.ends(dseq, dirty.iter().map(|&block| base + block));
+            self.vol_mut(id).dirty.ended_by(dseq);
         }
         next
     }
@@ -315,7 +316,7 @@ impl Engine {
             return None;
         }
         let (id, last) = (req.volume, req.last);
-        let base = self.vol(id).base;
+        let base = self.vol(id).base();
         let unlogged = self.is(Mutant::ZeroDirtyUnlogged);
         let next = self.end_dirty(id, from - base, last - base, unlogged)?;
         Some(What::Zeroed(name, base + next))
@@ -326,7 +327,7 @@ impl Engine {
         let last = volume.blocks() - 1;
         match what {
             // It may end clean blocks too.
-            What::GivenUp(..) if volume.offline.is_some() && !self.log.is_dead() => {
+            What::GivenUp(..) if !volume.service.is_on() && !self.log.is_dead() => {
                 self.end_dirty(id, 0, last, false)?;
             }
             What::OnDead(..) => {
@@ -342,7 +343,7 @@ impl Engine {
         let Some(volume) = self.volume(id).filter(|_| !self.log.is_dead()) else { return false };
         let lost = volume.quarantine.unreadable().iter().copied();
         let blocks: Vec<u64> = lost.take(self.ends_max()).collect();
-        let base = volume.base;
+        let base = volume.base();
         for &block in &blocks {
             self.map.ram_drop(base + block);
             self.forget(base + block);

@@ -4,7 +4,7 @@
 use crate::buf::Buf;
 use crate::ends::Ends;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::Key;
 use crate::io::Io;
 use crate::limits::*;
 use crate::log::Log;
@@ -165,19 +165,19 @@ impl Engine {
     /// The volumes of the pool.
     pub fn volumes(&self) -> Vec<VolumeView> {
         let view = |v: &Volume| VolumeView {
-            id: v.id,
-            name: v.name.clone(),
-            origin: v.origin.clone(),
-            bytes: v.bytes,
-            uuid: v.uuid,
-            fingerprint: v.fingerprint,
-            mode: v.mode,
+            id: v.id(),
+            name: v.identity().name.clone(),
+            origin: v.identity().origin.clone(),
+            bytes: v.bytes(),
+            uuid: v.identity().uuid,
+            fingerprint: v.identity().fingerprint,
+            mode: v.mode(),
             draining: v.draining(),
-            offline: v.offline.clone(),
-            lost: v.lost,
-            poisoned: v.flush.poisoned,
+            offline: v.service.why_off().cloned(),
+            lost: v.service.is_lost(),
+            poisoned: v.flush.is_poisoned(),
         };
-        self.volumes.iter().filter(|v| !v.removing).map(view).collect()
+        self.volumes.iter().filter(|v| !v.is_leaving()).map(view).collect()
     }
 
     /// Counts of one volume.
@@ -221,7 +221,7 @@ impl Engine {
         let Some(volume) = self.volume(volume).filter(|v| block < v.blocks()) else {
             return BlockStatus::NotCached;
         };
-        match self.map.get(volume.base + block) {
+        match self.map.get(volume.base() + block) {
             None => BlockStatus::NotCached,
             Some(located) if self.map.is_dirty(located.slot) => BlockStatus::Dirty,
             Some(_) => BlockStatus::Clean,
@@ -230,7 +230,7 @@ impl Engine {
 
     /// The sectors of a block, a bit each, that are newer than what the origin has.
     pub fn dirty_sectors(&self, volume: VolumeId, block: u64) -> u8 {
-        let key = self.volume(volume).filter(|v| block < v.blocks()).map(|v| v.base + block);
+        let key = self.volume(volume).filter(|v| block < v.blocks()).map(|v| v.base() + block);
         let located = key.and_then(|key| self.map.get(key));
         let dirty = located.filter(|located| self.map.is_dirty(located.slot));
         dirty.map_or(0, |located| self.map.mask(located.slot))
@@ -287,10 +287,8 @@ impl Engine {
             (Stage::Failed(_), _) => Some(IoError::Gone),
             (Stage::Stopping(_), _) => Some(IoError::Shutdown),
             (_, None) => Some(IoError::Gone),
-            (_, Some(volume)) if volume.removing || volume.adding || volume.is_left() => {
-                Some(IoError::Gone)
-            }
-            (_, Some(volume)) if volume.offline.is_some() && !volume.lost => Some(IoError::Gone),
+            (_, Some(volume)) if !volume.is_there() || volume.is_left() => Some(IoError::Gone),
+            (_, Some(volume)) if volume.service.refuses() => Some(IoError::Gone),
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {
@@ -302,8 +300,8 @@ impl Engine {
         }
         let now = self.io.now();
         let volume = self.vol_mut(request.volume);
-        volume.requests += 1;
-        volume.requests_active += 1;
+        volume.streams.request_came();
+        volume.traffic.request_came();
         let (first, last) = volume.span(request.offset, request.len);
         let req = self.reqs.insert(Req::new(id, request, first, last, now));
         if self.is_opening() {
@@ -318,8 +316,7 @@ impl Engine {
         let req = self.reqs.remove(name);
         let latency = self.io.now() - req.since;
         let volume = self.vol_mut(req.volume);
-        volume.requests_active -= 1;
-        volume.cache_writes_active -= u32::from(req.cached);
+        volume.traffic.request_ended(req.cached);
         volume.stats.errors += u64::from(req.error.is_some());
         match req.kind {
             RequestKind::Read => volume.stats.read_latency.record(latency),
@@ -346,7 +343,7 @@ fn refuse(volume: &Volume, request: &Request) -> Option<IoError> {
     if !request.offset.is_multiple_of(sector) || !request.len.is_multiple_of(sector) {
         return Some(IoError::Invalid);
     }
-    if end.is_none_or(|end| end > volume.bytes) {
+    if end.is_none_or(|end| end > volume.bytes()) {
         let write = !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch);
         return Some(if write { IoError::NoSpace } else { IoError::Invalid });
     }

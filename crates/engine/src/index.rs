@@ -9,15 +9,11 @@
 //!
 //! The checksum lives here and not beside the data because a block must be verified with one I/O.
 
+use crate::ids::{Key, Slot};
 use forebay_format::checkpoint::{BUCKET_WAYS as WAYS, BucketItem, TableItem};
 use std::ops::Range;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
-
-/// A block of a volume, as one number over all volumes of the pool (see `volume::Volume::base`).
-pub type Key = u64;
-/// A place for one block: segment × blocks of a segment + block in the segment.
-pub type Slot = u32;
 
 /// Bits that slot and tag share.
 const BODY_BITS: u32 = 40;
@@ -85,8 +81,8 @@ impl Shape {
     }
 
     /// Keys must be less than this.
-    pub fn keys_max(&self) -> u64 {
-        1 << self.key_bits
+    pub fn keys_max(&self) -> Key {
+        Key::of(1 << self.key_bits)
     }
 
     /// The shape as a checkpoint has it.
@@ -100,19 +96,19 @@ impl Shape {
     }
 
     fn permute(&self, key: Key) -> u64 {
-        let mask = self.keys_max() - 1;
+        let mask = self.keys_max().raw() - 1;
         let shift = self.key_bits.div_ceil(2);
-        let x = key.wrapping_mul(MULTIPLIER) & mask;
+        let x = key.raw().wrapping_mul(MULTIPLIER) & mask;
         let x = (x ^ x >> shift).wrapping_mul(MULTIPLIER) & mask;
         x ^ x >> shift
     }
 
     fn unpermute(&self, x: u64) -> Key {
         const INVERSE: u64 = inverse(MULTIPLIER);
-        let mask = self.keys_max() - 1;
+        let mask = self.keys_max().raw() - 1;
         let shift = self.key_bits.div_ceil(2);
         let x = (x ^ x >> shift).wrapping_mul(INVERSE) & mask;
-        (x ^ x >> shift).wrapping_mul(INVERSE) & mask
+        Key::of((x ^ x >> shift).wrapping_mul(INVERSE) & mask)
     }
 
     fn home(&self, key: Key) -> (usize, u64) {
@@ -136,13 +132,14 @@ impl Shape {
     }
 
     fn pack(&self, tag: u64, slot: Slot, second: bool) -> u64 {
-        (tag << self.slot_bits | (u64::from(slot) + 1)) << 1 | u64::from(second)
+        (tag << self.slot_bits | (u64::from(slot.raw()) + 1)) << 1 | u64::from(second)
     }
 
     /// Tag, slot and whether it is in its second bucket; `None` for an empty way.
     fn unpack(&self, body: u64) -> Option<(u64, Slot, bool)> {
         let slot = body >> 1 & self.slot_mask();
-        (slot != 0).then(|| (body >> 1 >> self.slot_bits, (slot - 1) as Slot, body & 1 == 1))
+        (slot != 0)
+            .then(|| (body >> 1 >> self.slot_bits, Slot::of((slot - 1) as u32), body & 1 == 1))
     }
 
     /// The key of an entry with this tag in this bucket.
@@ -203,7 +200,7 @@ impl Index {
     }
 
     /// Keys must be less than this.
-    pub fn keys_max(&self) -> u64 {
+    pub fn keys_max(&self) -> Key {
         self.shape.keys_max()
     }
 
@@ -231,7 +228,7 @@ impl Index {
     fn find_in(&self, bucket: usize, tag: u64, second: bool) -> Option<(usize, usize)> {
         let entries = &self.buckets[bucket];
         let slot = self.shape.slot_mask() << 1;
-        let wanted = self.shape.pack(tag, 0, second) & !slot;
+        let wanted = self.shape.pack(tag, Slot::of(0), second) & !slot;
         // The low words first, all at once: few get past them, and only these are put together.
         let (low, mask) = (wanted as u32, !slot as u32);
         let mut maybe = 0_u32;
@@ -503,8 +500,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn key_of(n: u64, max: u64) -> u64 {
-        n.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(23) % max
+    fn key_of(n: u64, max: Key) -> Key {
+        Key::of(n.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(23) % max.raw())
     }
 
     #[test]
@@ -516,7 +513,8 @@ mod tests {
             while map.len() < slots as usize {
                 n += 1;
                 let key = key_of(n, index.keys_max());
-                let located = Located { slot: (n % u64::from(slots)) as u32, crc: n as u32 };
+                let located =
+                    Located { slot: Slot::of((n % u64::from(slots)) as u32), crc: n as u32 };
                 assert_eq!(index.insert(key, located), map.insert(key, located));
                 if n % 5 == 0 {
                     let gone = key_of(n / 2, index.keys_max());
@@ -540,7 +538,7 @@ mod tests {
         let mut map = BTreeMap::new();
         for n in 0..18_000 {
             let key = key_of(n, index.keys_max());
-            let located = Located { slot: n as u32, crc: 1 };
+            let located = Located { slot: Slot::of(n as u32), crc: 1 };
             index.insert(key, located);
             map.insert(key, located);
         }
@@ -555,7 +553,7 @@ mod tests {
             from += 10;
             for _ in 0..5 {
                 n += 1;
-                let located = Located { slot: (n % 20_000) as u32, crc: 2 };
+                let located = Located { slot: Slot::of((n % 20_000) as u32), crc: 2 };
                 index.insert(key_of(n, index.keys_max()), located);
             }
             for (key, located) in index.take_moved() {
@@ -585,6 +583,6 @@ mod tests {
         let index = Index::new(slots, slots);
         let per_entry = index.bytes() as f64 / f64::from(slots);
         assert!(per_entry < 9.7, "{per_entry}");
-        assert!(index.keys_max() >= 1 << 36, "{}", index.keys_max());
+        assert!(index.keys_max() >= Key::of(1 << 36), "{:?}", index.keys_max());
     }
 }

@@ -4,13 +4,12 @@
 
 use crate::buf::Buf;
 use crate::event::{OpId, Time};
-use crate::index::{Key, Slot};
+use crate::ids::{Dseq, Key, SegmentId, Seq, Slot};
 use crate::limits::{
     FILL_AGE_MAX_NS, GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES,
 };
 use crate::parts::Due;
 use crate::requests::ReqKey;
-use crate::segment::SegmentId;
 use crate::stats::PoolStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::record::Entry;
@@ -58,7 +57,7 @@ struct Gather {
 impl Gather {
     /// Whether `slot` is one of its payload.
     pub fn holds(&self, slot: Slot) -> bool {
-        (self.payload_slot..self.payload_slot + self.payload).contains(&slot)
+        (self.payload_slot..self.payload_slot.behind(self.payload)).contains(&slot)
     }
 }
 
@@ -66,9 +65,9 @@ impl Gather {
 #[derive(Debug)]
 struct Sent {
     /// Position in the order of all records.
-    seq: u64,
+    seq: Seq,
     /// Position among dirty-class records, or the last one before it.
-    dseq: u64,
+    dseq: Dseq,
     /// What was gathered, since it was sent. The buffer is with the device, and serves the readers
     /// when it comes back.
     record: Gather,
@@ -140,20 +139,20 @@ pub struct Log {
     /// Clean records under way.
     sent_clean: Vec<Sent>,
     /// Last sequence number given.
-    seq: u64,
+    seq: Seq,
     /// Last dirty-class sequence number given.
-    dseq: u64,
+    dseq: Dseq,
     /// Every dirty-class record up to here is on its devices.
-    completed_dseq: u64,
+    completed_dseq: Dseq,
     /// Every dirty-class record up to here survives power loss.
-    durable_dseq: u64,
+    durable_dseq: Dseq,
     /// Every record, of either class, up to here survives power loss.
-    durable_seq: u64,
+    durable_seq: Seq,
     /// Dirty-class records that are on their devices but not durable: number, segment, end in the
     /// segment.
-    undurable: VecDeque<(u64, SegmentId, u32)>,
+    undurable: VecDeque<(Dseq, SegmentId, u32)>,
     /// Blocks that became clean by a record that is not durable yet.
-    cleaned: VecDeque<(u64, Key)>,
+    cleaned: VecDeque<(Dseq, Key)>,
     /// A dirty-class record could not be written: the log ends before it.
     broken: bool,
     /// No cache device works: volumes go on without.
@@ -173,34 +172,35 @@ pub struct Log {
 
 impl Log {
     /// The dirty-class number that the entries gathered now will have, or the last one given.
-    pub fn dseq_gathered(&self) -> u64 {
+    pub fn dseq_gathered(&self) -> Dseq {
         let gathered =
             self.gather[Point::Dirty as usize].as_ref().is_some_and(|g| !g.entries.is_empty());
-        self.dseq + u64::from(gathered) + self.backlog.len().div_ceil(RECORD_ENTRIES) as u64
+        let waiting = self.backlog.len().div_ceil(RECORD_ENTRIES) as u64;
+        self.dseq.behind(u64::from(gathered) + waiting)
     }
 
     /// Last sequence number given.
-    pub fn seq(&self) -> u64 {
+    pub fn seq(&self) -> Seq {
         self.seq
     }
 
     /// Last dirty-class sequence number given.
-    pub fn dseq(&self) -> u64 {
+    pub fn dseq(&self) -> Dseq {
         self.dseq
     }
 
     /// Every dirty-class record up to here is on its devices.
-    pub fn completed_dseq(&self) -> u64 {
+    pub fn completed_dseq(&self) -> Dseq {
         self.completed_dseq
     }
 
     /// Every dirty-class record up to here survives power loss.
-    pub fn durable_dseq(&self) -> u64 {
+    pub fn durable_dseq(&self) -> Dseq {
         self.durable_dseq
     }
 
     /// A start: a new life begins behind these.
-    pub fn begin(&mut self, seq: u64, dseq: u64) {
+    pub fn begin(&mut self, seq: Seq, dseq: Dseq) {
         (self.seq, self.dseq) = (seq, dseq);
         (self.completed_dseq, self.durable_dseq) = (dseq, dseq);
     }
@@ -226,12 +226,12 @@ impl Log {
     }
 
     /// Dirty blocks became clean, or ended, by this record.
-    pub fn ends(&mut self, dseq: u64, keys: impl Iterator<Item = Key>) {
+    pub fn ends(&mut self, dseq: Dseq, keys: impl Iterator<Item = Key>) {
         self.cleaned.extend(keys.map(|key| (dseq, key)));
     }
 
     /// Those of which the word is not durable: of the oldest record first.
-    pub fn ended(&self) -> impl DoubleEndedIterator<Item = (u64, Key)> {
+    pub fn ended(&self) -> impl DoubleEndedIterator<Item = (Dseq, Key)> {
         self.cleaned.iter().copied()
     }
 
@@ -261,12 +261,12 @@ impl Log {
     /// The block in `slot`, if its record is still being gathered.
     pub fn gathered(&self, slot: Slot) -> Option<&[u8]> {
         let gather = self.gather.iter().flatten().find(|gather| gather.holds(slot))?;
-        let at = (1 + slot - gather.payload_slot) as usize * BLOCK_SIZE;
+        let at = (1 + slot.since(gather.payload_slot)) as usize * BLOCK_SIZE;
         Some(&gather.buf.bytes()[at..at + BLOCK_SIZE])
     }
 
     /// Whether all clean records up to this one have ended.
-    pub fn fills_ended(&self, seq: u64) -> bool {
+    pub fn fills_ended(&self, seq: Seq) -> bool {
         self.sent_clean.iter().all(|sent| sent.seq > seq)
     }
 
@@ -285,7 +285,9 @@ impl Log {
 
     /// See `parts.rs`.
     pub(crate) fn progress(&self) -> [u64; 4] {
-        [self.seq, self.dseq_gathered(), self.completed_dseq, self.durable_dseq]
+        let dseqs = [self.dseq_gathered(), self.completed_dseq, self.durable_dseq];
+        let [gathered, completed, durable] = dseqs.map(Dseq::raw);
+        [self.seq.raw(), gathered, completed, durable]
     }
 
     /// When records that are gathered are sent at the latest.
@@ -298,24 +300,24 @@ impl Log {
     }
 
     /// Every record up to here is on its devices, or lost with them.
-    pub fn completed_seq(&self) -> u64 {
+    pub fn completed_seq(&self) -> Seq {
         let under_way =
             self.sent_dirty.iter().chain(&self.sent_clean).filter(|sent| sent.writes > 0);
-        under_way.map(|sent| sent.seq - 1).min().unwrap_or(self.seq)
+        under_way.map(|sent| sent.seq.before()).min().unwrap_or(self.seq)
     }
 
     /// The record under way with this number.
-    fn sent(&mut self, seq: u64) -> Option<&mut Sent> {
+    fn sent(&mut self, seq: Seq) -> Option<&mut Sent> {
         self.sent_dirty.iter_mut().chain(self.sent_clean.iter_mut()).find(|sent| sent.seq == seq)
     }
 
     /// Whether a dirty-class record is the oldest under way.
-    pub(crate) fn is_oldest(&self, seq: u64) -> bool {
+    pub(crate) fn is_oldest(&self, seq: Seq) -> bool {
         self.sent_dirty.front().is_some_and(|sent| sent.seq == seq)
     }
 
     /// Whether a dirty-class record up to `seq` has not ended.
-    pub(crate) fn is_under_way(&self, seq: u64) -> bool {
+    pub(crate) fn is_under_way(&self, seq: Seq) -> bool {
         self.sent_dirty.front().is_some_and(|sent| sent.seq <= seq)
     }
 

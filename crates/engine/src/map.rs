@@ -1,7 +1,8 @@
 //! Map: which block is in which slot, what a slot holds, what is in RAM too, and what is worth a
 //! slot.
 
-use crate::index::{Bits, Index, Key, Located, Shape, Slot};
+use crate::ids::{Key, Slot};
+use crate::index::{Bits, Index, Located, Shape};
 use crate::policy::admission::Admission;
 use crate::ram::Ram;
 use forebay_format::MASK_FULL;
@@ -44,7 +45,7 @@ impl Map {
 
     /// Whether what is in a slot is newer than the origin.
     pub fn is_dirty(&self, slot: Slot) -> bool {
-        self.dirty.get(slot as usize)
+        self.dirty.get(slot.at())
     }
 
     /// Whether a block is here and newer than the origin.
@@ -67,12 +68,12 @@ impl Map {
 
     /// Whether a slot was read since it was written.
     pub fn is_referenced(&self, slot: Slot) -> bool {
-        self.referenced.get(slot as usize)
+        self.referenced.get(slot.at())
     }
 
     /// Slots are read.
     pub fn refer(&mut self, slots: Range<Slot>) {
-        slots.for_each(|slot| self.referenced.set(slot as usize, true));
+        (slots.start.at()..slots.end.at()).for_each(|at| self.referenced.set(at, true));
     }
 
     /// Points the index at a new version. Where the old one was: that slot is dead now.
@@ -83,12 +84,12 @@ impl Map {
     /// Says what a slot holds that is in use now.
     pub fn hold(&mut self, slot: Slot, dirty: bool, mask: u8) {
         assert!(!self.is_dirty(slot), "a slot is written once in a life of its segment");
-        self.referenced.set(slot as usize, false);
+        self.referenced.set(slot.at(), false);
         if mask != MASK_FULL {
             self.partial.insert(slot, mask);
         }
         if dirty {
-            self.dirty.set(slot as usize, true);
+            self.dirty.set(slot.at(), true);
         }
     }
 
@@ -96,7 +97,7 @@ impl Map {
     pub fn clean(&mut self, slot: Slot) -> bool {
         let dirty = self.is_dirty(slot);
         if dirty {
-            self.dirty.set(slot as usize, false);
+            self.dirty.set(slot.at(), false);
         }
         dirty
     }
@@ -122,7 +123,7 @@ impl Map {
     }
 
     /// Keys must be less than this.
-    pub fn keys_max(&self) -> u64 {
+    pub fn keys_max(&self) -> Key {
         self.index.keys_max().min(self.ram.keys_max())
     }
 
@@ -138,7 +139,7 @@ impl Map {
 
     /// Dirty slots among these.
     pub fn dirty_slots(&self, slots: Range<Slot>) -> u32 {
-        self.dirty.ones(slots.start as usize, slots.end as usize)
+        self.dirty.ones(slots.start.at(), slots.end.at())
     }
 }
 
@@ -171,7 +172,7 @@ impl Map {
     }
 
     /// Keys must be less than this for RAM.
-    pub fn ram_keys_max(&self) -> u64 {
+    pub fn ram_keys_max(&self) -> Key {
         self.ram.keys_max()
     }
 
@@ -279,7 +280,7 @@ impl Map {
     ) {
         self.index.sift(buckets, |bucket, way, key, located| {
             let Some((dirty, mask)) = keep(bucket, way, key, located) else { return false };
-            self.dirty.or(located.slot as usize, dirty);
+            self.dirty.or(located.slot.at(), dirty);
             if mask != MASK_FULL {
                 self.partial.insert(located.slot, mask);
             }

@@ -14,10 +14,10 @@ pub mod zero;
 
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::{SegmentId, Seq, UnitId};
 use crate::recovery::{RecoverRead, Repair};
 use crate::requests::overlap::Access;
 use crate::requests::{Req, ReqKey};
-use crate::segment::{SegmentId, UnitId};
 
 /// An I/O under way.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub enum Op {
     /// One copy of a record is being written.
     Record {
         /// The record.
-        seq: u64,
+        seq: Seq,
         /// The segment that this copy goes to.
         segment: SegmentId,
         /// Tries that failed.
@@ -130,24 +130,17 @@ impl Engine {
             RequestKind::Write => {
                 volume.stats.writes += 1;
                 volume.stats.write_bytes += len;
-                volume.written_at = now;
+                volume.traffic.wrote(now);
             }
             RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
                 volume.stats.discards += 1;
                 volume.stats.discard_bytes += len;
-                volume.written_at = now;
+                volume.traffic.wrote(now);
             }
             RequestKind::Prefetch => {}
         }
         if matches!(kind, RequestKind::Read | RequestKind::Write) && len > 0 {
-            let count = volume.requests;
-            req.sequential = crate::policy::admission::sequential(
-                &mut volume.streams,
-                count,
-                offset,
-                len,
-                bytes_min,
-            );
+            req.sequential = volume.streams.goes_on(offset, len, bytes_min);
         }
         if len == 0 {
             return self.reply(name);

@@ -2,4 +2,5 @@
 
 pub mod admission;
 pub mod eviction;
+pub mod streams;
 pub mod writeback;

@@ -2,7 +2,8 @@
 //! that the admission to the cache device refuses. Holds nothing that is not also elsewhere.
 
 use crate::buf::Buf;
-use crate::index::{Bits, Index, Key, Located};
+use crate::ids::{Key, Slot};
+use crate::index::{Bits, Index, Located};
 use crate::policy::admission::Admission;
 use forebay_format::BLOCK_SIZE;
 use std::ops::Range;
@@ -15,7 +16,7 @@ pub struct Ram {
     referenced: Bits,
     hand: usize,
     blocks_max: usize,
-    free: Vec<u32>,
+    free: Vec<Slot>,
     /// Blocks of the cache device that were read lately, about as many as there is room for.
     ghost: Admission,
 }
@@ -37,8 +38,8 @@ impl Ram {
     }
 
     /// Keys must be less than this (or the tier be of no size).
-    pub fn keys_max(&self) -> u64 {
-        if self.blocks_max == 0 { u64::MAX } else { self.index.keys_max() }
+    pub fn keys_max(&self) -> Key {
+        if self.blocks_max == 0 { Key::MAX } else { self.index.keys_max() }
     }
 
     /// Blocks held.
@@ -56,7 +57,7 @@ impl Ram {
         if self.blocks_max == 0 {
             return None;
         }
-        let at = self.index.get(key)?.slot as usize;
+        let at = self.index.get(key)?.slot.at();
         self.referenced.set(at, true);
         Some(self.data[at].bytes())
     }
@@ -77,11 +78,11 @@ impl Ram {
         }
         debug_assert_eq!(block.len(), BLOCK_SIZE);
         let at = match self.index.get(key) {
-            Some(located) => located.slot as usize,
+            Some(located) => located.slot.at(),
             None => {
                 let at = self.room();
                 self.keys[at] = key;
-                self.index.insert(key, Located { slot: at as u32, crc: 0 });
+                self.index.insert(key, Located { slot: Slot::of(at as u32), crc: 0 });
                 self.referenced.set(at, false);
                 at
             }
@@ -90,12 +91,12 @@ impl Ram {
     }
 
     fn room(&mut self) -> usize {
-        if let Some(at) = self.free.pop() {
-            return at as usize;
+        if let Some(slot) = self.free.pop() {
+            return slot.at();
         }
         if self.data.len() < self.blocks_max {
             self.data.push(Buf::zeroed(BLOCK_SIZE));
-            self.keys.push(0);
+            self.keys.push(Key::FIRST);
             return self.data.len() - 1;
         }
         self.ghost.was_full();
@@ -139,9 +140,10 @@ mod tests {
     use super::*;
 
     /// Reads these keys from a cache device, through a tier of 64 blocks. How many were in RAM.
-    fn hits(ram: &mut Ram, keys: impl Iterator<Item = Key>) -> usize {
+    fn hits(ram: &mut Ram, keys: impl Iterator<Item = u64>) -> usize {
         let block = [7; BLOCK_SIZE];
         let mut read = |key| {
+            let key = Key::of(key);
             let hit = ram.get(key).is_some();
             if !hit {
                 ram.insert_hit(key, &block);

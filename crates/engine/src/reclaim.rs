@@ -5,16 +5,16 @@
 //! are to be moved the same read brings them. Only where a header cannot be read the index is
 //! searched, in slices.
 
-use self::discard::Gives;
 use self::pressure::Pressure;
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Dseq, Key, SegmentId, Seq, Slot, UnitId};
+use crate::index::Located;
 use crate::limits::*;
 use crate::log::Point;
 use crate::policy::eviction::{Bounds, Candidate, Choice, choose};
-use crate::segment::{Reservation, SegmentId, Unit, UnitId, Use};
+use crate::segment::{Reservation, Unit, Use};
 use forebay_format::record::EntryKind;
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ struct Victim {
     /// word is missing on what becomes of them before.
     drops: Vec<(Key, Located)>,
     /// The record that says that it is empty: they leave the index from then on, in slices.
-    said: Option<u64>,
+    said: Option<Dseq>,
     /// Some of its dirty blocks cannot be read.
     lost: bool,
 }
@@ -69,8 +69,6 @@ pub(crate) struct Reclaim {
     emptied: [u64; 2],
     /// How fast room comes back.
     pressure: Pressure,
-    /// Much that was dead is being emptied, so that the devices get its space back.
-    gives: Option<Gives>,
 }
 
 impl Reclaim {
@@ -139,9 +137,9 @@ impl Engine {
     pub(crate) fn reclaim_more(&mut self) {
         let (mut durable, mut older) = (self.log.durable_dseq(), self.pool.older());
         if self.is(Mutant::ReuseBeforeDurable) {
-            durable = u64::MAX;
+            durable = Dseq::MAX;
         } else if self.is(Mutant::ReuseBeforeCheckpoint) {
-            older.seq = u64::MAX;
+            older.seq = Seq::MAX;
         }
         let pins = self.is(Mutant::PinnedFreed).then(|| self.segments.take_pins());
         let freed = self.segments.release(durable, older);
@@ -156,7 +154,7 @@ impl Engine {
                 .gained(self.io.now(), freed as u64 * u64::from(self.segments.blocks()));
         }
         if let Some(dseq) = self.segments.undurable_emptied(self.log.durable_dseq())
-            && (self.segments.free() < self.free_wanted() || self.reclaim.gives_back())
+            && (self.segments.free() < self.free_wanted() || self.segments.gives_back())
         {
             self.want_durable(dseq);
         }
@@ -233,6 +231,20 @@ impl Engine {
         self.reclaim.starves = dirty_room && self.reclaim.victims.is_empty();
     }
 
+    /// What is emptied though nobody wants room: it costs no more than the words that say so.
+    fn victims_dead(&mut self) {
+        let generation = self.checkpoint_generation();
+        while self.victims_are_dead() || self.reclaim.victims.is_empty() {
+            if self.reclaim.victims.len() >= VICTIMS_MAX || !self.room_for_entries() {
+                return;
+            }
+            let Some(unit) = self.segments.dead_to_empty(generation) else { return };
+            self.segments.becomes(unit, Use::Victim);
+            let room = self.segments.reserve(0);
+            self.victim_begin(unit, Choice::Evict, VecDeque::new(), room);
+        }
+    }
+
     fn victim_begin(
         &mut self,
         unit: UnitId,
@@ -268,7 +280,7 @@ impl Engine {
     fn lost_segments(&mut self) {
         let mut lost = vec![0; self.segments.devices().len()];
         self.io.did(self.segments.units().len() / UNITS_PER_STEP);
-        for unit in 0..self.segments.units().len() as u32 {
+        for unit in self.segments.unit_ids() {
             let Unit { usage, dirty, .. } = *self.segments.unit(unit);
             if usage != Use::Lost {
                 continue;
@@ -321,9 +333,9 @@ impl Engine {
     }
 
     /// The units that may be emptied: those that then may hold dirty data, or the others.
-    fn candidates(&self, dirty_room: bool) -> impl Iterator<Item = (u32, Candidate)> + '_ {
+    fn candidates(&self, dirty_room: bool) -> impl Iterator<Item = (UnitId, Candidate)> + '_ {
         self.io.did(self.segments.units().len() / UNITS_PER_STEP);
-        (0..).zip(self.segments.units()).filter_map(move |(id, unit)| {
+        self.segments.numbered().filter_map(move |(id, unit)| {
             let helps = self.segments.may_hold_dirty(id) == dirty_room;
             let ready = helps && unit.usage == Use::Sealed && unit.inflight == 0;
             ready.then(|| {
@@ -420,9 +432,9 @@ impl Engine {
         let unit = self.reclaim.victims[at].unit;
         let generation = u64::from(self.segments.unit(unit).generation);
         let dseq = if self.is(Mutant::NoSegmentFree) {
-            0
+            Dseq::NONE
         } else {
-            let segment = u64::from(self.segments.first_of(unit));
+            let segment = u64::from(self.segments.first_of(unit).raw());
             self.note(EntryKind::SegmentFree, VolumeId(0), segment, generation)
         };
         let victim = &mut self.reclaim.victims[at];

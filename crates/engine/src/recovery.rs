@@ -12,13 +12,12 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::{Dseq, Key, SegmentId, Seq, UnitId};
 use crate::limits::*;
 use crate::op::Op;
 use crate::parts::Due;
 use crate::pool::{Source, Stage, Then};
 use crate::requests::Queue;
-use crate::segment::{SegmentId, UnitId};
 use crate::settings::{Presence, Settings};
 use crate::volume::Volume;
 use forebay_format::checkpoint;
@@ -72,7 +71,7 @@ pub(crate) struct Opening {
     /// By unit.
     segments: BTreeMap<UnitId, checkpoint::SegmentItem>,
     /// Volume, first block and blocks of what is marked, with the record that says so.
-    marks: BTreeMap<(u32, u64, u64), u64>,
+    marks: BTreeMap<(u32, u64, u64), Dseq>,
     heads: BTreeMap<SegmentId, RecordHeader>,
     suspects: BTreeSet<SegmentId>,
     chains: BTreeMap<SegmentId, Chain>,
@@ -85,7 +84,7 @@ pub(crate) struct Opening {
     plan: Plan,
     repairs: VecDeque<Repair>,
     repairing: usize,
-    seq_max: u64,
+    seq_max: Seq,
     summary: Summary,
     /// Devices whose superblock is one generation older than the pool's.
     behind: Vec<usize>,
@@ -311,21 +310,21 @@ impl Engine {
         for name in self.reqs.take_all(Queue::Recovery) {
             let req = self.reqs.get(name);
             let volume = self.vol(req.volume);
-            let (span, offline) = (volume.span(req.offset, req.len), volume.offline.is_some());
+            let (span, served) = (volume.span(req.offset, req.len), volume.service.is_on());
             // The volume's keys may have become others when the checkpoint was read.
             (self.req(name).first, self.req(name).last) = span;
-            if offline {
+            if served {
+                self.accept(name);
+            } else {
                 self.req(name).fail(IoError::Gone);
                 self.reply(name);
-            } else {
-                self.accept(name);
             }
         }
     }
 
     /// Forgets all clean blocks that were found so far.
     pub(crate) fn drop_all_clean(&mut self) {
-        self.forget_clean_of(0..Key::MAX);
+        self.forget_clean_of(Key::FIRST..Key::MAX);
     }
 
     pub(crate) fn recover_flush(&mut self, volume: VolumeId, tries: u8) {
@@ -346,14 +345,8 @@ impl Engine {
         }
         let retry_at = self.io.now() + OFFLINE_RETRY_NS;
         let volume = self.vol_mut(id);
-        volume.flush.failures += u64::from(result.is_err());
-        if result.is_ok() {
-            volume.flush.flushed = volume.flush.written;
-        }
-        volume.online_at = result.is_err().then_some(retry_at);
-        volume.offline = result
-            .is_err()
-            .then(|| "the origin could not be flushed; it is tried again every second".to_owned());
+        volume.flush.first_ended(result);
+        volume.service.tried(result.is_ok(), retry_at);
         self.recovering(|opening, _| {
             opening.flushes -= 1;
             Ok(())
@@ -362,21 +355,20 @@ impl Engine {
 
     /// When origins that could not be flushed are tried again.
     pub(crate) fn online_due(&self, due: &mut Due) {
-        let times = self.volumes.iter().filter_map(|v| v.online_at);
-        due.at(times.filter(|&at| at < Time::MAX));
+        due.at(self.volumes.iter().filter_map(|v| v.service.due()));
     }
 
     /// Volumes whose origin could not be flushed come back when it can.
     pub(crate) fn online_more(&mut self) {
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth_mut(at);
-            let id = volume.id;
-            let due = volume.online_at.is_some_and(|due| due <= self.io.now());
-            let said = self.log.is_dead() || volume.online_dseq <= self.log.durable_dseq();
+            let id = volume.id();
+            let said = if self.log.is_dead() { Dseq::MAX } else { self.log.durable_dseq() };
+            let due = volume.service.is_due(self.io.now(), said);
             let ends = self.ends.gives_up(id) || self.ends.empties(id);
-            if due && !volume.removing && said && !ends {
+            if due && !volume.is_leaving() && !ends {
                 // Until the answer is here it counts as being tried.
-                volume.online_at = Some(Time::MAX);
+                volume.service.is_tried();
                 self.recover_flush(id, 0);
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::buf::Buf;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::{Dseq, Key, Written};
 use crate::requests::fetches::Fetches;
 use crate::requests::overlap::{Access, Overlap};
 use crate::requests::turns::Turns;
@@ -44,15 +44,15 @@ pub enum Wait {
     /// Room in the log for its blocks, or its turn to take some.
     Room,
     /// The log to be durable up to this number: then the origin may be written.
-    Intent(u64),
+    Intent(Dseq),
     /// The log to be written up to this number: the origin was, and nothing older may come back.
-    Logged(u64),
+    Logged(Dseq),
     /// Promises of FLUSH and FUA, and zeros at the origin.
     Durable {
         /// The log is durable up to here.
-        dseq: u64,
+        dseq: Dseq,
         /// So many writes to the origin are.
-        written: u64,
+        written: Written,
         /// The dirty blocks of its range end then: the zeros that replace them are there.
         ends: bool,
     },
@@ -131,7 +131,7 @@ pub struct Req {
     /// Blocks of a write that are in the log already.
     pub written: u64,
     /// The log holds all of a write when it is durable up to here.
-    pub written_dseq: u64,
+    pub written_dseq: Dseq,
     /// Old content of the first and last block of a write that does not cover them, with its valid
     /// sectors.
     pub merge: [Option<(u8, Buf)>; 2],
@@ -168,7 +168,7 @@ impl Req {
             overtaken: false,
             sequential: false,
             written: 0,
-            written_dseq: 0,
+            written_dseq: Dseq::NONE,
             merge: [None, None],
             hits: 0,
             misses: 0,
@@ -320,7 +320,7 @@ impl Requests {
     }
 
     /// Whether any waits for more in the log than is there up to `dseq`.
-    pub fn want_more_than(&self, dseq: u64) -> bool {
+    pub fn want_more_than(&self, dseq: Dseq) -> bool {
         self.waiting(Queue::Log).iter().any(|&name| match self.get(name).wait {
             Wait::Intent(wanted) | Wait::Logged(wanted) => wanted > dseq,
             _ => unreachable!("the others are not listed here"),

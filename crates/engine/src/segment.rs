@@ -6,22 +6,16 @@
 //! each in one of them). Which units are free, and who may take them, `room.rs` says.
 
 use crate::event::DeviceId;
-use crate::index::Slot;
+use crate::ids::{Dseq, SegmentId, Seq, Slot, UnitId};
 use crate::settings::DeviceSettings;
-use forebay_format::checkpoint::{SEGMENT_DIRTY_CLASS, SegmentItem};
-use forebay_format::record::{RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, Pairing, superblock::Superblock};
 
+mod found;
 mod free;
 mod room;
 
 use room::Room;
 pub use room::{Purpose, Reservation};
-
-/// Number of a segment over all devices of the pool.
-pub type SegmentId = u32;
-/// Number of a unit.
-pub type UnitId = u32;
 
 /// What a unit is doing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +32,7 @@ pub enum Use {
     /// Empty, and not known to be so by all that a start may read.
     Emptied {
         /// The dirty-class record that says so must be durable.
-        after_dseq: u64,
+        after_dseq: Dseq,
         /// Or both checkpoints must be of a generation behind this one, and say so themselves.
         checkpoint: u64,
     },
@@ -50,7 +44,7 @@ pub enum Use {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Older {
     /// Neither needs records up to here.
-    pub seq: u64,
+    pub seq: Seq,
     /// What was empty before a checkpoint of this generation began is empty in both.
     pub generation: u64,
 }
@@ -75,7 +69,7 @@ pub struct Unit {
     /// Reads under way; it is not used again before they end.
     pub pins: u32,
     /// Greatest sequence number in it.
-    pub last_seq: u64,
+    pub last_seq: Seq,
     /// Whether it holds dirty-class records, which a roll-forward may need; with a partner they are
     /// mirrored.
     pub dirty_class: bool,
@@ -85,7 +79,7 @@ pub struct Unit {
 
 impl Unit {
     /// Whether a start would find it empty, whichever checkpoint it reads.
-    pub fn is_said_empty(&self, durable_dseq: u64, older: Older) -> bool {
+    pub fn is_said_empty(&self, durable_dseq: Dseq, older: Older) -> bool {
         let Use::Emptied { after_dseq, checkpoint } = self.usage else { return false };
         after_dseq <= durable_dseq || checkpoint < older.generation
     }
@@ -165,9 +159,19 @@ impl Segments {
         &self.units
     }
 
+    /// The numbers of all units.
+    pub fn unit_ids(&self) -> impl Iterator<Item = UnitId> + use<> {
+        (0..self.units.len() as u32).map(UnitId::nth)
+    }
+
+    /// All units with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (UnitId, &Unit)> {
+        self.unit_ids().zip(&self.units)
+    }
+
     /// A unit.
     pub fn unit(&self, unit: UnitId) -> &Unit {
-        &self.units[unit as usize]
+        &self.units[unit.at()]
     }
 
     /// The unit that a slot lies in.
@@ -181,7 +185,7 @@ impl Segments {
     }
 
     fn unit_mut(&mut self, unit: UnitId) -> &mut Unit {
-        &mut self.units[unit as usize]
+        &mut self.units[unit.at()]
     }
 
     /// By index in the superblock.
@@ -199,6 +203,11 @@ impl Segments {
         self.pairing.segments() * self.blocks
     }
 
+    /// The numbers of all segments.
+    pub fn segment_ids(&self) -> impl Iterator<Item = SegmentId> + use<> {
+        (0..self.count()).map(SegmentId::of)
+    }
+
     /// Segments of the pool.
     pub fn count(&self) -> u32 {
         self.pairing.segments()
@@ -207,8 +216,8 @@ impl Segments {
     /// The segment of a slot.
     pub fn segment_of(&self, slot: Slot) -> SegmentId {
         match self.shift {
-            Some(shift) => slot >> shift,
-            None => slot / self.blocks,
+            Some(shift) => SegmentId::of(slot.raw() >> shift),
+            None => SegmentId::of(slot.raw() / self.blocks),
         }
     }
 
@@ -220,42 +229,49 @@ impl Segments {
     /// The unit of a segment.
     pub fn unit_of(&self, segment: SegmentId) -> UnitId {
         let pairs = self.pairing.pairs();
-        if segment < 2 * pairs { segment / 2 } else { segment - pairs }
+        let segment = segment.raw();
+        UnitId::nth(if segment < 2 * pairs { segment / 2 } else { segment - pairs })
     }
 
     /// The first segment of a unit.
     pub fn first_of(&self, unit: UnitId) -> SegmentId {
         let pairs = self.pairing.pairs();
-        if unit < pairs { 2 * unit } else { unit + pairs }
+        let unit = unit.at() as u32;
+        SegmentId::of(if unit < pairs { 2 * unit } else { unit + pairs })
     }
 
     /// The segments of a unit.
     pub fn segments_of(&self, unit: UnitId) -> impl Iterator<Item = SegmentId> + use<> {
         let first = self.first_of(unit);
-        std::iter::once(first).chain(self.pairing.partner(first))
+        std::iter::once(first).chain(self.partner(first))
     }
 
     /// The partner of a segment.
     pub fn partner(&self, segment: SegmentId) -> Option<SegmentId> {
-        self.pairing.partner(segment)
+        self.pairing.partner(segment.raw()).map(SegmentId::of)
     }
 
     /// The slot of a block in a segment.
     pub fn slot(&self, segment: SegmentId, offset: u32) -> Slot {
-        segment * self.blocks + offset
+        Slot::of(segment.raw() * self.blocks + offset)
+    }
+
+    /// The block of its segment that a slot is.
+    pub fn offset_of(&self, slot: Slot) -> u32 {
+        slot.raw() % self.blocks
     }
 
     /// The device of a segment.
     pub fn device_of(&self, segment: SegmentId) -> DeviceId {
-        DeviceId(self.pairing.place(segment).0)
+        DeviceId(self.pairing.place(segment.raw()).0)
     }
 
     /// Device and byte at which a slot lies.
     pub fn locate(&self, slot: Slot) -> (DeviceId, u64) {
         let segment = self.segment_of(slot);
-        let (device, index) = self.pairing.place(segment);
-        let block =
-            u64::from(index) * u64::from(self.blocks) + u64::from(slot - self.slot(segment, 0));
+        let (device, index) = self.pairing.place(segment.raw());
+        let start = self.slot(segment, 0);
+        let block = u64::from(index) * u64::from(self.blocks) + u64::from(slot.since(start));
         (DeviceId(device), self.offset + block * BLOCK_SIZE as u64)
     }
 
@@ -286,7 +302,7 @@ impl Segments {
 
     /// Whether a unit may hold dirty data: in a pool of several devices it has a partner.
     pub fn may_hold_dirty(&self, unit: UnitId) -> bool {
-        self.devices.len() == 1 || unit < self.pairing.pairs()
+        self.devices.len() == 1 || unit.at() < self.pairing.pairs() as usize
     }
 
     /// Whether a copy of what is in a slot may be read.
@@ -297,8 +313,8 @@ impl Segments {
 
     /// The segment that holds the same as this one, in this life of their unit.
     pub fn mirror_of(&self, segment: SegmentId) -> Option<SegmentId> {
-        let mirrored = self.units[self.unit_of(segment) as usize].dirty_class;
-        self.pairing.partner(segment).filter(|_| mirrored)
+        let mirrored = self.units[self.unit_of(segment).at()].dirty_class;
+        self.partner(segment).filter(|_| mirrored)
     }
 
     /// The segments to which records for this one are written: itself, and its partner in a mirror.
@@ -309,7 +325,7 @@ impl Segments {
     /// Blocks that a life of a unit has room for.
     pub fn room_in(&self, unit: UnitId) -> u32 {
         let halves = self.segments_of(unit).filter(|&segment| self.healthy(segment)).count() as u32;
-        self.blocks * if self.units[unit as usize].dirty_class { 1 } else { halves.max(1) }
+        self.blocks * if self.units[unit.at()].dirty_class { 1 } else { halves.max(1) }
     }
 
     /// Units that may hold dirty data, on devices that work.
@@ -330,16 +346,15 @@ impl Segments {
     }
 
     fn count_dirty_units(&mut self) {
-        let units = 0..self.units.len() as u32;
         let usable = |&unit: &UnitId| self.may_hold_dirty(unit) && self.usable(unit);
-        self.dirty_units = units.filter(usable).count();
+        self.dirty_units = self.unit_ids().filter(usable).count();
     }
 
     /// A unit begins a life.
     pub fn begin(&mut self, unit: UnitId, dirty_class: bool) {
         let order = self.order_next;
         self.order_next += 1;
-        let it = &mut self.units[unit as usize];
+        let it = &mut self.units[unit.at()];
         assert_eq!(it.usage, Use::Free, "I3: only a free unit is opened");
         assert_eq!((it.live, it.pins, it.inflight), (0, 0, 0));
         let generation = it.generation.wrapping_add(1);
@@ -369,7 +384,7 @@ impl Segments {
     }
 
     /// A record is on its way to the segments of a unit, in so many copies.
-    pub fn sent(&mut self, unit: UnitId, seq: u64, end: u32, copies: u32) {
+    pub fn sent(&mut self, unit: UnitId, seq: Seq, end: u32, copies: u32) {
         let it = self.unit_mut(unit);
         (it.last_seq, it.end) = (seq, end);
         it.inflight += copies;
@@ -434,62 +449,5 @@ impl Segments {
     /// The next number in the order of opening.
     pub fn order_next(&self) -> u64 {
         self.order_next
-    }
-
-    /// Recovery: nothing lives.
-    pub fn forget_all(&mut self) {
-        self.units.iter_mut().for_each(|it| (it.live, it.dirty) = (0, 0));
-    }
-
-    /// Recovery: blocks that a checkpoint names.
-    pub fn found_blocks(&mut self, unit: UnitId, live: u32, dirty: u32) {
-        let it = self.unit_mut(unit);
-        it.live += live;
-        it.dirty += dirty;
-    }
-
-    /// Recovery: what the checkpoint says of a unit. It counts as full.
-    pub fn found_unit(&mut self, unit: UnitId, item: Option<&SegmentItem>) {
-        let blocks = self.blocks;
-        let it = self.unit_mut(unit);
-        (it.end, it.durable_end) = (blocks, blocks);
-        if let Some(item) = item {
-            it.generation = item.generation.get();
-            it.last_seq = item.last_seq.get();
-            it.dirty_class = item.flags.get() & SEGMENT_DIRTY_CLASS != 0;
-        }
-    }
-
-    /// Recovery: a record of some life of a unit, the last of which counts.
-    pub fn found_life(&mut self, unit: UnitId, header: &RecordHeader) {
-        let it = self.unit_mut(unit);
-        if header.segment_generation.get() >= it.generation {
-            it.generation = header.segment_generation.get();
-            it.dirty_class = header.class == RecordClass::Dirty as u8;
-        }
-    }
-
-    /// Recovery: a record that counts.
-    pub fn found_seq(&mut self, unit: UnitId, seq: u64) {
-        let it = self.unit_mut(unit);
-        it.last_seq = it.last_seq.max(seq);
-    }
-
-    /// Recovery: the log calls a life of a unit ended.
-    pub fn found_freed(&mut self, unit: UnitId, generation: u32) {
-        let it = self.unit_mut(unit);
-        it.generation = it.generation.max(generation);
-    }
-
-    /// Recovery: the order of a unit, in the order of the calls.
-    pub fn found_order(&mut self, unit: UnitId) {
-        self.units[unit as usize].order = self.order_next;
-        self.order_next += 1;
-    }
-
-    /// Recovery: the log goes on at this block of a unit.
-    pub fn found_end(&mut self, unit: UnitId, end: u32) {
-        let it = self.unit_mut(unit);
-        (it.end, it.durable_end) = (end, end);
     }
 }

@@ -1,7 +1,7 @@
 //! The volumes of a pool, by number and by key.
 
 use crate::event::VolumeId;
-use crate::index::Key;
+use crate::ids::Key;
 use crate::volume::Volume;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -80,8 +80,8 @@ impl Volumes {
 
     /// Adds a volume.
     pub fn insert(&mut self, volume: Volume) {
-        let at = self.numbers.binary_search(&volume.id).expect_err("a number is used once");
-        self.numbers.insert(at, volume.id);
+        let at = self.numbers.binary_search(&volume.id()).expect_err("a number is used once");
+        self.numbers.insert(at, volume.id());
         self.volumes.insert(at, Box::new(volume));
         self.keys_changed();
     }
@@ -96,12 +96,12 @@ impl Volumes {
 
     /// Gives all of them other keys.
     pub fn rebase(&mut self, bases: &BTreeMap<VolumeId, Key>) {
-        self.iter_mut().for_each(|volume| volume.base = bases[&volume.id]);
+        self.iter_mut().for_each(|volume| volume.rebase(bases[&volume.id()]));
         self.keys_changed();
     }
 
     fn keys_changed(&mut self) {
-        let mut bases: Vec<_> = self.iter().map(|volume| volume.base).zip(0..).collect();
+        let mut bases: Vec<_> = self.iter().map(|volume| volume.base()).zip(0..).collect();
         bases.sort_unstable();
         self.bases = bases;
     }
@@ -113,7 +113,7 @@ mod tests {
     use crate::event::VolumeSpec;
     use crate::mode::Mode;
 
-    fn volume(number: u32, base: Key, blocks: u64) -> Volume {
+    fn volume(number: u32, base: u64, blocks: u64) -> Volume {
         let spec = VolumeSpec {
             name: String::new(),
             origin: String::new(),
@@ -123,13 +123,13 @@ mod tests {
             mode: Mode::WriteBack,
             volatile_cache: true,
         };
-        Volume::new(VolumeId(number), spec, base)
+        Volume::new(VolumeId(number), spec, Key::of(base))
     }
 
     #[test]
     fn a_key_is_of_the_volume_in_whose_range_it_lies() {
         let mut volumes = Volumes::default();
-        let of = |volumes: &Volumes, key| volumes.of(key).map(|volume| volume.id.0);
+        let of = |volumes: &Volumes, key| volumes.of(Key::of(key)).map(|volume| volume.id().0);
         assert_eq!(of(&volumes, 0), None);
         volumes.insert(volume(2, 10, 5));
         volumes.insert(volume(1, 20, 5));
@@ -137,7 +137,8 @@ mod tests {
             [9, 10, 14, 15, 20, 25].map(|key| of(&volumes, key)),
             [None, Some(2), Some(2), None, Some(1), None]
         );
-        volumes.rebase(&BTreeMap::from([(VolumeId(1), 0), (VolumeId(2), 5)]));
+        let bases = [(VolumeId(1), Key::of(0)), (VolumeId(2), Key::of(5))];
+        volumes.rebase(&BTreeMap::from(bases));
         assert_eq!([4, 5, 20].map(|key| of(&volumes, key)), [Some(1), Some(2), None]);
         volumes.insert(volume(9, 40, 5));
         assert_eq!([40, 4].map(|key| of(&volumes, key)), [Some(9), Some(1)]);

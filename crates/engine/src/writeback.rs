@@ -25,9 +25,6 @@ mod slice;
 
 pub(crate) use slice::Home;
 
-/// Where a sweep stands that has come to the end of its volume.
-const SWEPT: u64 = u64::MAX;
-
 /// The writeback of one shard, beside that of each volume.
 #[derive(Debug, Default)]
 pub(crate) struct Writeback {
@@ -60,7 +57,7 @@ impl Engine {
             false => self.writeback.over_since = None,
         }
         for at in 0..self.volumes.count() {
-            let id = self.volumes.nth(at).id;
+            let id = self.volumes.nth(at).id();
             // Who waits is looked for only where that makes a difference.
             if self.vol(id).quarantine.refuses_all() && self.is_waited_for(id) {
                 self.vol_mut(id).quarantine.is_waited_for();
@@ -85,11 +82,12 @@ impl Engine {
         due.at(self.volumes.iter().filter_map(|v| v.home.hold_until()));
         due.at(self.volumes.iter().filter_map(|v| v.home.slow_from()));
         let idle = self.tuning().idle_ns;
-        let rests = |v: &&Volume| !v.dirty.is_empty() && v.offline.is_none() && !v.home.busy();
+        let rests = |v: &&Volume| !v.dirty.is_empty() && v.service.is_on() && !v.home.busy();
         for volume in self.volumes.iter().filter(rests).filter(|_| !self.log.is_dead()) {
-            due.at([volume.origin_used.max(volume.written_at) + idle + 1]);
-            if volume.origin_used + idle / 50 >= self.io.now() {
-                due.at([volume.origin_used + idle / 50 + 1]);
+            due.at([volume.traffic.last_used() + idle + 1]);
+            let used = volume.traffic.origin_used();
+            if used + idle / 50 >= self.io.now() {
+                due.at([used + idle / 50 + 1]);
             }
             due.at(volume.quarantine.next_due(self.io.now()));
             due.at([volume.home.rests_until()]);
@@ -108,7 +106,7 @@ impl Engine {
     pub(crate) fn writeback_describe(&self) -> String {
         let busy = self.volumes.iter().filter_map(|volume| {
             let Slice { next, active, flush, .. } = volume.home.slice.as_ref()?;
-            Some(format!("{:?} next {next} active {active} flush {flush:?}", volume.id))
+            Some(format!("{:?} next {next} active {active} flush {flush:?}", volume.id()))
         });
         busy.collect::<Vec<_>>().join(", ")
     }
@@ -120,7 +118,7 @@ impl Engine {
 
     fn slice_begin(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let rests = volume.quarantine.rests(self.io.now()) || volume.offline.is_some();
+        let rests = volume.quarantine.rests(self.io.now()) || !volume.service.is_on();
         if volume.dirty.is_empty() || rests || self.writeback_ends() {
             return;
         }
@@ -132,9 +130,7 @@ impl Engine {
         if alone && self.io.now() < volume.home.rests_until {
             return;
         }
-        if volume.sweep == SWEPT {
-            self.vol_mut(id).sweep = 0;
-        }
+        self.vol_mut(id).dirty.sweep_on();
         let items = self.select(id, self.slice_most(id, alone));
         if items.is_empty() {
             return;
@@ -143,7 +139,7 @@ impl Engine {
         let runs = self.group(items);
         let volume = self.vol_mut(id);
         volume.home.slice = Some(Slice {
-            failures: volume.flush.failures,
+            failures: volume.flush.failures(),
             blocks,
             runs,
             grows: true,
@@ -169,15 +165,15 @@ impl Engine {
     /// Whether clients use a volume that is drained: what they write waits for its slices.
     fn writes_wait_for(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        let idle = self.io.now().saturating_sub(volume.written_at);
-        let used = volume.requests_active > 0 || idle <= self.tuning().idle_ns;
+        let idle = volume.traffic.write_idle_ns(self.io.now());
+        let used = volume.traffic.has_requests() || idle <= self.tuning().idle_ns;
         volume.writes_through(self.io.now()) && used
     }
 
     /// Whether all that is dirty is to go home, whoever uses the origin meanwhile.
     fn is_drained(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        volume.draining() || volume.urgent || !volume.mode.plan().write_dirty
+        volume.draining() || volume.home.is_urgent() || !volume.mode().plan().write_dirty
     }
 
     fn situation(&self, id: VolumeId) -> Situation {
@@ -188,11 +184,8 @@ impl Engine {
             reclaim_starves: self.reclaim.starves(),
             over_target_ns: self.writeback.over_since.map_or(0, |since| self.io.now() - since),
             crowded: self.segments.free() * CROWDED_SHARE < self.segments.dirty_units(),
-            origin_idle_ns: match volume.origin_reads {
-                0 => self.io.now().saturating_sub(volume.origin_used),
-                _ => 0,
-            },
-            write_idle_ns: self.io.now().saturating_sub(volume.written_at),
+            origin_idle_ns: volume.traffic.origin_idle_ns(self.io.now()),
+            write_idle_ns: volume.traffic.write_idle_ns(self.io.now()),
         }
     }
 
@@ -250,7 +243,7 @@ impl Engine {
             let mut from = 0;
             for n in 1..=items.len() {
                 let next = items.get(n).is_some_and(|item| {
-                    item.located.slot == items[n - 1].located.slot + 1
+                    item.located.slot == items[n - 1].located.slot.behind(1)
                         && self.segments.segment_of(item.located.slot)
                             == self.segments.segment_of(items[from].located.slot)
                 });
@@ -301,7 +294,7 @@ impl Engine {
         if slice.active > 0 || more || slice.flush.is_some() {
             return;
         }
-        let written = volume.flush.written;
+        let written = volume.flush.written();
         slice.flush = Some(written);
         if !self.is(Mutant::CleanBeforeOriginFlush) {
             self.want_origin(id, written);
@@ -316,8 +309,8 @@ impl Engine {
         let Some(written) = slice.flush else { return };
         if slice.flushed.is_none() {
             let flush = &volume.flush;
-            let failed = flush.failures != slice.failures;
-            let flushed = flush.flushed >= written && !failed;
+            let failed = flush.failures() != slice.failures;
+            let flushed = flush.is_durable(written) && !failed;
             let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
             if !flushed && !failed {
                 return;
@@ -366,11 +359,10 @@ impl Engine {
 
     fn slice_over(&mut self, id: VolumeId) {
         let volume = self.vol_mut(id);
-        volume.home.slice = None;
-        volume.urgent = false;
+        volume.home.over();
         if volume.dirty.is_empty() {
             // A device that fails now takes nothing with it: its words need not be guessed.
-            let said = volume.cleaned_dseq;
+            let said = volume.dirty.said();
             self.want_durable(said);
         }
         self.resume_behind_writeback();

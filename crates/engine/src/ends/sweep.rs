@@ -3,7 +3,8 @@
 
 use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, VolumeId};
-use crate::index::{Key, Located};
+use crate::ids::Key;
+use crate::index::Located;
 use crate::limits::SEEN_BUCKET_STEPS;
 
 /// Which clean blocks go.
@@ -57,9 +58,9 @@ impl Engine {
         let from = self.ends.sweeps.at;
         let most = (from + self.tuning().scan_buckets).min(self.map.bucket_count());
         let range = match sweep {
-            Sweep::All | Sweep::Unreachable => 0..Key::MAX,
+            Sweep::All | Sweep::Unreachable => Key::FIRST..Key::MAX,
             Sweep::Volume(id) | Sweep::Removed(id, _) => {
-                self.volume(id).map_or(0..0, |v| v.base..v.base + v.blocks())
+                self.volume(id).map_or(Key::FIRST..Key::FIRST, |v| v.base()..v.base() + v.blocks())
             }
         };
         let wanted = |key, Located { slot, .. }: Located| {

@@ -4,11 +4,11 @@ use crate::Mutant;
 use crate::ends::sweep::Sweep;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::{Key, SegmentId};
 use crate::log::Point;
 use crate::pool::Then;
 use crate::requests::{ReqKey, Wait};
-use crate::segment::{Purpose, SegmentId};
+use crate::segment::Purpose;
 
 impl Engine {
     /// A cache device does not work any more.
@@ -53,7 +53,7 @@ impl Engine {
                 && self.segments.healthy(segment)
                 && moves(self.segments.device_of(segment))
         };
-        let mut units = (0..).zip(self.segments.units()).filter(|(_, unit)| unit.dirty > 0);
+        let mut units = self.segments.numbered().filter(|(_, unit)| unit.dirty > 0);
         let mut working = self.segments.working();
         !self.log.is_dead()
             && working.any(|other| other != device && moves(other))
@@ -80,7 +80,7 @@ impl Engine {
     fn drop_untold(&mut self) {
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth(at);
-            let id = volume.id;
+            let id = volume.id();
             let (base, end) = volume.keys();
             let untold = |block: u64| {
                 let slot = self.map.get(base + block).expect("dirty blocks are there").slot;
@@ -131,7 +131,7 @@ impl Engine {
         }
         self.volumes.iter_mut().for_each(|volume| {
             volume.home.abandon();
-            volume.sync = None;
+            volume.intents.sync_fails();
         });
         // Who meant what cannot be read gives up no more than that.
         let homes = self.volumes.iter_mut();

@@ -5,6 +5,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::{Dseq, Seq};
 use crate::op::Op;
 use std::collections::BTreeSet;
 
@@ -14,11 +15,11 @@ pub(super) struct CacheFlush {
     /// Device FLUSHes that have not ended.
     pending: u32,
     /// What becomes durable when they all have.
-    covers: u64,
+    covers: Dseq,
     /// As above, in the order of all records.
-    covers_seq: u64,
+    covers_seq: Seq,
     /// Positions that somebody wants durable.
-    pub(super) wanted: BTreeSet<u64>,
+    pub(super) wanted: BTreeSet<Dseq>,
     /// By device: the one FLUSH that is under way, and what the next is for.
     turns: Vec<Turn>,
     /// How many were sent.
@@ -48,7 +49,7 @@ struct Turn {
 
 impl Engine {
     /// Somebody wants the log durable up to `dseq`.
-    pub(crate) fn want_durable(&mut self, dseq: u64) {
+    pub(crate) fn want_durable(&mut self, dseq: Dseq) {
         if dseq > self.log.durable_dseq {
             self.log.flushes.wanted.insert(dseq);
         }

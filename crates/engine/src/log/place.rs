@@ -2,11 +2,11 @@
 
 use crate::Mutant;
 use crate::engine::Engine;
-use crate::index::Slot;
+use crate::ids::{SegmentId, Slot};
 use crate::limits::RECORD_ENTRIES;
 use crate::log::record::PAYLOAD_MAX;
 use crate::log::{Gather, Point};
-use crate::segment::{Purpose, SegmentId, Use};
+use crate::segment::{Purpose, Use};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::record::EntryKind;
 
@@ -120,12 +120,12 @@ impl Engine {
         }
         let gathers = self.log.gather[1..].iter_mut().flatten();
         for gather in gathers.filter(|gather| gather.holds(slot)) {
-            gather.entries[(slot - gather.payload_slot) as usize].kind = EntryKind::Void as u8;
+            gather.entries[slot.since(gather.payload_slot) as usize].kind = EntryKind::Void as u8;
         }
     }
 
     /// Whether the version in `slot` survives power loss.
     pub(crate) fn is_durable(&self, slot: Slot) -> bool {
-        slot % self.segments.blocks() < self.segments.unit_at(slot).durable_end
+        self.segments.offset_of(slot) < self.segments.unit_at(slot).durable_end
     }
 }

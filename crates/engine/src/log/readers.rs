@@ -6,7 +6,8 @@
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::OpId;
-use crate::index::{Key, Located};
+use crate::ids::{Key, Seq};
+use crate::index::Located;
 use crate::op::Op;
 use crate::op::cached::{CacheRun, Reader};
 use crate::requests::ReqKey;
@@ -36,7 +37,7 @@ impl Engine {
 
     /// Answers the reads of a record that has ended. Where an older one has not, the writers wait
     /// for that and may still fail, and so the readers wait too (`complete_dirty`).
-    pub(crate) fn serve_readers(&mut self, seq: u64, buf: &Buf) {
+    pub(crate) fn serve_readers(&mut self, seq: Seq, buf: &Buf) {
         let oldest = self.log.is_oldest(seq) && !self.log.broken;
         let sent = self.log.sent(seq).expect("under way");
         if sent.copies == 0 || !(oldest || sent.record.waiters.is_empty()) {
@@ -44,7 +45,7 @@ impl Engine {
         }
         let (first, readers) = (sent.record.payload_slot, std::mem::take(&mut sent.record.readers));
         for run in self.runs_of(readers) {
-            let at = (1 + run.slot - first) as usize * BLOCK_SIZE;
+            let at = (1 + run.slot.since(first)) as usize * BLOCK_SIZE;
             self.cached_here(run, &buf.bytes()[at..at + BLOCK_SIZE]);
         }
     }

@@ -9,12 +9,13 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Dseq, Key, SegmentId, Seq, Slot};
+use crate::index::Located;
 use crate::limits::*;
 use crate::log::{Gather, Point, Sent};
 use crate::op::Op;
 use crate::requests::ReqKey;
-use crate::segment::{Purpose, SegmentId};
+use crate::segment::Purpose;
 use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
 use forebay_format::{BLOCK_SIZE, checksum};
 use zerocopy::FromZeros;
@@ -25,11 +26,11 @@ pub(super) const PAYLOAD_MAX: u32 = PAYLOAD_BLOCKS_MAX as u32 - 1;
 
 impl Engine {
     /// Gathers an entry without payload. Returns the dirty-class number that its record will have.
-    pub(crate) fn note(&mut self, kind: EntryKind, volume: VolumeId, block: u64, aux: u64) -> u64 {
+    pub(crate) fn note(&mut self, kind: EntryKind, volume: VolumeId, block: u64, aux: u64) -> Dseq {
         self.note_entry(Entry::plain(kind, volume.0, block, aux))
     }
 
-    fn note_entry(&mut self, entry: Entry) -> u64 {
+    fn note_entry(&mut self, entry: Entry) -> Dseq {
         if self.log.backlog.is_empty() && self.room_at(Point::Dirty, Purpose::Note, false) {
             let now = self.io.now();
             let gather = self.log.gather[Point::Dirty as usize].as_mut().expect("there is room");
@@ -73,7 +74,7 @@ impl Engine {
         }
         let now = self.io.now();
         let (volume, base) =
-            self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+            self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
         let gather = self.log.gather[point as usize].as_mut().expect("there is room");
         if gather.entries.is_empty() {
             gather.since = now;
@@ -85,7 +86,7 @@ impl Engine {
         entry.crc = U32::new(crc);
         entry.mask = mask;
         gather.entries.push(entry);
-        let slot = gather.payload_slot + gather.payload;
+        let slot = gather.payload_slot.behind(gather.payload);
         gather.payload += 1;
         self.log.appended[point as usize] += 1;
         let before = self.map.has_dirty(key);
@@ -106,8 +107,10 @@ impl Engine {
             return true;
         }
         let mut gather = self.log.gather[point as usize].take().expect("not empty");
-        self.log.seq += 1;
-        self.log.dseq += u64::from(point == Point::Dirty);
+        self.log.seq = self.log.seq.next();
+        if point == Point::Dirty {
+            self.log.dseq = self.log.dseq.next();
+        }
         let (seq, dseq) = (self.log.seq, self.log.dseq);
         let header = self.header(point, &gather);
         forebay_format::record::encode(
@@ -149,18 +152,18 @@ impl Engine {
         header.class = point.class() as u8;
         header.pool = U64::new(self.pool.id());
         header.epoch = U64::new(self.pool.epoch());
-        header.seq = U64::new(self.log.seq);
-        header.dseq = U64::new(self.log.dseq);
-        header.durable_dseq = U64::new(self.log.durable_dseq);
-        header.durable_seq = U64::new(self.log.durable_seq);
-        header.segment = U32::new(gather.segment);
+        header.seq = U64::new(self.log.seq.raw());
+        header.dseq = U64::new(self.log.dseq.raw());
+        header.durable_dseq = U64::new(self.log.durable_dseq.raw());
+        header.durable_seq = U64::new(self.log.durable_seq.raw());
+        header.segment = U32::new(gather.segment.raw());
         header.segment_generation = U32::new(unit.generation);
         header.offset = U32::new(gather.offset);
         header
     }
 
     /// `offset` is the block in the segment.
-    fn write_copy(&mut self, seq: u64, segment: SegmentId, offset: u32, buf: Buf, tries: u8) {
+    fn write_copy(&mut self, seq: Seq, segment: SegmentId, offset: u32, buf: Buf, tries: u8) {
         let (device, offset) = self.segments.locate(self.segments.slot(segment, offset));
         self.io.write(Op::Record { seq, segment, tries }, Target::Cache(device), offset, buf);
     }
@@ -174,7 +177,7 @@ impl Engine {
     }
 
     /// One copy of a record is written, or failed.
-    pub(crate) fn record_done(&mut self, seq: u64, segment: SegmentId, tries: u8, end: Completion) {
+    pub(crate) fn record_done(&mut self, seq: Seq, segment: SegmentId, tries: u8, end: Completion) {
         let Completion { result, buf } = end;
         if result.is_err() && !self.log.is_dead() && self.segments.healthy(segment) {
             if tries + 1 < CACHE_WRITE_TRIES {
@@ -207,7 +210,7 @@ impl Engine {
         self.io.give(buf);
     }
 
-    fn complete_clean(&mut self, seq: u64) {
+    fn complete_clean(&mut self, seq: Seq) {
         if let Some(at) = self.log.sent_clean.iter().position(|sent| sent.seq == seq) {
             let sent = self.log.sent_clean.swap_remove(at);
             self.reuse(Buf::empty(), Vec::new(), sent.record.waiters);
@@ -270,7 +273,7 @@ impl Engine {
     }
 
     /// Every dirty-class record up to `dseq` survives power loss now.
-    pub(crate) fn set_durable(&mut self, dseq: u64) {
+    pub(crate) fn set_durable(&mut self, dseq: Dseq) {
         if dseq <= self.log.durable_dseq {
             return;
         }
@@ -289,7 +292,7 @@ impl Engine {
 
     /// Sends the gathered records that are due.
     pub(crate) fn send_gathered(&mut self) {
-        let active = self.volumes.iter().map(|v| v.cache_writes_active).sum();
+        let active = self.volumes.iter().map(|v| v.traffic.cache_writes()).sum();
         self.log.pace.look(self.io.now(), active);
         self.note_backlog();
         while self.log.sent_dirty.len() < self.tuning().records_in_flight_max

@@ -8,7 +8,8 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Key, Slot};
+use crate::index::Located;
 use crate::limits::CACHE_READ_TRIES;
 use crate::op::Op;
 use crate::requests::ReqKey;
@@ -72,7 +73,7 @@ impl CacheRun {
     /// Where block `n` was.
     pub(crate) fn located(&self, n: usize) -> Located {
         let crc = if n == 0 { self.crc } else { self.crcs[n - 1] };
-        Located { slot: self.slot + n as Slot, crc }
+        Located { slot: self.slot.behind(n as u32), crc }
     }
 
     /// Block `n` alone, at its next try.
@@ -198,7 +199,8 @@ impl Engine {
     }
 
     fn count_bad(&mut self, key: Key, lost: bool) {
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let (id, base) =
+            self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
         let stats = &mut self.vol_mut(id).stats;
         stats.bad_blocks += 1;
         stats.lost_blocks += u64::from(lost);

@@ -4,7 +4,7 @@ use crate::Mutant;
 use crate::ends::sweep::Sweep;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::FLUSH_TRIES;
+use crate::ids::Key;
 use crate::mode::Mode;
 use crate::parts::Due;
 use crate::pool::Stage;
@@ -58,12 +58,12 @@ impl Engine {
     }
 
     /// The first stretch of the key space that has room for `blocks`.
-    pub(crate) fn base_for(&self, blocks: u64) -> Option<u64> {
+    pub(crate) fn base_for(&self, blocks: u64) -> Option<Key> {
         let taken = self.volumes.iter().map(|v| v.keys());
         base_among(&mut taken.collect::<Vec<_>>(), blocks, self.keys_max())
     }
 
-    fn keys_max(&self) -> u64 {
+    fn keys_max(&self) -> Key {
         self.map.keys_max()
     }
 
@@ -74,7 +74,7 @@ impl Engine {
         if self.volumes.iter().count() >= VOLUMES_MAX {
             return self.refuse(id, POOL_IS_FULL);
         }
-        if self.volumes.iter().any(|v| v.name == spec.name) {
+        if self.volumes.iter().any(|v| v.identity().name == spec.name) {
             return self.refuse(id, "a volume of this name exists; choose another name");
         }
         if spec.bytes == 0
@@ -96,19 +96,13 @@ impl Engine {
         };
         self.pool.number_volume();
         let volume = VolumeId(number);
-        let mut new = Volume::new(volume, spec, base);
-        new.origin_used = self.io.now();
-        new.written_at = self.io.now();
-        new.adding = true;
-        // What others wrote there, or an earlier life whose write was under way, may not be
-        // durable: who reads it and then flushes counts on it.
-        new.flush.written = 1;
+        let new = Volume::to_add(volume, spec, base, self.io.now());
         self.volumes.insert(new);
         self.superblock_write(Then::Added(volume, id));
     }
 
     pub(crate) fn volume_added(&mut self, volume: VolumeId, id: CommandId) {
-        self.vol_mut(volume).adding = false;
+        self.vol_mut(volume).added();
         self.answer(id, CommandReply::Added(volume));
     }
 
@@ -118,16 +112,14 @@ impl Engine {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
         };
-        let grown = v.base + bytes.div_ceil(BLOCK_SIZE as u64);
+        let grown = v.base() + bytes.div_ceil(BLOCK_SIZE as u64);
         let free = self.volumes.iter().all(|other| {
             let (first, end) = other.keys();
-            other.id == volume || end <= v.base || grown <= first
+            other.id() == volume || end <= v.base() || grown <= first
         });
-        let why = match v.bytes {
+        let why = match v.bytes() {
             _ if self.log.is_dead() => "the cache device failed; replace it first",
-            _ if v.adding || v.removing || v.growing.is_some() => {
-                "the volume is being added, removed or made larger"
-            }
+            _ if v.is_changing() => "the volume is being added, removed or made larger",
             now if now == bytes => return self.answer(id, CommandReply::Unchanged),
             now if now > bytes => {
                 "a volume cannot be made smaller: remove it, and add it again with its new size"
@@ -143,7 +135,7 @@ impl Engine {
                  its new size"
             }
             _ => {
-                self.vol_mut(volume).growing = Some(bytes);
+                self.vol_mut(volume).grows(bytes);
                 self.superblock_write(Then::Resized(volume, id));
                 if self.is(Mutant::GrownBeforeDurable) {
                     self.volume_resized(volume, id);
@@ -155,10 +147,9 @@ impl Engine {
     }
 
     pub(crate) fn volume_resized(&mut self, volume: VolumeId, id: CommandId) {
-        let volume = self.vol_mut(volume);
-        let Some(bytes) = volume.growing.take() else { return };
-        volume.bytes = bytes;
-        self.answer(id, CommandReply::Changed);
+        if self.vol_mut(volume).grown() {
+            self.answer(id, CommandReply::Changed);
+        }
     }
 
     fn set_mode(&mut self, id: CommandId, volume: VolumeId, mode: Mode) {
@@ -167,10 +158,10 @@ impl Engine {
             // A crash may have brought dirty blocks back in a mode that has none: what the answer
             // promises is true only when they are home.
             Some(v)
-                if v.mode == mode
-                    && v.task.is_none()
+                if v.mode() == mode
+                    && !v.draining()
                     && (mode.plan().write_dirty
-                        || (v.dirty.is_empty() && v.cleaned_dseq <= self.log.durable_dseq())) =>
+                        || (v.dirty.is_empty() && v.dirty.said() <= self.log.durable_dseq())) =>
             {
                 self.answer(id, CommandReply::Unchanged)
             }
@@ -181,13 +172,11 @@ impl Engine {
     fn task(&mut self, id: CommandId, volume: VolumeId, task: Task) {
         let why = match self.volume(volume) {
             None => Some("there is no such volume".to_owned()),
-            Some(v) if v.adding || v.removing => {
-                Some("the volume is being added or removed".to_owned())
-            }
-            Some(v) if v.task.is_some() => {
+            Some(v) if !v.is_there() => Some("the volume is being added or removed".to_owned()),
+            Some(v) if v.draining() => {
                 Some("a drain or mode switch runs on the volume; cancel it first".to_owned())
             }
-            Some(v) if v.offline.is_some() && !v.retries() && !v.dirty.is_empty() => {
+            Some(v) if !v.service.is_on() && !v.service.retries() && !v.dirty.is_empty() => {
                 Some("the volume's origin is missing and it has dirty blocks".to_owned())
             }
             Some(v) if self.log.is_dead() && !v.dirty.is_empty() => {
@@ -200,12 +189,7 @@ impl Engine {
         };
         match why {
             Some(why) => self.answer(id, CommandReply::Failed(why)),
-            None => {
-                let volume = self.vol_mut(volume);
-                volume.task = Some(task);
-                volume.task_failures = volume.flush.failures;
-                volume.task_sent = volume.home.sent() + volume.dirty.len();
-            }
+            None => self.vol_mut(volume).task_begins(task),
         }
     }
 
@@ -213,10 +197,10 @@ impl Engine {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
         };
-        if v.removing {
+        if v.is_leaving() {
             return self.refuse(id, "the volume is drained and being removed; too late to cancel");
         }
-        match self.vol_mut(volume).task.take() {
+        match self.vol_mut(volume).task_ends() {
             None => self.answer(id, CommandReply::Unchanged),
             Some(task) => {
                 self.refuse(task.command(), "cancelled");
@@ -228,13 +212,11 @@ impl Engine {
     fn origin_lost(&mut self, id: CommandId, volume: VolumeId) {
         match self.volume(volume) {
             None => self.refuse(id, "there is no such volume"),
-            Some(v) if v.removing || v.adding || v.offline.is_some() => {
+            Some(v) if !v.is_there() || !v.service.is_on() => {
                 self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {
-                let volume = self.vol_mut(volume);
-                volume.offline = Some("its origin is lost".to_owned());
-                volume.lost = true;
+                self.vol_mut(volume).service.origin_is_lost();
                 self.answer(id, CommandReply::Changed);
             }
         }
@@ -247,7 +229,7 @@ impl Engine {
         let now = self.io.now();
         match self.volume(volume) {
             None => return self.refuse(id, "there is no such volume"),
-            Some(v) if v.offline.is_none() || v.retries() => {
+            Some(v) if v.service.is_on() || v.service.retries() => {
                 return self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {}
@@ -256,30 +238,25 @@ impl Engine {
             self.vol_mut(volume).flush.origin_was_lost();
         }
         self.vol_mut(volume).quarantine.end();
-        if std::mem::take(&mut self.vol_mut(volume).lost) && !changed {
-            self.vol_mut(volume).offline = None;
+        if self.vol_mut(volume).service.goes_on(changed) {
             return self.answer(id, CommandReply::Changed);
         }
         if changed {
             self.give_up_clean(volume);
             let said = self.log.dseq_gathered();
-            self.vol_mut(volume).online_dseq = said;
+            self.vol_mut(volume).service.waits_for(said);
             self.want_durable(said);
         }
         let volume = self.vol_mut(volume);
-        if volume.volatile_cache {
-            // What a client of the life before may have written there is not durable: that was left
-            // open as long as nobody could flush it.
-            volume.flush.flushed = volume.flush.written.saturating_sub(1);
-        }
-        volume.online_at = Some(now);
+        volume.flush.came_back();
+        volume.service.retry_from(now);
         self.answer(id, CommandReply::Changed);
     }
 
     pub(crate) fn tasks_fail(&mut self, why: &str) {
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth_mut(at);
-            if let Some(task) = volume.task.take() {
+            if let Some(task) = volume.task_ends() {
                 self.refuse(task.command(), why);
             }
         }
@@ -287,7 +264,7 @@ impl Engine {
 
     /// See `parts.rs`.
     pub(crate) fn tasks_progress(&self) -> [u64; 4] {
-        [self.volumes.iter().filter(|v| v.task.is_some()).count() as u64, 0, 0, 0]
+        [self.volumes.iter().filter(|v| v.draining()).count() as u64, 0, 0, 0]
     }
 
     /// When commands wait no more for an origin that ends nothing.
@@ -301,20 +278,19 @@ impl Engine {
         self.drops_more();
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth(at);
-            let id = volume.id;
-            let Some(task) = volume.task else { continue };
-            let said = self.log.is_dead() || volume.cleaned_dseq <= self.log.durable_dseq();
+            let id = volume.id();
+            let Some(task) = volume.task() else { continue };
+            let said = self.log.is_dead() || volume.dirty.said() <= self.log.durable_dseq();
             let keeps = self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_));
             let drained = (volume.dirty.is_empty() && said) || keeps;
-            let last = volume.cleaned_dseq;
+            let last = volume.dirty.said();
             if volume.dirty.is_empty() && !said {
                 // Who drains wants to hear that nothing depends on the cache device any more.
                 self.want_durable(last);
                 continue;
             }
-            let failures = volume.flush.failures - volume.task_failures;
-            if drained && volume.owes_flush() && failures > u64::from(FLUSH_TRIES) {
-                self.vol_mut(id).task = None;
+            if drained && volume.flushes_in_vain() {
+                self.vol_mut(id).task_ends();
                 self.refuse(
                     task.command(),
                     "the origin cannot be flushed; repair it and try again",
@@ -324,8 +300,8 @@ impl Engine {
             let lost = volume.quarantine.unreadable().len() as u64;
             if !drained && lost >= volume.dirty.len() {
                 // All that is left cannot be read: waiting does not help.
-                self.vol_mut(id).task = None;
-                let name = &self.vol(id).name;
+                self.vol_mut(id).task_ends();
+                let name = &self.vol(id).identity().name;
                 let why = format!(
                     "{lost} dirty blocks cannot be read from the cache device, so they cannot be \
                      sent home. Write them anew, or give them up: forebay volume remove {name} \
@@ -336,17 +312,15 @@ impl Engine {
             }
             match task {
                 Task::Drain(command) if drained => {
-                    self.vol_mut(id).task = None;
+                    self.vol_mut(id).task_ends();
                     self.answer(command, CommandReply::Changed);
                 }
                 Task::Switch(command, new) => {
                     let keeps = new.plan().write_dirty;
-                    let quiet = volume.cache_writes_active == 0;
+                    let quiet = volume.traffic.cache_writes() == 0;
                     let early = self.is(Mutant::SwitchBeforeDrained);
                     if (drained && quiet) || keeps || early {
-                        let volume = self.vol_mut(id);
-                        volume.task = None;
-                        volume.mode = new;
+                        self.vol_mut(id).switched(new);
                         if self.is(Mutant::ModeUntold) {
                             self.answer(command, CommandReply::Changed);
                             self.superblock_write(Then::Away);
@@ -355,7 +329,7 @@ impl Engine {
                         self.superblock_write(Then::Switched(id, command));
                     }
                 }
-                Task::Remove(command) if drained && volume.requests_active == 0 => {
+                Task::Remove(command) if drained && !volume.traffic.has_requests() => {
                     self.remove(id, command);
                 }
                 _ => {}
@@ -366,23 +340,21 @@ impl Engine {
     /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
     fn remove(&mut self, id: VolumeId, command: CommandId) {
         // Once it is gone nobody is left to hear that an acknowledged write is lost.
-        if std::mem::take(&mut self.vol_mut(id).flush.untold) {
-            self.vol_mut(id).task = None;
+        if self.vol_mut(id).flush.tell() {
+            self.vol_mut(id).task_ends();
             return self.refuse(command, FLUSH_FAILED);
         }
         // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to
         // say so.
-        let unsure = self.vol(id).retries();
-        if self.vol(id).sync.is_some()
+        let unsure = self.vol(id).service.retries();
+        if self.vol(id).intents.sync().is_some()
             || self.pool.checkpoint_runs()
             || unsure
             || !self.log_idle_for(id)
         {
             return;
         }
-        let volume = self.vol_mut(id);
-        volume.removing = true;
-        volume.task = None;
+        self.vol_mut(id).removal_begins();
         self.superblock_write(Then::Removed(id, command));
     }
 
@@ -390,8 +362,8 @@ impl Engine {
     /// durable, or need not be.
     fn log_idle_for(&mut self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        let (written, idle) = (volume.flush.written, volume.flush.inflight.is_none());
-        if volume.flush.flushed < written && volume.owes_flush() {
+        let idle = !volume.flush.is_under_way();
+        if let Some(written) = volume.flush.undurable().filter(|_| volume.owes_flush()) {
             self.want_origin(id, written);
             return false;
         }
@@ -411,11 +383,11 @@ const GROWTH_BLOCKS_MIN: u64 = 1 << 28;
 
 /// The first stretch of the keys below `keys_max` that has room for `blocks`, where others are
 /// taken; if there is one, with room for all of them to grow.
-pub(crate) fn base_among(taken: &mut [(u64, u64)], blocks: u64, keys_max: u64) -> Option<u64> {
+pub(crate) fn base_among(taken: &mut [(Key, Key)], blocks: u64, keys_max: Key) -> Option<Key> {
     taken.sort_unstable();
     let ample = |blocks: u64| (4 * blocks).max(GROWTH_BLOCKS_MIN);
     let fit = |wanted: u64, room: &dyn Fn(u64) -> u64| {
-        let mut base = 0;
+        let mut base = Key::FIRST;
         for &(from, to) in taken.iter() {
             if base + wanted <= from {
                 break;
@@ -435,7 +407,9 @@ mod tests {
     fn volumes_have_room_to_grow_as_long_as_there_is_some() {
         const TIB: u64 = GROWTH_BLOCKS_MIN;
         let base = |taken: &[(u64, u64)], blocks, keys_max| {
-            base_among(&mut taken.to_vec(), blocks, keys_max)
+            let keys = |&(from, to): &(u64, u64)| (Key::of(from), Key::of(to));
+            let mut taken: Vec<_> = taken.iter().map(keys).collect();
+            base_among(&mut taken, blocks, Key::of(keys_max)).map(Key::raw)
         };
         assert_eq!(base(&[], 100, 256 * TIB), Some(0));
         assert_eq!(base(&[(0, 100)], 100, 256 * TIB), Some(TIB));

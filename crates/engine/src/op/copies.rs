@@ -4,9 +4,9 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Key, SegmentId, Slot};
+use crate::index::Located;
 use crate::op::Op;
-use crate::segment::SegmentId;
 use forebay_format::BLOCK_SIZE;
 
 impl Engine {
@@ -20,7 +20,7 @@ impl Engine {
     /// As [`Engine::read_slot`], into this buffer.
     pub(crate) fn read_slot_into(&mut self, slot: Slot, tries: u8, buf: Buf, by: Op) {
         let segment = self.copy_for(self.segments.segment_of(slot), tries);
-        let place = self.segments.slot(segment, slot % self.segments.blocks());
+        let place = self.segments.slot(segment, self.segments.offset_of(slot));
         let (device, offset) = self.segments.locate(place);
         self.io.read(by, Target::Cache(device), offset, buf);
     }
@@ -52,7 +52,7 @@ impl Engine {
         self.reclaim.read(unit.dirty_class, blocks);
         let in_use = self.segments.units().len() as u64;
         if self.segments.order_next().saturating_sub(unit.order) * 2 > in_use {
-            self.map.refer(slot..slot + blocks as u32);
+            self.map.refer(slot..slot.behind(blocks as u32));
         }
     }
 }

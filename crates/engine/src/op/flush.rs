@@ -7,7 +7,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::limits::FLUSH_RETRY_NS;
+use crate::ids::{Dseq, Written};
 use crate::op::Op;
 use crate::parts::Due;
 use crate::requests::{Queue, ReqKey, Wait};
@@ -16,20 +16,22 @@ impl Engine {
     pub(crate) fn flush_begin(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         let volume = self.vol(req.volume);
-        let written = volume.flush.client_written;
+        let written = volume.flush.client_written();
         // What was acknowledged is in completed records; those under way nobody was promised.
         let mut dseq = self.log.completed_dseq();
         if self.is(Mutant::FlushSkipsDevice) {
-            dseq = 0;
+            dseq = Dseq::NONE;
         }
-        dseq -= u64::from(dseq > 0 && self.is(Mutant::FlushOneShort));
-        let written = if self.is(Mutant::FlushSkipsOrigin) { 0 } else { written };
+        if self.is(Mutant::FlushOneShort) {
+            dseq = dseq.before();
+        }
+        let written = if self.is(Mutant::FlushSkipsOrigin) { Written::NONE } else { written };
         self.flush_wait(name, dseq, written, false);
     }
 
     /// The request is answered, or dirty blocks of it end, when the log is durable up to `dseq` and
     /// `written` origin writes are.
-    pub(crate) fn flush_wait(&mut self, name: ReqKey, dseq: u64, written: u64, ends: bool) {
+    pub(crate) fn flush_wait(&mut self, name: ReqKey, dseq: Dseq, written: Written, ends: bool) {
         let id = self.reqs.get(name).volume;
         self.reqs.wait(name, Wait::Durable { dseq, written, ends });
         self.want_durable(dseq);
@@ -47,14 +49,14 @@ impl Engine {
             };
             let id = req.volume;
             let volume = self.vol(id);
-            let poisoned = volume.flush.poisoned && written > 0;
+            let poisoned = volume.flush.is_poisoned() && written > Written::NONE;
             let lost =
                 self.log.is_dead() && dseq > self.log.durable_dseq() && !volume.dirty.is_empty();
             // A device that failed lacks what is promised now: should it come back when others are
             // missing, these must say so.
             let told = !self.pool.tells_away() || self.is(Mutant::AwayUntold);
             let log = self.log.is_dead() || (told && dseq <= self.log.durable_dseq());
-            let origin = written <= volume.flush.flushed;
+            let origin = volume.flush.is_durable(written);
             if !(poisoned || lost || (log && origin)) {
                 at += 1;
                 continue;
@@ -63,7 +65,7 @@ impl Engine {
             if poisoned || lost {
                 self.req(name).fail(IoError::Io);
             }
-            let doubtful = poisoned && self.vol(id).flush.doubtful;
+            let doubtful = poisoned && self.vol(id).flush.is_doubtful();
             match ends {
                 true => self.zero_flushed(name),
                 false => self.reply(name),
@@ -78,35 +80,23 @@ impl Engine {
 
     /// A write to an origin has ended.
     pub(crate) fn origin_written(&mut self, id: VolumeId, by_client: bool) {
-        let volume = self.vol_mut(id);
-        volume.flush.written += 1;
-        if by_client {
-            volume.flush.client_written = volume.flush.written;
-        }
-        if !volume.volatile_cache {
-            volume.flush.flushed = volume.flush.written;
-        }
+        self.vol_mut(id).flush.write_ended(by_client);
     }
 
     /// Somebody wants `written` origin writes durable.
-    pub(crate) fn want_origin(&mut self, id: VolumeId, written: u64) {
-        let flush = &mut self.vol_mut(id).flush;
-        if written <= flush.flushed {
-            return;
+    pub(crate) fn want_origin(&mut self, id: VolumeId, written: Written) {
+        if self.vol_mut(id).flush.want(written) {
+            self.origin_flush_more(id);
         }
-        flush.wanted = flush.wanted.max(written);
-        self.origin_flush_more(id);
     }
 
     /// Sends a FLUSH of the origin that is wanted; after a failure not before some time has passed.
     pub(crate) fn origin_flush_more(&mut self, id: VolumeId) {
         let now = self.io.now();
-        if self.vol(id).removing || self.vol(id).adding {
+        if !self.vol(id).is_there() {
             return; // Everything there is durable already, or the executor does not know it yet.
         }
-        let flush = &self.vol(id).flush;
-        let wanted = flush.wanted > flush.flushed && flush.inflight.is_none();
-        if wanted && now >= flush.retry_at {
+        if self.vol(id).flush.may_go_at().is_some_and(|at| at <= now) {
             self.origin_flush_send(id);
         }
     }
@@ -114,46 +104,28 @@ impl Engine {
     /// Sends those that waited for their time.
     pub(crate) fn origin_flushes_more(&mut self) {
         for at in 0..self.volumes.count() {
-            self.origin_flush_more(self.volumes.nth(at).id);
+            self.origin_flush_more(self.volumes.nth(at).id());
         }
     }
 
     /// When a FLUSH of an origin that failed may be tried again.
     pub(crate) fn origin_flushes_due(&self, due: &mut Due) {
-        let flushes = self.volumes.iter().map(|v| &v.flush);
-        let wanted = flushes.filter(|it| it.wanted > it.flushed && it.inflight.is_none());
-        due.at(wanted.map(|flush| flush.retry_at));
+        due.at(self.volumes.iter().filter_map(|v| v.flush.may_go_at()));
     }
 
     fn origin_flush_send(&mut self, id: VolumeId) {
         self.sync_join(id);
         let now = self.io.now();
         let volume = self.vol_mut(id);
-        volume.flush.inflight = Some(volume.flush.written);
-        volume.flush.sent_at = now;
+        volume.flush.sent(now);
         volume.stats.origin_flushes += 1;
         self.io.flush(Op::OriginFlush { volume: id }, Target::Origin(id));
     }
 
     pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
         let now = self.io.now();
-        let forgets = self.is(Mutant::FailedFlushForgotten);
-        let volume = self.vol_mut(id);
-        if result.is_err() {
-            volume.flush.retry_at = now + FLUSH_RETRY_NS;
-        }
-        volume.fills_off &= result.is_err();
-        let flush = &mut volume.flush;
-        flush.took_ns = now - flush.sent_at;
-        let covers = flush.inflight.take().expect("a FLUSH of this origin was under way");
-        match result {
-            Ok(()) => {
-                flush.flushed = flush.flushed.max(covers);
-                flush.tries = 0;
-            }
-            Err(_) if forgets => {}
-            Err(_) => flush.failed(),
-        }
+        let counts = !self.is(Mutant::FailedFlushForgotten);
+        self.vol_mut(id).flush.ended(now, result, counts);
         self.origin_flush_more(id);
     }
 }

@@ -8,7 +8,7 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::Key;
 use crate::log::Point;
 use crate::op::Op;
 use crate::requests::{Fetch, Joined, ReqKey};
@@ -53,11 +53,11 @@ impl Engine {
                     let req = self.req(name);
                     req.pending += 1;
                     req.misses += blocks as u32;
-                    key += blocks;
+                    key = key + blocks;
                 }
                 Fetch::Own(blocks) => {
                     self.read_origin(name, key, blocks);
-                    key += blocks;
+                    key = key + blocks;
                 }
             }
         }
@@ -66,9 +66,9 @@ impl Engine {
     pub(crate) fn read_origin_run(&mut self, mut run: OriginRun) {
         let req = self.reqs.get_mut(run.req);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
-        let id = volume.id;
-        let offset = (run.key - volume.base) * BLOCK_SIZE as u64;
-        let len = (run.blocks * BLOCK_SIZE as u64).min(volume.bytes - offset) as usize;
+        let id = volume.id();
+        let offset = (run.key - volume.base()) * BLOCK_SIZE as u64;
+        let len = (run.blocks * BLOCK_SIZE as u64).min(volume.bytes() - offset) as usize;
         req.pending += 1;
         req.misses += run.blocks as u32;
         run.direct = req.kind == RequestKind::Read
@@ -111,8 +111,10 @@ impl Engine {
             Ok(()) => {
                 volume.stats.read_bytes_origin += len as u64;
                 if !run.direct && req.kind == RequestKind::Read {
-                    for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
-                        let (part, at) = req.part_of(key, volume.base);
+                    for (key, block) in
+                        run.key.up_to(Key::MAX).zip(buf.bytes().chunks_exact(BLOCK_SIZE))
+                    {
+                        let (part, at) = req.part_of(key, volume.base());
                         req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
                     }
                 }
@@ -148,8 +150,8 @@ impl Engine {
         }
         let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
-        for (key, block) in (key..key + count).zip(blocks.chunks_exact(BLOCK_SIZE)) {
-            let (part, at) = req.part_of(key, volume.base);
+        for (key, block) in key.up_to(key + count).zip(blocks.chunks_exact(BLOCK_SIZE)) {
+            let (part, at) = req.part_of(key, volume.base());
             volume.stats.read_bytes_origin += part.len() as u64;
             req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
         }
@@ -162,9 +164,10 @@ impl Engine {
         let (prefetch, sequential, id) =
             (req.kind == RequestKind::Prefetch, req.sequential, req.volume);
         let overtaken = req.overtaken() && !self.is(Mutant::StaleFill);
-        let plan = self.vol(id).mode.plan();
-        let not_now = self.vol(id).removing || self.vol(id).fills_off || self.ends.empties(id);
-        for (key, block) in (run.key..).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
+        let plan = self.vol(id).mode().plan();
+        let not_now =
+            self.vol(id).is_leaving() || self.vol(id).flush.forgets() || self.ends.empties(id);
+        for (key, block) in run.key.up_to(Key::MAX).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             let reason = if overtaken {
                 Some(Reason::Overtaken)
             } else if !plan.read_fill {

@@ -10,14 +10,13 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::{Dseq, Key};
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::requests::{Queue, Req, ReqKey, Wait};
 use crate::segment::Purpose;
 use crate::stats::Reason;
-use crate::volume::Task;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -71,20 +70,20 @@ impl Engine {
     /// be added to it any more: what is written at the origin would be hidden by them after the
     /// next start.
     pub(crate) fn stuck_in_log(&self, req: &Req) -> bool {
-        let unsure = |(_, key): (u64, Key)| (req.first..=req.last).contains(&key);
+        let unsure = |(_, key): (Dseq, Key)| (req.first..=req.last).contains(&key);
         self.log.is_dead() && (self.touches_dirty(req) || self.log.ended().any(unsure))
     }
 
     /// Marks the regions of `first..=last`. Returns the dirty-class number that must be durable
     /// before the origin is written.
-    pub(crate) fn mark_regions(&mut self, id: VolumeId, first: Key, last: Key) -> u64 {
+    pub(crate) fn mark_regions(&mut self, id: VolumeId, first: Key, last: Key) -> Dseq {
         if self.log.is_dead() || self.is(Mutant::NoIntent) {
-            return 0;
+            return Dseq::NONE;
         }
-        let base = self.vol(id).base;
+        let base = self.vol(id).base();
         let blocks = self.tuning().region_blocks;
-        let renew_below = self.vol(id).sync.as_ref().map_or(0, |sync| sync.mark_dseq);
-        let mut need = 0;
+        let renew_below = self.vol(id).intents.over_soon();
+        let mut need = Dseq::NONE;
         for region in (first - base) / blocks..=(last - base) / blocks {
             let marked = self.vol(id).intents.marked(region * blocks, blocks);
             if marked.is_none_or(|dseq| dseq <= renew_below) {
@@ -94,9 +93,9 @@ impl Engine {
                 self.intend(id, one.then_some((from, count)), dseq);
                 need = need.max(marked.unwrap_or(dseq));
             }
-            need = need.max(marked.unwrap_or(0));
+            need = need.max(marked.unwrap_or_default());
         }
-        if self.is(Mutant::IntentUnawaited) { 0 } else { need }
+        if self.is(Mutant::IntentUnawaited) { Dseq::NONE } else { need }
     }
 
     /// Marks a range that is not made of regions.
@@ -105,20 +104,16 @@ impl Engine {
             return;
         }
         let one = self.regions_marked() < self.tuning().regions_max;
-        let range = (first - self.vol(id).base, last - first + 1);
+        let range = (first - self.vol(id).base(), last - first + 1);
         let (from, count) = if one { range } else { (0, u64::MAX) };
         let dseq = self.note(EntryKind::Intent, id, from, count);
         self.intend(id, one.then_some(range), dseq);
     }
 
     /// A record marks a range, or all of the volume.
-    fn intend(&mut self, id: VolumeId, range: Option<(u64, u64)>, dseq: u64) {
+    fn intend(&mut self, id: VolumeId, range: Option<(u64, u64)>, dseq: Dseq) {
         let now = self.io.now();
-        let volume = self.vol_mut(id);
-        if volume.intents.is_empty() {
-            volume.synced_at = now;
-        }
-        volume.intents.mark(range, dseq);
+        self.vol_mut(id).intents.mark(range, dseq, now);
     }
 
     /// Ranges of all volumes that are marked one by one.
@@ -181,7 +176,7 @@ impl Engine {
         let (offset, id) = (req.offset, req.volume);
         let buf = std::mem::take(&mut req.buf);
         let volume = self.vol_mut(id);
-        volume.origin_used = now;
+        volume.traffic.uses_origin(now);
         volume.stats.write_bytes_origin += buf.len() as u64;
         self.io.write(Op::OriginWrite { req: name }, Target::Origin(id), offset, buf);
     }
@@ -189,14 +184,14 @@ impl Engine {
     /// Takes clean blocks out of cache and RAM, with one word in the log, if any was there.
     pub(crate) fn drop_range(&mut self, first: Key, last: Key) {
         let (mut from, mut to) = (None, first);
-        for key in first..=last {
+        for key in first.to(last) {
             self.map.ram_drop(key);
             if self.forget_clean(key) {
                 (from, to) = (from.or(Some(key)), key);
             }
         }
         if let Some(from) = from.filter(|_| !self.log.is_dead()) {
-            let (id, base) = self.volume_of(from).map(|v| (v.id, v.base)).expect("of a volume");
+            let (id, base) = self.volume_of(from).map(|v| (v.id(), v.base())).expect("of a volume");
             let short = u64::from(to > from && self.is(Mutant::TombstoneShort));
             self.note(EntryKind::Tombstone, id, from - base, to - from + 1 - short);
         }
@@ -235,8 +230,7 @@ impl Engine {
     fn may_be_cached(&self, name: ReqKey) -> bool {
         let req = self.reqs.get(name);
         let volume = self.vol(req.volume);
-        let leaves = matches!(volume.task, Some(Task::Switch(..) | Task::Remove(_)));
-        volume.mode.plan().write_dirty && !leaves && !self.log.is_dead() && !req.around
+        volume.mode().plan().write_dirty && !volume.leaves() && !self.log.is_dead() && !req.around
     }
 
     /// The origin refused a write that the cache could take: it does.
@@ -244,7 +238,7 @@ impl Engine {
         let req = self.req(name);
         req.error = None;
         let (id, first) = (req.volume, req.first);
-        let block = first - self.vol(id).base;
+        let block = first - self.vol(id).base();
         self.block_refused(id, block);
         self.mark_cached(name);
         self.write_cached_begin(name);
@@ -253,16 +247,16 @@ impl Engine {
     /// I: an older dirty version of these blocks may have ended by a record that is not written
     /// yet; a `kill -9` before it is would bring that version back. Waits for it.
     pub(crate) fn hold_for_log(&mut self, name: ReqKey) {
-        let ends = self.log.ended().next_back().map_or(0, |(dseq, _)| dseq);
-        let ends = if self.is(Mutant::EndsUnawaited) { 0 } else { ends };
+        let ends = self.log.ended().next_back().map_or(Dseq::NONE, |(dseq, _)| dseq);
+        let ends = if self.is(Mutant::EndsUnawaited) { Dseq::NONE } else { ends };
         self.reqs.wait(name, Wait::Logged(ends));
     }
 
     fn origin_write_end(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         if req.fua && req.error.is_none() && !self.is(Mutant::FuaIgnored) {
-            let written = self.vol(req.volume).flush.client_written;
-            let dseq = if self.log.is_dead() { 0 } else { self.log.dseq_gathered() };
+            let written = self.vol(req.volume).flush.client_written();
+            let dseq = if self.log.is_dead() { Dseq::NONE } else { self.log.dseq_gathered() };
             return self.flush_wait(name, dseq, written, false);
         }
         self.reply(name);
@@ -274,19 +268,19 @@ impl Engine {
         let req = self.reqs.get(name);
         let (first, last, id, sequential) = (req.first, req.last, req.volume, req.sequential);
         let volume = self.vol(id);
-        let base = volume.base;
+        let base = volume.base();
         let reason = match volume.written_is_not_kept() {
             Some(Reason::Mode) => Some(Reason::Mode),
             _ if self.log.is_dead() => Some(Reason::DeviceFailed),
             _ if sequential => Some(Reason::Sequential),
-            None if volume.fills_off || self.ends.empties(id) => Some(Reason::NotReady),
+            None if volume.flush.forgets() || self.ends.empties(id) => Some(Reason::NotReady),
             other => other,
         };
         if let Some(reason) = reason {
             self.vol_mut(id).stats.not_cached[reason as usize] += last - first + 1;
             return;
         }
-        for key in first..=last {
+        for key in first.to(last) {
             let req = self.reqs.get(name);
             if req.mask_of(key, base) != MASK_FULL {
                 continue;

@@ -7,7 +7,8 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located};
+use crate::ids::Key;
+use crate::index::Located;
 use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::op::originread::OriginRun;
 use crate::requests::ReqKey;
@@ -20,7 +21,7 @@ impl Engine {
         req.pending = 1; // Held until all parts are started.
         let mut cached: Option<CacheRun> = None;
         let mut origin: Option<(Key, u64)> = None;
-        for key in first..=last {
+        for key in first.to(last) {
             let located = self.locate(key);
             let here = self.read_from_memory(name, key, located);
             let run = (!here).then_some(located).flatten();
@@ -59,7 +60,7 @@ impl Engine {
         let mask = self.map.mask(located.slot);
         let by = Reader::Request { req: name, direct: false };
         if let Some(mut run) = run {
-            let next = u64::from(run.slot) + run.blocks() == u64::from(located.slot);
+            let next = run.slot.behind(run.blocks() as u32) == located.slot;
             let segments = [run.slot, located.slot].map(|slot| self.segments.segment_of(slot));
             let same = segments[0] == segments[1];
             let whole = mask == MASK_FULL && run.mask == MASK_FULL;
@@ -90,7 +91,7 @@ impl Engine {
         }
         let req = self.reqs.get_mut(name);
         let volume = self.volumes.get_mut(req.volume).expect("in use");
-        let (part, at) = req.part_of(key, volume.base);
+        let (part, at) = req.part_of(key, volume.base());
         if let Some(block) = self.map.ram_get(key) {
             if req.kind == RequestKind::Read {
                 req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part.clone()]);
@@ -156,7 +157,7 @@ impl Engine {
                 self.map.ram_hit(key, block);
             }
             if copy {
-                let (part, at) = req.part_of(key, volume.base);
+                let (part, at) = req.part_of(key, volume.base());
                 req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
             }
         }
@@ -194,9 +195,9 @@ impl Engine {
         if req.kind == RequestKind::Prefetch {
             return;
         }
-        let wanted = req.mask_of(run.key, volume.base);
+        let wanted = req.mask_of(run.key, volume.base());
         if ignored || wanted & !run.mask == 0 {
-            let (part, at) = req.part_of(run.key, volume.base);
+            let (part, at) = req.part_of(run.key, volume.base());
             volume.stats.read_bytes_cache += part.len() as u64;
             req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
             return;

@@ -8,33 +8,25 @@ use crate::Mutant;
 use crate::ends::sweep::Sweep;
 use crate::engine::Engine;
 use crate::event::{RequestKind, Time, VolumeId};
+use crate::ids::{Dseq, Written};
 use crate::limits::{SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::parts::Due;
 use crate::requests::Wait;
-use crate::volume::Volume;
+use crate::volume::{Sync, Volume};
 use forebay_format::record::EntryKind;
-
-/// A sync point of one volume being made.
-#[derive(Debug)]
-pub struct Sync {
-    /// Intents up to this dirty-class number will be over.
-    pub mark_dseq: u64,
-    /// Origin writes that must be durable, and the FLUSHes that had failed before.
-    written: u64,
-    failures: u64,
-}
 
 impl Engine {
     pub(crate) fn sync_more(&mut self) {
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth(at);
-            let id = volume.id;
-            if volume.sync.is_some() {
+            let id = volume.id();
+            if volume.intents.sync().is_some() {
                 self.sync_end(id);
             } else if self.sync_due(volume).is_some_and(|due| due <= self.io.now()) {
                 self.sync_begin(id);
-                let written = self.vol(id).sync.as_ref().map_or(0, |sync| sync.written);
+                let sync = self.vol(id).intents.sync();
+                let written = sync.map_or(Written::NONE, |sync| sync.written);
                 self.want_origin(id, written);
             }
         }
@@ -47,27 +39,27 @@ impl Engine {
 
     /// See `parts.rs`.
     pub(crate) fn syncs(&self) -> [u64; 4] {
-        let syncs = self.volumes.iter().filter(|volume| volume.sync.is_some()).count();
+        let syncs = self.volumes.iter().filter(|volume| volume.intents.sync().is_some()).count();
         [syncs as u64, 0, 0, 0]
     }
 
     /// When a sync point of the volume is due, if there is something that it would make good.
     fn sync_due(&self, volume: &Volume) -> Option<Time> {
         let soonest = self.sync_soonest(volume)?;
-        let rest = volume.flush.took_ns.saturating_mul(SYNC_REST);
+        let rest = volume.flush.took_ns().saturating_mul(SYNC_REST);
         let most = self.tuning().sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX).max(rest);
-        let last = volume.synced_at.saturating_add(most);
-        let rests = volume.origin_used.saturating_add(self.tuning().idle_ns);
-        Some(if volume.volatile_cache { rests.clamp(soonest, last) } else { soonest })
+        let last = volume.intents.since().saturating_add(most);
+        let rests = volume.traffic.origin_used().saturating_add(self.tuning().idle_ns);
+        Some(if volume.flush.is_volatile() { rests.clamp(soonest, last) } else { soonest })
     }
 
     /// From when on one may go with another FLUSH.
     fn sync_soonest(&self, volume: &Volume) -> Option<Time> {
-        let there = volume.offline.is_none() && !volume.removing && !volume.adding;
+        let there = volume.service.is_on() && volume.is_there();
         // None would come to an end, see `sync_end`.
-        let there = there && (!volume.flush.doubtful || self.is(Mutant::SyncInDoubt));
+        let there = there && (!volume.flush.is_doubtful() || self.is(Mutant::SyncInDoubt));
         (there && !volume.intents.is_empty())
-            .then(|| volume.synced_at.saturating_add(self.tuning().sync_interval_ns))
+            .then(|| volume.intents.since().saturating_add(self.tuning().sync_interval_ns))
     }
 
     /// The origin is about to be flushed.
@@ -75,7 +67,7 @@ impl Engine {
         let volume = self.vol(id);
         let serves = self.is_serving() && !self.log.is_dead();
         let due = self.sync_soonest(volume).is_some_and(|due| due <= self.io.now());
-        if serves && due && volume.sync.is_none() {
+        if serves && due && volume.intents.sync().is_none() {
             self.sync_begin(id);
         }
     }
@@ -87,9 +79,8 @@ impl Engine {
         }
         let (now, mark_dseq) = (self.io.now(), self.log.dseq());
         let volume = self.vol_mut(id);
-        volume.synced_at = now;
-        let flush = &volume.flush;
-        volume.sync = Some(Sync { mark_dseq, written: flush.written, failures: flush.failures });
+        let (written, failures) = (volume.flush.written(), volume.flush.failures());
+        volume.intents.sync_begins(Sync { mark_dseq, written, failures }, now);
         if !self.is(Mutant::SyncForgetsOpen) {
             self.mark_open(id);
         }
@@ -122,24 +113,22 @@ impl Engine {
 
     fn sync_end(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let Some(sync) = &volume.sync else { return };
-        let failed = volume.flush.failures != sync.failures;
-        let over = volume.flush.flushed >= sync.written && !self.pool.tells_away();
+        let Some(sync) = volume.intents.sync() else { return };
+        let failed = volume.flush.failures() != sync.failures;
+        let over = volume.flush.is_durable(sync.written) && !self.pool.tells_away();
         // Of what an origin may have forgotten the cache has copies until clients are told.
-        let doubtful = volume.flush.doubtful && !self.is(Mutant::SyncInDoubt);
+        let doubtful = volume.flush.is_doubtful() && !self.is(Mutant::SyncInDoubt);
         let mark_dseq = sync.mark_dseq;
         match (failed || doubtful, over) {
-            (true, _) => self.vol_mut(id).sync = None,
+            (true, _) => self.vol_mut(id).intents.sync_fails(),
             (false, true) => self.note_sync(id, mark_dseq),
             (false, false) => {}
         }
     }
 
-    fn note_sync(&mut self, id: VolumeId, mark_dseq: u64) {
-        self.note(EntryKind::SyncPoint, id, 0, mark_dseq);
-        let volume = self.vol_mut(id);
-        volume.sync = None;
-        volume.intents.end(mark_dseq);
+    fn note_sync(&mut self, id: VolumeId, mark_dseq: Dseq) {
+        self.note(EntryKind::SyncPoint, id, 0, mark_dseq.raw());
+        self.vol_mut(id).intents.synced(mark_dseq);
         self.send(Point::Dirty);
     }
 
@@ -155,8 +144,6 @@ impl Engine {
             // One entry, however many blocks it is: nobody made sure of room for more.
             self.note(EntryKind::CleanDrop, id, 0, 0);
         }
-        let volume = self.vol_mut(id);
-        volume.fills_off = true;
-        volume.flush.doubtful = false;
+        self.vol_mut(id).flush.clients_know();
     }
 }

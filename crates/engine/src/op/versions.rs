@@ -3,7 +3,8 @@
 //! `recovery/load.rs` fills them with a whole checkpoint at once.
 
 use crate::engine::Engine;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Key, Slot};
+use crate::index::Located;
 use crate::limits::{BURY_STEPS, CLEAN_STEPS, ENDS_MAX, PLACES_PER_STEP};
 use std::ops::Range;
 
@@ -15,14 +16,12 @@ impl Engine {
         }
         self.map.hold(located.slot, dirty, mask);
         self.segments.lives(located.slot);
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
+        let (id, base) =
+            self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
         if dirty {
             self.segments.dirtied(located.slot);
-            self.vol_mut(id).dirty.insert(key - base);
         }
-        let volume = self.vol_mut(id);
-        volume.stats.cached_blocks += 1;
-        volume.stats.dirty_blocks = volume.dirty.len();
+        self.vol_mut(id).block_came(key - base, dirty);
     }
 
     /// A slot is dead: the counts follow. I2.
@@ -32,8 +31,8 @@ impl Engine {
         self.make_clean(key, slot);
         self.map.bury(slot);
         self.segments.dies(slot);
-        let id = self.volume_of(key).expect("keys are of volumes").id;
-        self.vol_mut(id).stats.cached_blocks -= 1;
+        let id = self.volume_of(key).expect("keys are of volumes").id();
+        self.vol_mut(id).block_left();
     }
 
     /// The version in `slot` is equal to the origin now.
@@ -43,11 +42,9 @@ impl Engine {
         }
         self.io.did(CLEAN_STEPS);
         self.segments.cleaned(slot);
-        let (id, base) = self.volume_of(key).map(|v| (v.id, v.base)).expect("keys are of volumes");
-        let volume = self.vol_mut(id);
-        volume.dirty.remove(key - base);
-        volume.quarantine.forget(key - base);
-        volume.stats.dirty_blocks = volume.dirty.len();
+        let (id, base) =
+            self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
+        self.vol_mut(id).block_cleaned(key - base);
     }
 
     /// Takes a block out of the index without a word in the log.
@@ -107,7 +104,7 @@ impl Engine {
     /// The keys in a range that the index knows.
     fn known(&self, keys: Range<Key>) -> Vec<Key> {
         if keys.end - keys.start <= self.map.len() as u64 {
-            return keys.filter(|&key| self.map.get(key).is_some()).collect();
+            return keys.start.up_to(keys.end).filter(|&key| self.map.get(key).is_some()).collect();
         }
         let mut known = Vec::new();
         self.map.scan(0, self.map.bucket_count(), |key, _| {
@@ -145,7 +142,8 @@ impl Engine {
     /// Takes a clean block out of the cache and writes down that it is gone. I11.
     pub(crate) fn drop_clean(&mut self, key: Key) {
         if self.forget_clean(key) && !self.log.is_dead() {
-            let (id, block) = self.volume_of(key).map(|v| (v.id, key - v.base)).expect("as above");
+            let (id, block) =
+                self.volume_of(key).map(|v| (v.id(), key - v.base())).expect("as above");
             self.note(forebay_format::record::EntryKind::Tombstone, id, block, 1);
         }
     }

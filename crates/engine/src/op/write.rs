@@ -7,7 +7,8 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Key, Slot, Written};
+use crate::index::Located;
 use crate::log::Point;
 use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::requests::{Req, ReqKey, Wait};
@@ -22,7 +23,7 @@ impl Engine {
     /// Whether a write goes into the cache, by the mode and what its volume is doing.
     pub(crate) fn writes_into_cache(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
-        volume.mode.plan().write_dirty
+        volume.mode().plan().write_dirty
             && !volume.writes_through(self.io.now())
             && !self.log.is_dead()
             && !req.sequential
@@ -32,11 +33,7 @@ impl Engine {
     /// Whether any block of the request is dirty.
     pub(crate) fn touches_dirty(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
-        volume
-            .dirty
-            .iter_from(req.first - volume.base)
-            .next()
-            .is_some_and(|block| block <= req.last - volume.base)
+        volume.dirty.any(req.first - volume.base(), req.last - volume.base())
     }
 
     pub(crate) fn write_begin(&mut self, name: ReqKey) {
@@ -45,7 +42,7 @@ impl Engine {
             if !self.touches_dirty(req) || self.log.is_dead() {
                 return self.origin_write_begin(name);
             }
-            if !self.vol(req.volume).mode.plan().write_dirty {
+            if !self.vol(req.volume).mode().plan().write_dirty {
                 // The mode promises that the origin has everything. A crash brought back a dirty
                 // version that was home already: it goes there again, then the write does.
                 return self.write_after_home(name);
@@ -94,7 +91,7 @@ impl Engine {
         assert!(!req.cached);
         req.cached = true;
         let volume = req.volume;
-        self.vol_mut(volume).cache_writes_active += 1;
+        self.vol_mut(volume).traffic.cache_write_begins();
     }
 
     /// Tells the reads under way on these blocks that they may bring old data.
@@ -108,7 +105,7 @@ impl Engine {
     /// Sectors of block `key` that exist: the last block of a volume may be cut short.
     fn valid_mask(&self, volume: VolumeId, key: Key) -> u8 {
         let volume = self.vol(volume);
-        let left = volume.bytes - (key - volume.base) * BLOCK_SIZE as u64;
+        let left = volume.bytes() - (key - volume.base()) * BLOCK_SIZE as u64;
         if left >= BLOCK_SIZE as u64 { MASK_FULL } else { ((1_u32 << (left / 512)) - 1) as u8 }
     }
 
@@ -116,7 +113,7 @@ impl Engine {
     fn merge_begin(&mut self, name: ReqKey, side: usize) {
         let req = self.reqs.get(name);
         let key = if side == 0 { req.first } else { req.last };
-        let covered = req.mask_of(key, self.vol(req.volume).base);
+        let covered = req.mask_of(key, self.vol(req.volume).base());
         if covered == self.valid_mask(req.volume, key) {
             return;
         }
@@ -165,7 +162,7 @@ impl Engine {
             return;
         }
         if req.fua && !self.is(Mutant::FuaIgnored) {
-            return self.flush_wait(name, req.written_dseq, 0, false);
+            return self.flush_wait(name, req.written_dseq, Written::NONE, false);
         }
         self.reply(name);
     }
@@ -207,7 +204,7 @@ impl Engine {
     /// Appends one block of a write. A whole one goes from the request's buffer straight into the
     /// record.
     fn append_block(&mut self, name: ReqKey, key: Key, id: VolumeId) -> Option<Slot> {
-        let base = self.vol(id).base;
+        let base = self.vol(id).base();
         let req = self.reqs.get_mut(name);
         let kind = EntryKind::Dirty;
         if req.kind == RequestKind::Write && req.mask_of(key, base) == MASK_FULL {
@@ -241,7 +238,7 @@ impl Engine {
 
     /// What block `key` is after the write, and which of its sectors are valid.
     fn compose(&mut self, name: ReqKey, key: Key, id: VolumeId) -> (Buf, u8) {
-        let base = self.vol(id).base;
+        let base = self.vol(id).base();
         let valid = self.valid_mask(id, key);
         let wrong = self.is(Mutant::MergeWrong);
         let other = self.is(Mutant::MergeOtherEnd);

@@ -8,7 +8,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::{Dseq, Key};
 use crate::op::Op;
 use crate::requests::{ReqKey, Wait};
 use forebay_format::BLOCK_SIZE;
@@ -18,7 +18,7 @@ impl Engine {
         if self.reqs.get(name).cached {
             return self.write_begin(name);
         }
-        let base = self.vol(self.reqs.get(name).volume).base;
+        let base = self.vol(self.reqs.get(name).volume).base();
         if self.reqs.get(name).kind == RequestKind::Discard && !self.shrink(name, base) {
             return self.reply(name); // Less than one block: nothing to give back.
         }
@@ -35,7 +35,7 @@ impl Engine {
         let cut = cut && !self.is(Mutant::ZeroCutsDirty);
         if cut || self.vol(id).home.covers(first, last) {
             // A dirty block of which only part is zeroed goes home first.
-            self.vol_mut(id).urgent = cut;
+            self.vol_mut(id).home.hurry(cut);
             return self.reqs.wait(name, Wait::Slice);
         }
         if !self.room_for_entries() {
@@ -63,7 +63,7 @@ impl Engine {
     fn shrink(&mut self, name: ReqKey, base: Key) -> bool {
         let block = BLOCK_SIZE as u64;
         let req = self.reqs.get(name);
-        let volume_bytes = self.vol(req.volume).bytes;
+        let volume_bytes = self.vol(req.volume).bytes();
         let from = req.offset.next_multiple_of(block);
         let end = req.offset + req.len;
         let to = if end == volume_bytes { end } else { end / block * block };
@@ -83,7 +83,7 @@ impl Engine {
         let volume = self.vol(req.volume);
         let head = !req.offset.is_multiple_of(BLOCK_SIZE as u64);
         let end = req.offset + req.len;
-        let tail = !end.is_multiple_of(BLOCK_SIZE as u64) && end != volume.bytes;
+        let tail = !end.is_multiple_of(BLOCK_SIZE as u64) && end != volume.bytes();
         [head.then_some(req.first), tail.then_some(req.last)]
     }
 
@@ -107,7 +107,7 @@ impl Engine {
         let now = self.io.now();
         let req = self.req(name);
         let (offset, len, id) = (req.offset, req.len, req.volume);
-        self.vol_mut(id).origin_used = now;
+        self.vol_mut(id).traffic.uses_origin(now);
         let op = self.io.op(Op::Zero { req: name });
         self.io.put(Effect::Zero { op, target: Target::Origin(id), offset, len, unmap });
     }
@@ -136,11 +136,11 @@ impl Engine {
         }
         let done = req.zeroed && req.error.is_none();
         if done && self.touches_dirty(req) && !self.log.is_dead() {
-            let written = self.vol(req.volume).flush.client_written;
+            let written = self.vol(req.volume).flush.client_written();
             if self.is(Mutant::ZeroForgetsEarly) {
                 return self.zero_flushed(name);
             }
-            return self.flush_wait(name, 0, written, true);
+            return self.flush_wait(name, Dseq::NONE, written, true);
         }
         self.zero_end(name);
     }

@@ -2,8 +2,7 @@
 //! writes at ARC's hit ratio (a list of what missed once; everything until the cache has been full
 //! once).
 
-use crate::index::Key;
-use crate::volume::Stream;
+use crate::ids::Key;
 
 /// Extents of a set.
 const WAYS: usize = 4;
@@ -56,7 +55,7 @@ impl Admission {
         if self.sets.is_empty() {
             self.sets = vec![[Extent::default(); WAYS]; self.set_count];
         }
-        let (number, block) = (key / EXTENT_BLOCKS, 1 << (key % EXTENT_BLOCKS));
+        let (number, block) = (key.raw() / EXTENT_BLOCKS, 1 << (key.raw() % EXTENT_BLOCKS));
         let hash = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fingerprint = ((hash >> 16) as u16).max(1);
         let set = &mut self.sets[(hash >> 32) as usize % self.set_count];
@@ -72,31 +71,6 @@ impl Admission {
     }
 }
 
-/// Whether a request belongs to a sequential stream of at least `bytes_min` bytes; remembers it.
-pub fn sequential(
-    streams: &mut [Stream],
-    count: u64,
-    offset: u64,
-    len: u64,
-    bytes_min: u64,
-) -> bool {
-    // Requests of a deep queue arrive slightly out of order.
-    const TOLERANCE: u64 = 256 << 10;
-    let follows = |stream: &Stream| {
-        stream.bytes > 0 && offset.abs_diff(stream.next) <= TOLERANCE.min(stream.bytes)
-    };
-    if let Some(stream) = streams.iter_mut().find(|stream| follows(stream)) {
-        stream.next = stream.next.max(offset + len);
-        stream.bytes += len;
-        stream.seen = count;
-        // Many small requests that happen to be neighbours are not a stream.
-        return stream.bytes >= bytes_min && len >= 32 << 10;
-    }
-    let oldest = streams.iter_mut().min_by_key(|stream| stream.seen).expect("there are streams");
-    *oldest = Stream { next: offset + len, bytes: len, seen: count };
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,21 +78,22 @@ mod tests {
     #[test]
     fn the_second_miss_is_admitted_once_the_cache_has_been_full() {
         let mut admission = Admission::new(1024);
-        assert!(admission.admit_miss(7), "everything is admitted at first");
+        assert!(admission.admit_miss(Key::of(7)), "everything is admitted at first");
         admission.was_full();
-        assert!(!admission.admit_miss(7));
-        assert!(admission.admit_miss(7));
-        assert!(!admission.admit_miss(7), "admitted blocks leave the ghost");
+        assert!(!admission.admit_miss(Key::of(7)));
+        assert!(admission.admit_miss(Key::of(7)));
+        assert!(!admission.admit_miss(Key::of(7)), "admitted blocks leave the ghost");
     }
 
     #[test]
     fn the_ghost_forgets_what_is_older_than_as_many_extents_as_it_has() {
         let mut admission = Admission::new(8192);
         admission.was_full();
-        assert!(!admission.admit_miss(1));
-        let admitted = (100..4100).filter(|n| admission.admit_miss(n * EXTENT_BLOCKS)).count();
+        assert!(!admission.admit_miss(Key::of(1)));
+        let admitted =
+            (100..4100).filter(|n| admission.admit_miss(Key::of(n * EXTENT_BLOCKS))).count();
         assert!(admitted < 4, "{admitted} first misses were taken for second ones");
-        assert!(!admission.admit_miss(1));
+        assert!(!admission.admit_miss(Key::of(1)));
     }
 
     #[test]
@@ -127,25 +102,11 @@ mod tests {
         admission.was_full();
         // Four times what single blocks it could remember: a scan that is read twice.
         let blocks = 1024 / BLOCKS_PER_EXTENT as u64 * EXTENT_BLOCKS / 4;
-        assert!((0..blocks).all(|key| !admission.admit_miss(key)));
-        let mut again = (0..blocks).map(|key| admission.admit_miss(key)).collect::<Vec<_>>();
+        assert!((0..blocks).all(|key| !admission.admit_miss(Key::of(key))));
+        let mut again =
+            (0..blocks).map(|key| admission.admit_miss(Key::of(key))).collect::<Vec<_>>();
         again.dedup();
         assert!(again.len() <= 8, "it has holes: {again:?}");
         assert!(again.contains(&true));
-    }
-
-    #[test]
-    fn streams_are_told_from_random_requests() {
-        let mut streams = [Stream::default(); 8];
-        let big = 64 << 10;
-        let found = (0..100)
-            .map(|n| sequential(&mut streams, n, n * big, big, 1 << 20))
-            .collect::<Vec<_>>();
-        assert_eq!(found.iter().position(|&f| f), Some(15));
-        let mut streams = [Stream::default(); 8];
-        for n in 0..1000_u64 {
-            let offset = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 << 12;
-            assert!(!sequential(&mut streams, n, offset, 4096, 1 << 20));
-        }
     }
 }

@@ -1,5 +1,7 @@
 //! Which segment reclaim empties next, and what it keeps of it.
 
+use crate::ids::UnitId;
+
 /// What the choice looks at, of one sealed segment.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
@@ -41,15 +43,15 @@ pub struct Bounds {
 /// Picks a victim among `candidates`: a dead segment, else one at most half live (the emptiest),
 /// else the oldest. Where written blocks go first, the oldest segment of them goes before all
 /// others that live.
-pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
+pub fn choose<I: Iterator<Item = (UnitId, Candidate)>>(
     candidates: I,
     bounds: Bounds,
-) -> Option<(u32, Choice)> {
+) -> Option<(UnitId, Choice)> {
     if bounds.cheapest {
         return cheapest(candidates, bounds);
     }
-    let mut emptiest: Option<(u32, Candidate)> = None;
-    let mut oldest: Option<(u32, Candidate)> = None;
+    let mut emptiest: Option<(UnitId, Candidate)> = None;
+    let mut oldest: Option<(UnitId, Candidate)> = None;
     let first = |candidate: &Candidate| bounds.written_first && candidate.written;
     for (id, candidate) in candidates {
         let Candidate { live, dirty, blocks, order, .. } = candidate;
@@ -84,11 +86,12 @@ pub fn choose<I: Iterator<Item = (u32, Candidate)>>(
 /// The unit with the fewest dirty blocks to move for each block that it frees; of equal ones the
 /// oldest (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File
 /// System", 1992, without the age: all of it has to be cheap now).
-fn cheapest<I: Iterator<Item = (u32, Candidate)>>(
+fn cheapest<I: Iterator<Item = (UnitId, Candidate)>>(
     candidates: I,
     bounds: Bounds,
-) -> Option<(u32, Choice)> {
-    let fits = |it: &(u32, Candidate)| it.1.dirty <= bounds.dirty_max && it.1.dirty < it.1.blocks;
+) -> Option<(UnitId, Choice)> {
+    let fits =
+        |it: &(UnitId, Candidate)| it.1.dirty <= bounds.dirty_max && it.1.dirty < it.1.blocks;
     let cost = |it: &Candidate| {
         let share = u64::from(it.dirty) * 64 / u64::from(it.blocks - it.dirty);
         (it.live > 0, share, !(bounds.written_first && it.written), it.order)
@@ -110,6 +113,16 @@ mod tests {
 
     fn written(live: u32, dirty: u32, order: u64) -> Candidate {
         Candidate { written: true, ..candidate(live, dirty, order) }
+    }
+
+    /// As [`super::choose`], with plain numbers.
+    fn choose(
+        candidates: impl Iterator<Item = (u32, Candidate)>,
+        bounds: Bounds,
+    ) -> Option<(u32, Choice)> {
+        let candidates: Vec<_> = candidates.map(|(n, it)| (UnitId::nth(n), it)).collect();
+        let (unit, choice) = super::choose(candidates.into_iter(), bounds)?;
+        Some((unit.at() as u32, choice))
     }
 
     #[test]

@@ -8,13 +8,13 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Key;
+use crate::ids::{Dseq, Key, Seq, UnitId};
 use crate::limits::*;
 use crate::log::FlushFor;
 use crate::op::Op;
 use crate::parts::Due;
 use crate::pool::{Pool, Source, Then};
-use crate::segment::{UnitId, Use};
+use crate::segment::Use;
 use forebay_format::checkpoint::*;
 use forebay_format::{Address, BLOCK_SIZE, MASK_FULL};
 use std::collections::BTreeSet;
@@ -44,8 +44,8 @@ struct Run {
     writes: usize,
     failed: bool,
     phase: Phase,
-    end_seq: u64,
-    end_dseq: u64,
+    end_seq: Seq,
+    end_dseq: Dseq,
 }
 
 /// The checkpoints of one shard.
@@ -109,7 +109,7 @@ impl Pool {
     }
 
     /// Records up to here must be on the devices before the checkpoint counts.
-    pub(crate) fn checkpoint_wants(&self) -> Option<u64> {
+    pub(crate) fn checkpoint_wants(&self) -> Option<Dseq> {
         self.checkpoint
             .run
             .as_ref()
@@ -133,7 +133,11 @@ impl Pool {
             None => format!("none, wanted {}", self.checkpoint.wanted),
             Some(run) => format!(
                 "{:?} writes {} failed {} end {} {}",
-                run.phase, run.writes, run.failed, run.end_seq, run.end_dseq
+                run.phase,
+                run.writes,
+                run.failed,
+                run.end_seq.raw(),
+                run.end_dseq.raw()
             ),
         }
     }
@@ -154,7 +158,7 @@ impl Engine {
     fn checkpoint_starved(&self) -> bool {
         let (durable, older) = (self.log.durable_dseq(), self.pool.older());
         let entries_wait = self.log.entries_wait();
-        (self.segments.room_is_short() || self.pauses_are_near() || self.reclaim.gives_back())
+        (self.segments.room_is_short() || self.pauses_are_near() || self.segments.gives_back())
             && self.segments.needs_checkpoints(durable, older, entries_wait)
     }
 
@@ -245,7 +249,7 @@ impl Engine {
             for slot in slots.into_iter().flatten() {
                 let mask = self.map.mask(slot);
                 if mask != MASK_FULL {
-                    let item = MaskItem { slot: U32::new(slot), mask, reserved: [0; 3] };
+                    let item = MaskItem { slot: U32::new(slot.raw()), mask, reserved: [0; 3] };
                     self.run().masks.push(item);
                 }
             }
@@ -299,11 +303,11 @@ impl Engine {
     fn block_item(&self, key: Key) -> Option<BlockItem> {
         let volume = self.volume_of(key)?;
         let mut item = BlockItem::new_zeroed();
-        item.address = Address::new(volume.id.0, key - volume.base);
+        item.address = Address::new(volume.id().0, key - volume.base());
         item.slot = U32::new(SLOT_NONE);
         item.mask = MASK_FULL;
         if let Some(located) = self.map.get(key) {
-            item.slot = U32::new(located.slot);
+            item.slot = U32::new(located.slot.raw());
             item.crc = U32::new(located.crc);
             item.flags = if self.map.is_dirty(located.slot) { FLAG_DIRTY } else { 0 };
             item.mask = self.map.mask(located.slot);
@@ -359,28 +363,29 @@ impl Engine {
         for point in crate::log::POINTS {
             self.send(point);
         }
-        let units = self.segments.units().len();
-        self.io.did(units / UNITS_PER_STEP);
-        let segments: Vec<SegmentItem> = (0..units as UnitId)
-            .filter(|&unit| self.segments.unit(unit).generation > 0)
-            .map(|unit| self.segment_item(unit))
+        self.io.did(self.segments.units().len() / UNITS_PER_STEP);
+        let segments: Vec<SegmentItem> = self
+            .segments
+            .numbered()
+            .filter(|(_, it)| it.generation > 0)
+            .map(|(unit, _)| self.segment_item(unit))
             .collect();
         self.checkpoint_items(ChunkKind::Segments, &segments);
         let mut volumes = Vec::new();
         for volume in self.volumes.iter() {
             let item = |kind, value, aux, blocks: u64| VolumeItem {
-                address: Address::new(volume.id.0, value),
+                address: Address::new(volume.id().0, value),
                 aux: U64::new(aux),
                 blocks: U32::new(u32::try_from(blocks).unwrap_or(u32::MAX)),
                 kind,
                 reserved: [0; 3],
             };
-            volumes.push(item(VOLUME_KEYS, volume.base, volume.blocks(), 0));
-            if volume.removing {
+            volumes.push(item(VOLUME_KEYS, volume.base().raw(), volume.blocks(), 0));
+            if volume.is_leaving() {
                 continue;
             }
             for (first, blocks, dseq) in volume.intents.marks() {
-                volumes.push(item(VOLUME_INTENT, first, dseq, blocks));
+                volumes.push(item(VOLUME_INTENT, first, dseq.raw(), blocks));
             }
         }
         self.checkpoint_items(ChunkKind::Volumes, &volumes);
@@ -403,8 +408,8 @@ impl Engine {
         let fresh = self.pool.checkpoint.run.as_ref().is_some_and(|run| it.order >= run.order);
         flags |= if fresh { SEGMENT_FRESH } else { 0 };
         SegmentItem {
-            last_seq: U64::new(it.last_seq),
-            segment: U32::new(self.segments.first_of(unit)),
+            last_seq: U64::new(it.last_seq.raw()),
+            segment: U32::new(self.segments.first_of(unit).raw()),
             generation: U32::new(it.generation),
             reserved: U32::new(0),
             flags: U32::new(flags),

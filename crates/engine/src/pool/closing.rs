@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::Written;
 use crate::limits::SHUTDOWN_FLUSHES_MAX;
 use crate::pool::Stage;
 use crate::pool::Then;
@@ -91,17 +92,16 @@ impl Engine {
     }
 
     fn flush_failures(&self) -> u64 {
-        self.volumes.iter().map(|v| v.flush.failures).sum()
+        self.volumes.iter().map(|v| v.flush.failures()).sum()
     }
 
     /// Asks for the FLUSHes that the origins still need. Whether there are none.
     fn origins_flushed(&mut self) -> bool {
-        let behind: Vec<(VolumeId, u64)> = self
+        let behind: Vec<(VolumeId, Written)> = self
             .volumes
             .iter()
-            .filter(|v| v.offline.is_none())
-            .filter(|v| v.flush.flushed < v.flush.written)
-            .map(|v| (v.id, v.flush.written))
+            .filter(|v| v.service.is_on())
+            .filter_map(|v| Some((v.id(), v.flush.undurable()?)))
             .collect();
         for &(id, written) in &behind {
             self.want_origin(id, written);
@@ -117,7 +117,7 @@ impl Engine {
             let why = "the cache device failed while it held dirty blocks, which are nowhere else";
             return self.refuse(id, why);
         }
-        if self.volumes.iter().any(|v| v.flush.poisoned) {
+        if self.volumes.iter().any(|v| v.flush.is_poisoned()) {
             let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: \
                        what was written there before may be lost";
             return self.refuse(id, why);

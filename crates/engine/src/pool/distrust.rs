@@ -4,7 +4,7 @@
 
 use crate::engine::Engine;
 use crate::event::{CommandId, CommandReply, Effect, IoError, Notice, Time, VolumeId};
-use crate::index::Key;
+use crate::ids::Key;
 use crate::limits::{DISTRUST_RETRY_NS, DISTRUST_RETRY_NS_MAX, DISTRUST_WAIT_NS_MAX};
 use crate::op::Op;
 use crate::parts::Due;

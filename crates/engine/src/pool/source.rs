@@ -1,5 +1,6 @@
 //! The two checkpoints that a superblock names.
 
+use crate::ids::{Dseq, Seq};
 use forebay_format::superblock::{CHECKPOINT_NONE, Header};
 use zerocopy::little_endian::U64;
 
@@ -12,8 +13,8 @@ pub(crate) struct Source {
     pub(crate) generation: u64,
     pub(crate) blocks: u64,
     pub(crate) index_blocks: u64,
-    pub(crate) seq: u64,
-    pub(crate) dseq: u64,
+    pub(crate) seq: Seq,
+    pub(crate) dseq: Dseq,
     pub(crate) epoch: u64,
 }
 
@@ -26,8 +27,8 @@ impl Source {
             generation: header.checkpoint_generation.get(),
             blocks: header.checkpoint_blocks.get(),
             index_blocks: header.checkpoint_index_blocks.get(),
-            seq: header.checkpoint_seq.get(),
-            dseq: header.checkpoint_dseq.get(),
+            seq: Seq::of(header.checkpoint_seq.get()),
+            dseq: Dseq::of(header.checkpoint_dseq.get()),
             epoch: header.checkpoint_epoch.get(),
         })
     }
@@ -41,8 +42,8 @@ impl Source {
             generation: header.previous_generation.get(),
             blocks: header.previous_blocks.get(),
             index_blocks: header.previous_index_blocks.get(),
-            seq: header.previous_seq.get(),
-            dseq: header.previous_dseq.get(),
+            seq: Seq::of(header.previous_seq.get()),
+            dseq: Dseq::of(header.previous_dseq.get()),
             epoch: header.previous_epoch.get(),
         })
     }
@@ -56,16 +57,16 @@ impl Source {
             let counts = before.epoch == header.checkpoint_epoch.get();
             header.previous_generation = U64::new(if counts { before.generation } else { 0 });
             header.previous_blocks = U64::new(before.blocks);
-            header.previous_seq = U64::new(before.seq);
-            header.previous_dseq = U64::new(before.dseq);
+            header.previous_seq = U64::new(before.seq.raw());
+            header.previous_dseq = U64::new(before.dseq.raw());
             header.previous_epoch = U64::new(before.epoch);
             header.previous_index_blocks = U64::new(before.index_blocks);
         }
         header.checkpoint_area = self.area as u8;
         header.checkpoint_generation = U64::new(self.generation);
         header.checkpoint_blocks = U64::new(self.blocks);
-        header.checkpoint_seq = U64::new(self.seq);
-        header.checkpoint_dseq = U64::new(self.dseq);
+        header.checkpoint_seq = U64::new(self.seq.raw());
+        header.checkpoint_dseq = U64::new(self.dseq.raw());
         header.checkpoint_index_blocks = U64::new(self.index_blocks);
         let epoch = header.epoch;
         header.checkpoint_epoch = epoch;

@@ -4,6 +4,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::Seq;
 use crate::log::FlushFor;
 use crate::op::Op;
 use crate::pool::{Pool, Source};
@@ -48,9 +49,9 @@ pub(super) struct Superblocks {
     pending: u32,
     failed: bool,
     /// Records up to here were on their way when a device failed.
-    awaits_seq: u64,
+    awaits_seq: Seq,
     /// The next update names a checkpoint that began behind this record, or one counts.
-    checkpoint_from: u64,
+    checkpoint_from: Seq,
 }
 
 impl Superblocks {
@@ -64,8 +65,8 @@ impl Superblocks {
             under_way: Vec::new(),
             pending: 0,
             failed: false,
-            awaits_seq: 0,
-            checkpoint_from: 0,
+            awaits_seq: Seq::default(),
+            checkpoint_from: Seq::default(),
         }
     }
 }
@@ -118,7 +119,7 @@ impl Pool {
 
     /// A device failed: that it is away is not said before records up to `seq` have ended. If no
     /// other device has one of them, the log cannot do without it.
-    pub(crate) fn await_records(&mut self, seq: u64) {
+    pub(crate) fn await_records(&mut self, seq: Seq) {
         self.sb.awaits_seq = seq;
     }
 
@@ -126,7 +127,7 @@ impl Pool {
     /// in a checkpoint when they are both called away. A start that knows neither would take the
     /// end of what it finds for the end of the log (I5). Whether a checkpoint that is complete
     /// is too old for that: it never counts.
-    pub(crate) fn await_checkpoint(&mut self, seq: u64) -> bool {
+    pub(crate) fn await_checkpoint(&mut self, seq: Seq) -> bool {
         self.sb.checkpoint_from = seq;
         let wanted = self.sb.wanted.len();
         self.sb.wanted.retain(|then| !matches!(then, Then::Checkpointed(_)));
@@ -139,8 +140,8 @@ impl Pool {
             Then::Checkpointed(new) => Some(new.seq),
             _ => None,
         });
-        let known = self.sb.block.header.checkpoint_seq.get();
-        named.fold(known, u64::max) < self.sb.checkpoint_from && self.sb.under_way.is_empty()
+        let known = Seq::of(self.sb.block.header.checkpoint_seq.get());
+        named.fold(known, Seq::max) < self.sb.checkpoint_from && self.sb.under_way.is_empty()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -152,7 +153,7 @@ fn older(block: &Superblock) -> Older {
     let header = &block.header;
     match header.previous_generation.get() {
         0 => Older::default(),
-        generation => Older { seq: header.previous_seq.get(), generation },
+        generation => Older { seq: Seq::of(header.previous_seq.get()), generation },
     }
 }
 
@@ -236,7 +237,7 @@ impl Engine {
 
     /// The volume table follows the volumes.
     fn sync_volume_table(&mut self) {
-        let volumes = self.volumes.iter().filter(|v| !v.removing);
+        let volumes = self.volumes.iter().filter(|v| !v.is_leaving());
         self.pool.sb.block.volumes = volumes.map(|v| v.entry()).collect();
     }
 
@@ -295,13 +296,12 @@ impl Engine {
                     self.superblock_failed_answer(id);
                 }
                 Then::Removed(volume, id) => {
-                    // Whether the removal is on the device nobody knows; here the volume goes on.
-                    self.vol_mut(volume).removing = false;
+                    self.vol_mut(volume).removal_failed();
                     self.superblock_failed_answer(id);
                 }
                 Then::Switched(_, id) => self.superblock_failed_answer(id),
                 Then::Resized(volume, id) => {
-                    self.vol_mut(volume).growing = None;
+                    self.vol_mut(volume).growth_failed();
                     self.superblock_failed_answer(id);
                 }
                 Then::Closed => self.closed(),

@@ -7,14 +7,15 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Key, SegmentId, Slot, UnitId};
+use crate::index::Located;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
 use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::policy::eviction::Choice;
 use crate::reclaim::Victim;
-use crate::segment::{Purpose, SegmentId, Unit, UnitId};
+use crate::segment::{Purpose, Unit};
 use forebay_format::record::{self, Entry, EntryKind};
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 
@@ -95,7 +96,7 @@ impl Engine {
         while n < piece.len() {
             let (header, entries) = record::decode(piece[n]).ok()?;
             let ours = header.pool.get() == self.pool.id()
-                && header.segment.get() == segment
+                && header.segment.get() == segment.raw()
                 && header.segment_generation.get() == generation
                 && header.offset.get() == from + n as u32;
             if !ours {
@@ -122,11 +123,11 @@ impl Engine {
         self.io.did(entries.len());
         let with_payload = entries.iter().filter(|entry| entry.kind().has_payload());
         for (n, entry) in with_payload.enumerate() {
-            let slot = first + n as u32;
+            let slot = first.behind(n as u32);
             let volume = self.volume(VolumeId(entry.address.volume()));
             let key = volume
                 .filter(|v| entry.address.block() < v.blocks())
-                .map(|v| v.base + entry.address.block());
+                .map(|v| v.base() + entry.address.block());
             let Some((key, located)) = key.and_then(|key| Some((key, self.map.get(key)?))) else {
                 continue;
             };

@@ -5,9 +5,9 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::DeviceId;
+use crate::ids::UnitId;
 use crate::recovery::Opening;
 use crate::recovery::epoch::LOG_WENT_ON;
-use crate::segment::UnitId;
 use crate::volume::Volume;
 use forebay_format::BLOCK_SIZE;
 
@@ -22,7 +22,7 @@ impl Opening {
         if engine.is(Mutant::AbsentForgotten) {
             return Ok(());
         }
-        let units = (0..).zip(engine.segments.units());
+        let units = engine.segments.numbered();
         let held: Vec<(UnitId, u32)> = units
             .filter(|&(unit, it)| it.dirty > 0 && !engine.segments.usable(unit))
             .filter(|&(unit, _)| self.holders(engine, unit).next().is_some())
@@ -43,8 +43,11 @@ impl Opening {
         let (numbers, count) = (numbers.join(", "), engine.segments.devices().len());
         let blocks: u64 = held.iter().map(|&(_, dirty)| u64::from(dirty)).sum();
         let kib = blocks * (BLOCK_SIZE as u64 >> 10);
-        let name =
-            engine.volumes.iter().find(|it| engine.out_of_reach(it)).map_or("NAME", |it| &it.name);
+        let name = engine
+            .volumes
+            .iter()
+            .find(|it| engine.out_of_reach(it))
+            .map_or("NAME", |it| &it.identity().name);
         Err(format!(
             "{kib} KiB {ABSENT_HOLD}: device {numbers} of {count}. Bring it back, then \
              `forebay volume attach {name}`. If it will never be back, and these {kib} KiB are \
@@ -69,7 +72,7 @@ impl Opening {
 impl Engine {
     fn out_of_reach(&self, volume: &Volume) -> bool {
         volume.dirty.iter_from(0).any(|block| {
-            let located = self.map.get(volume.base + block).expect("dirty blocks are there");
+            let located = self.map.get(volume.base() + block).expect("dirty blocks are there");
             !self.segments.usable(self.segments.unit_of(self.segments.segment_of(located.slot)))
         })
     }

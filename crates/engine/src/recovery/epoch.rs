@@ -6,6 +6,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::{DeviceId, VolumeId};
+use crate::ids::Seq;
 use crate::log::FlushFor;
 use crate::recovery::{Opening, Step};
 
@@ -54,15 +55,15 @@ impl Opening {
         engine.pool.begin_epoch();
         let (seq, dseq) = (self.seq_max, self.summary.dseq_end);
         self.step = Step::Checkpoint;
-        let known = self.source.map_or(0, |source| source.seq);
+        let known = self.source.map_or(Seq::default(), |source| source.seq);
         let seq = if engine.is(Mutant::SeqReused) { known } else { seq };
         engine.log.begin(seq, dseq);
         if engine.is(Mutant::NoFlushAtOpen) {
             return;
         }
         let there = engine.volumes.iter();
-        let there = there.filter(|v| v.offline.is_none() && v.volatile_cache);
-        let ids: Vec<VolumeId> = there.map(|v| v.id).collect();
+        let there = there.filter(|v| v.service.is_on() && v.flush.is_volatile());
+        let ids: Vec<VolumeId> = there.map(|v| v.id()).collect();
         for id in ids {
             self.flushes += 1;
             engine.recover_flush(id, 0);

@@ -3,10 +3,10 @@
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::SegmentId;
 use crate::limits::*;
 use crate::op::Op;
 use crate::recovery::Opening;
-use crate::segment::SegmentId;
 use forebay_format::BLOCK_SIZE;
 
 /// A read of recovery.
@@ -135,13 +135,14 @@ impl Opening {
 
     /// A read that failed is tried again a few times.
     fn recover_retry(&mut self, read: RecoverRead) -> bool {
+        let place = |segment: SegmentId, at| u64::from(segment.raw()) << 32 | u64::from(at);
         let key = match read {
             RecoverRead::Checkpoint(from) => (0, from),
-            RecoverRead::Head(segment) => (1, u64::from(segment)),
-            RecoverRead::Segment(segment, from) => (2, u64::from(segment) << 32 | u64::from(from)),
-            RecoverRead::Header(segment, at) => (4, u64::from(segment) << 32 | u64::from(at)),
+            RecoverRead::Head(segment) => (1, u64::from(segment.raw())),
+            RecoverRead::Segment(segment, from) => (2, place(segment, from)),
+            RecoverRead::Header(segment, at) => (4, place(segment, at)),
             RecoverRead::Payload(number) => (5, u64::from(number)),
-            RecoverRead::Block(segment, at) => (3, u64::from(segment) << 32 | u64::from(at)),
+            RecoverRead::Block(segment, at) => (3, place(segment, at)),
         };
         let tries = self.tries.entry(key).or_insert(0);
         *tries += 1;

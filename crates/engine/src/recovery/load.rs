@@ -10,11 +10,11 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::{Engine, live_max};
 use crate::event::VolumeId;
-use crate::index::{Index, Key, Located, Shape, Slot};
+use crate::ids::{Dseq, Key, SegmentId, Slot, UnitId};
+use crate::index::{Index, Located, Shape};
 use crate::op::command::base_among;
 use crate::pool::Source;
 use crate::recovery::{Opening, Step};
-use crate::segment::UnitId;
 use crate::settings::Tuning;
 use crate::volumes::Volumes;
 use forebay_format::checkpoint::*;
@@ -138,7 +138,7 @@ impl Opening {
                     if item.segment.get() >= engine.segments.count() {
                         return false;
                     }
-                    let unit = engine.segments.unit_of(item.segment.get());
+                    let unit = engine.segments.unit_of(SegmentId::of(item.segment.get()));
                     self.segments.insert(unit, item);
                 }
             }
@@ -151,10 +151,10 @@ impl Opening {
                                 u32::MAX => u64::MAX,
                                 blocks => blocks.into(),
                             };
-                            self.marks.insert((volume, value, blocks), item.aux.get());
+                            self.marks.insert((volume, value, blocks), Dseq::of(item.aux.get()));
                         }
                         _ => load.volumes.push(Keys {
-                            first: value,
+                            first: Key::of(value),
                             blocks: item.aux.get(),
                             volume: VolumeId(volume),
                         }),
@@ -164,7 +164,7 @@ impl Opening {
             Chunk::Table(item) => return self.table_begin(engine, &item),
             Chunk::Buckets(first, items) => return self.table_buckets(engine, first, &items),
             Chunk::Masks(items) => {
-                load.masks.extend(items.iter().map(|item| (item.slot.get(), item.mask)));
+                load.masks.extend(items.iter().map(|item| (Slot::of(item.slot.get()), item.mask)));
             }
             Chunk::Blocks(items) => {
                 let slots = engine.segments.slots();
@@ -182,7 +182,8 @@ impl Opening {
     pub(super) fn checkpoint_tail_loaded(&mut self) -> bool {
         let load = &mut self.load;
         load.volumes.sort_unstable_by_key(|keys| keys.first);
-        let ends = load.volumes.iter().map(|keys| keys.first.checked_add(keys.blocks));
+        let ends =
+            load.volumes.iter().map(|keys| keys.first.raw().checked_add(keys.blocks).map(Key::of));
         let next = load.volumes.iter().skip(1).map(|keys| keys.first).chain([Key::MAX]);
         let disjoint = ends.zip(next).all(|(end, next)| end.is_some_and(|end| end <= next));
         load.whole() && disjoint
@@ -258,13 +259,13 @@ impl Opening {
         let mut gone = vec![false; engine.segments.units().len()];
         for (&unit, item) in &self.segments {
             let flagged = item.flags.get() & SEGMENT_FRESH != 0;
-            gone[unit as usize] = flagged && !engine.is(Mutant::FreshSegmentsCount);
+            gone[unit.at()] = flagged && !engine.is(Mutant::FreshSegmentsCount);
         }
         for (&unit, &last) in freed {
             let item = self.segments.get(&unit);
             let generation = item.map_or(0, |item| u64::from(item.generation.get()));
             let less = u64::from(engine.is(Mutant::GoneOffByOne));
-            gone[unit as usize] |= generation + less <= last;
+            gone[unit.at()] |= generation + less <= last;
         }
         gone
     }
@@ -282,7 +283,7 @@ impl Opening {
         let first = first as usize;
         let (load, gone) = (&self.load, &self.plan.gone);
         engine.map.sift(first..first + items.len(), |bucket, way, key, located| {
-            let unit = engine.segments.of(located.slot) as usize;
+            let unit = engine.segments.of(located.slot).at();
             let found = counted.finder.find(key);
             let (at, _) = found.filter(|_| !gone[unit])?;
             counted.live[unit] += 1;
@@ -319,8 +320,8 @@ impl Engine {
             taken.push((keys.first, end));
             bases.insert(keys.volume, keys.first);
         }
-        let new = self.volumes.iter().filter(|v| !bases.contains_key(&v.id));
-        let new: Vec<(VolumeId, u64)> = new.map(|v| (v.id, v.blocks())).collect();
+        let new = self.volumes.iter().filter(|v| !bases.contains_key(&v.id()));
+        let new: Vec<(VolumeId, u64)> = new.map(|v| (v.id(), v.blocks())).collect();
         for (id, blocks) in new {
             let Some(base) = base_among(&mut taken, blocks, keys_max) else { return false };
             taken.push((base, base + blocks));
@@ -333,13 +334,13 @@ impl Engine {
     /// All of the table is counted.
     fn table_counted(&mut self, mut counted: Counted) {
         counted.spread(&mut self.volumes);
-        for (unit, live) in (0..).zip(counted.live) {
+        for (unit, live) in self.segments.unit_ids().zip(counted.live) {
             // An entry that moved while the checkpoint was written may be there twice: its slot is
             // dirty once.
             let segments = self.segments.segments_of(unit);
             let dirty = segments.map(|segment| {
-                let slots = self.segments.slot(segment, 0)..self.segments.slot(segment + 1, 0);
-                self.map.dirty_slots(slots)
+                let first = self.segments.slot(segment, 0);
+                self.map.dirty_slots(first..first.behind(self.segments.blocks()))
             });
             let dirty: u32 = dirty.sum();
             self.segments.found_blocks(unit, live, dirty);
@@ -356,11 +357,11 @@ impl Engine {
         let mut finder = Finder::new(self, &load.volumes);
         table.sift(0..table.bucket_count(), |bucket, way, key, located| {
             if let Some((at, block)) = finder.find(key)
-                && !gone[self.segments.of(located.slot) as usize]
+                && !gone[self.segments.of(located.slot).at()]
             {
                 let dirty = load.dirty[bucket] >> way & 1 == 1;
                 let mask = load.masks.get(&located.slot).copied().unwrap_or(MASK_FULL);
-                let base = self.vol(load.volumes[at].volume).base;
+                let base = self.vol(load.volumes[at].volume).base();
                 self.install(base + block, located, dirty, mask);
             }
             false
@@ -372,11 +373,11 @@ impl Engine {
         for item in &load.placed {
             let (id, block) = (VolumeId(item.address.volume()), item.address.block());
             let Some(volume) = self.volume(id).filter(|v| block < v.blocks()) else { continue };
-            let key = volume.base + block;
+            let key = volume.base() + block;
             while self.forget(key).is_some() {}
             let slot = item.slot.get();
-            if slot != SLOT_NONE && !gone[self.segments.of(slot) as usize] {
-                let located = Located { slot, crc: item.crc.get() };
+            if slot != SLOT_NONE && !gone[self.segments.of(Slot::of(slot)).at()] {
+                let located = Located { slot: Slot::of(slot), crc: item.crc.get() };
                 let dirty = item.flags & FLAG_DIRTY != 0;
                 self.install(key, located, dirty, item.mask);
             }
@@ -439,7 +440,7 @@ impl Counted {
             cached: vec![0; keys.len()],
             live: vec![0; engine.segments.units().len()],
             keys,
-            dirty: vec![0; DIRTY_GATHERED_MAX],
+            dirty: vec![Key::FIRST; DIRTY_GATHERED_MAX],
             dirties: 0,
         }
     }

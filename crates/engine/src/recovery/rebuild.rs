@@ -2,33 +2,32 @@
 
 use crate::Mutant;
 use crate::engine::Engine;
+use crate::ids::{Dseq, SegmentId, Seq, UnitId};
 use crate::recovery::Opening;
 use crate::recovery::load::index_shape;
 use crate::recovery::replay::Found;
-use crate::segment::{SegmentId, UnitId, Use};
-use crate::volume::BlockSet;
+use crate::segment::Use;
 use forebay_format::record::RecordHeader;
 use std::collections::BTreeMap;
 
 impl Opening {
     /// The units' states follow from the index, the checkpoint's table and the records found. I2.
     pub(super) fn rebuild_segments(&mut self, engine: &mut Engine) {
-        let mut order: Vec<(u64, UnitId)> = Vec::new();
-        let units = engine.segments.units().len() as u32;
-        for unit in 0..units {
+        let mut order: Vec<(Seq, UnitId)> = Vec::new();
+        for unit in engine.segments.unit_ids() {
             engine.segments.found_unit(unit, self.segments.get(&unit));
-            let mut seq = 0;
+            let mut seq = Seq::default();
             for segment in engine.segments.segments_of(unit) {
                 let Some(head) = self.heads.get(&segment) else { continue };
-                seq = seq.max(head.seq.get());
+                seq = seq.max(Seq::of(head.seq.get()));
                 engine.segments.found_life(unit, head);
             }
             order.push((seq, unit));
         }
         for found in &self.records {
-            let unit = engine.segments.unit_of(found.header.segment.get());
+            let unit = engine.segments.unit_of(found.segment());
             engine.segments.found_life(unit, &found.header);
-            engine.segments.found_seq(unit, found.header.seq.get());
+            engine.segments.found_seq(unit, found.seq());
         }
         // A power cut may have taken all that was in a unit, its head too, but not the word that it
         // is empty: that must not speak of what comes next.
@@ -40,15 +39,15 @@ impl Opening {
         for (_, unit) in order {
             engine.segments.found_order(unit);
         }
-        for unit in 0..units {
+        for unit in engine.segments.unit_ids() {
             if engine.segments.unit(unit).live > 0 {
                 engine.segments.becomes(unit, Use::Sealed);
             } else {
                 // A roll-forward may need its records: it becomes free when none does.
-                engine.segments.empty(unit, 0, 0);
+                engine.segments.empty(unit, Dseq::NONE, 0);
             }
         }
-        engine.segments.release(u64::MAX, engine.pool.older());
+        engine.segments.release(Dseq::MAX, engine.pool.older());
         engine.segments.leave_found();
         engine.reopen_log(&self.records, &self.heads);
     }
@@ -59,8 +58,8 @@ impl Engine {
     /// lie behind the end; what is written over them is of a later life of the log.
     fn reopen_log(&mut self, records: &[Found], heads: &BTreeMap<SegmentId, RecordHeader>) {
         let dirty = records.iter().filter(|found| found.is_dirty_class());
-        let Some(last) = dirty.max_by_key(|found| found.header.seq.get()) else { return };
-        let (header, segment) = (&last.header, last.header.segment.get());
+        let Some(last) = dirty.max_by_key(|found| found.seq()) else { return };
+        let (header, segment) = (&last.header, last.segment());
         let end = header.offset.get() + 1 + u32::from(header.payload_blocks.get());
         let end = end - u32::from(self.is(Mutant::TailOverwritten));
         let unit = self.segments.unit_of(segment);
@@ -84,8 +83,7 @@ impl Engine {
         self.map.reset(index_shape(slots, self.tuning()), slots);
         self.segments.forget_all();
         for volume in self.volumes.iter_mut() {
-            volume.dirty = BlockSet::default();
-            volume.stats.cached_blocks = 0;
+            volume.forget_blocks();
         }
     }
 }

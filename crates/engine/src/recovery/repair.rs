@@ -7,12 +7,12 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::SegmentId;
 use crate::limits::{CACHE_READ_TRIES, REPAIRS_MAX};
 use crate::op::Op;
 use crate::recovery::Opening;
 use crate::recovery::replay::Found;
 use crate::recovery::survey::bad_payload;
-use crate::segment::SegmentId;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::record;
 
@@ -54,7 +54,7 @@ impl Opening {
 impl Engine {
     fn repair_of(&self, found: &Found) -> Option<Repair> {
         let header = &found.header;
-        let own = header.segment.get();
+        let own = found.segment();
         let partner = self.segments.partner(own).filter(|_| found.is_dirty_class())?;
         let unit = self.segments.unit(self.segments.unit_of(own));
         let current = unit.generation == header.segment_generation.get();

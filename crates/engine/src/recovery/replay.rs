@@ -8,9 +8,9 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
+use crate::ids::{Dseq, Key, SegmentId, Seq, Slot, UnitId};
 use crate::index::Located;
 use crate::recovery::Opening;
-use crate::segment::{SegmentId, UnitId};
 use forebay_format::checkpoint::SEGMENT_OPEN;
 use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
@@ -29,16 +29,20 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn seq(&self) -> u64 {
-        self.header.seq.get()
+    pub(super) fn seq(&self) -> Seq {
+        Seq::of(self.header.seq.get())
     }
 
-    fn dseq(&self) -> u64 {
-        self.header.dseq.get()
+    fn dseq(&self) -> Dseq {
+        Dseq::of(self.header.dseq.get())
     }
 
     fn epoch(&self) -> u64 {
         self.header.epoch.get()
+    }
+
+    pub(super) fn segment(&self) -> SegmentId {
+        SegmentId::of(self.header.segment.get())
     }
 
     pub(super) fn is_dirty_class(&self) -> bool {
@@ -59,7 +63,7 @@ pub(super) struct Plan {
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     /// Last dirty-class record that counts.
-    pub(super) dseq_end: u64,
+    pub(super) dseq_end: Dseq,
     /// Records that count.
     pub(super) records: u64,
     /// The unit in which the log ends had room left: it went on nowhere else.
@@ -70,9 +74,9 @@ impl Opening {
     /// Decides which records count. Fails where going on could return wrong data.
     pub(super) fn replay_plan(&mut self, engine: &mut Engine) -> Result<(), String> {
         let records = merge_copies(std::mem::take(&mut self.records));
-        let from = self.source.map_or((0, 0), |source| (source.seq, source.dseq));
-        let heads_max = self.heads.values().map(|head| head.seq.get()).max().unwrap_or(0);
-        self.seq_max = records.iter().map(Found::seq).max().unwrap_or(0).max(heads_max).max(from.0);
+        let from = self.source.map_or(Default::default(), |source| (source.seq, source.dseq));
+        let heads = self.heads.values().map(|head| Seq::of(head.seq.get()));
+        self.seq_max = records.iter().map(Found::seq).chain(heads).fold(from.0, Seq::max);
         let newest = engine.pool.header().checkpoint_epoch.get();
         let (valid, end, behind) = self.valid_dirty(engine, &records, from)?;
         let region_blocks = engine.tuning().region_blocks;
@@ -141,13 +145,14 @@ impl Opening {
         &self,
         engine: &Engine,
         records: &'a [Found],
-        from: (u64, u64),
-    ) -> Result<(Vec<&'a Found>, u64, Vec<&'a Found>), String> {
+        from: (Seq, Dseq),
+    ) -> Result<(Vec<&'a Found>, Dseq, Vec<&'a Found>), String> {
         let dirty: Vec<&Found> =
             records.iter().filter(|f| f.is_dirty_class() && f.seq() > from.0).collect();
         // The newest life, and where the checkpoint is of the one before, that up to its end.
         let header = engine.pool.header();
-        let (newest, began) = (header.checkpoint_epoch.get(), header.checkpoint_dseq.get());
+        let (newest, began) =
+            (header.checkpoint_epoch.get(), Dseq::of(header.checkpoint_dseq.get()));
         let epoch = self.source.map_or(0, |it| it.epoch);
         let counts = |found: &&&Found| match found.epoch() {
             it if it == newest => epoch == newest || found.dseq() > began,
@@ -157,31 +162,32 @@ impl Opening {
             .iter()
             .filter(|found| found.bad.is_empty() || found.is_dirty_class())
             .filter(|found| found.epoch() == newest || found.epoch() == epoch)
-            .map(|found| found.header.durable_dseq.get())
+            .map(|found| Dseq::of(found.header.durable_dseq.get()))
             .max()
-            .unwrap_or(0);
+            .unwrap_or_default();
         let vouched = if epoch == newest { vouched } else { vouched.max(began) };
-        let counts: BTreeMap<u64, &Found> =
+        let counts: BTreeMap<Dseq, &Found> =
             dirty.iter().filter(counts).map(|found| (found.dseq(), *found)).collect();
         let mut valid = Vec::new();
-        let mut next = from.1 + 1;
+        let mut next = from.1.next();
         for (&dseq, &found) in counts.range(next..) {
             let torn = !found.bad.is_empty() && dseq > vouched;
             if (dseq != next || torn) && !engine.is(Mutant::GapIgnored) {
                 break;
             }
             valid.push(found);
-            next = dseq + 1;
+            next = dseq.next();
         }
         if vouched >= next && counts.range(next..).next().is_some() {
             return Err(format!(
-                "record {next} of the log was durable and cannot be read any more, and no second \
+                "record {} of the log was durable and cannot be read any more, and no second \
                  copy is there; what it held is not known. Bring the devices back as they were, or \
-                 `forebay pool destroy` the pool to go on with what the origins hold"
+                 `forebay pool destroy` the pool to go on with what the origins hold",
+                next.raw()
             ));
         }
         let behind = counts.range(next..).map(|(_, &found)| found).collect();
-        Ok((valid, next - 1, behind))
+        Ok((valid, next.before(), behind))
     }
 
     /// Whether the unit has room left in which this life of the log ends: with its last record, or
@@ -191,10 +197,10 @@ impl Opening {
         engine: &Engine,
         records: &[Found],
         last: Option<&Found>,
-        from: u64,
+        from: Seq,
     ) -> bool {
         let open = |found: &&Found| {
-            let item = self.segments.get(&engine.segments.unit_of(found.header.segment.get()));
+            let item = self.segments.get(&engine.segments.unit_of(found.segment()));
             found.is_dirty_class()
                 && found.seq() <= from
                 && item.is_some_and(|item| {
@@ -223,10 +229,10 @@ impl Opening {
         let used = |segment| {
             header.devices[usize::from(engine.segments.device_of(segment).0)].away.get() == 0
         };
-        let units = 0..engine.segments.units().len() as UnitId;
+        let mut units = engine.segments.unit_ids().filter(|&it| engine.segments.may_hold_dirty(it));
         !self.summary.ends_here
             && header.clean == 0
-            && units.filter(|&unit| engine.segments.may_hold_dirty(unit)).any(|unit| {
+            && units.any(|unit| {
                 let mut halves = engine.segments.segments_of(unit);
                 engine.segments.segments_of(unit).all(unread) && halves.any(used)
             })
@@ -237,13 +243,13 @@ impl Opening {
         engine: &mut Engine,
         found: &Found,
         entry: &Entry,
-        slot: u32,
+        slot: Slot,
         n: usize,
         plan: &Plan,
     ) -> Result<(), String> {
         let id = VolumeId(entry.address.volume());
         let block = entry.address.block();
-        let Some((base, blocks)) = engine.volume(id).map(|v| (v.base, v.blocks())) else {
+        let Some((base, blocks)) = engine.volume(id).map(|v| (v.base(), v.blocks())) else {
             return Ok(());
         };
         let of_block = matches!(
@@ -267,7 +273,7 @@ impl Opening {
             }
             EntryKind::MarkClean => {
                 let now = engine.map.get(key);
-                if let Some(now) = now.filter(|now| u64::from(now.slot) == entry.aux.get()) {
+                if let Some(now) = now.filter(|now| u64::from(now.slot.raw()) == entry.aux.get()) {
                     engine.make_clean(key, now.slot);
                 }
             }
@@ -277,7 +283,9 @@ impl Opening {
             }
             EntryKind::SyncPoint => {
                 let marks = &mut self.marks;
-                marks.retain(|&(volume, ..), dseq| volume != id.0 || *dseq > entry.aux.get());
+                marks.retain(|&(volume, ..), dseq| {
+                    volume != id.0 || *dseq > Dseq::of(entry.aux.get())
+                });
             }
             EntryKind::CleanDrop => engine.forget_clean_of(base..base + blocks),
             EntryKind::SegmentFree | EntryKind::VolumeDrop | EntryKind::Void => {}
@@ -290,8 +298,8 @@ impl Opening {
         engine: &mut Engine,
         found: &Found,
         entry: &Entry,
-        key: u64,
-        slot: u32,
+        key: Key,
+        slot: Slot,
         dirty: bool,
         plan: &Plan,
     ) {
@@ -302,7 +310,7 @@ impl Opening {
             // clean one would have it back.
             return;
         }
-        let unit = engine.segments.unit_of(found.header.segment.get());
+        let unit = engine.segments.unit_of(found.segment());
         let generation = u64::from(found.header.segment_generation.get());
         let less = u64::from(engine.is(Mutant::FreedOffByOne));
         if plan.freed.get(&unit).is_some_and(|&last| generation + less <= last) {
@@ -320,20 +328,16 @@ impl Opening {
         let marks = std::mem::take(&mut self.marks);
         for &(volume, from, blocks) in marks.keys() {
             let id = VolumeId(volume);
-            let Some(there) = engine.volume(id).map(|volume| volume.offline.is_none()) else {
+            let Some(there) = engine.volume(id).map(|volume| volume.service.is_on()) else {
                 continue;
             };
-            // What a client of the life before wrote there counts as one write that is not durable.
-            let volume = engine.vol_mut(id);
-            let flushed = !there || !volume.volatile_cache;
-            (volume.flush.written, volume.flush.client_written) = (1, 1);
-            volume.flush.flushed = u64::from(flushed);
+            engine.vol_mut(id).flush.clients_wrote(there);
             if !engine.is(Mutant::RegionsKept) {
                 engine.replay_mark(id, from, blocks);
             }
         }
         for volume in engine.volumes.iter_mut() {
-            volume.stats.dirty_blocks = volume.dirty.len();
+            volume.count_dirty();
         }
     }
 }
@@ -357,7 +361,7 @@ impl Engine {
     fn replay_warm(&self, found: &Found) {
         let key = |entry: &Entry| {
             let volume = self.volume(VolumeId(entry.address.volume()))?;
-            (entry.address.block() < volume.blocks()).then(|| volume.base + entry.address.block())
+            (entry.address.block() < volume.blocks()).then(|| volume.base() + entry.address.block())
         };
         self.map.warm(found.entries.iter().filter_map(key));
     }
@@ -365,7 +369,7 @@ impl Engine {
     /// I8: drops the clean blocks of what is marked.
     fn replay_mark(&mut self, id: VolumeId, from: u64, blocks: u64) {
         let Some(volume) = self.volume(id) else { return };
-        let (base, to) = (volume.base, from.saturating_add(blocks).min(volume.blocks()));
+        let (base, to) = (volume.base(), from.saturating_add(blocks).min(volume.blocks()));
         self.forget_clean_of(base + from.min(to)..base + to);
     }
 
@@ -374,8 +378,8 @@ impl Engine {
         let mut freed = BTreeMap::new();
         for entry in valid.iter().flat_map(|found| &found.entries) {
             if entry.kind() == EntryKind::SegmentFree {
-                let last =
-                    freed.entry(self.segments.unit_of(entry.address.block() as u32)).or_insert(0);
+                let segment = SegmentId::of(entry.address.block() as u32);
+                let last = freed.entry(self.segments.unit_of(segment)).or_insert(0);
                 *last = (*last).max(entry.aux.get());
             }
         }
@@ -384,11 +388,11 @@ impl Engine {
 }
 
 /// Entries with the slot of their payload block (0 for those without) and their number.
-fn entries_with_slot(found: &Found, blocks: u32) -> Vec<(usize, (&Entry, u32))> {
-    let mut slot = found.header.segment.get() * blocks + found.header.offset.get();
+fn entries_with_slot(found: &Found, blocks: u32) -> Vec<(usize, (&Entry, Slot))> {
+    let mut slot = Slot::of(found.header.segment.get() * blocks + found.header.offset.get());
     let place = |(n, entry)| {
         let entry: &Entry = entry;
-        slot += u32::from(entry.kind().has_payload());
+        slot = slot.behind(u32::from(entry.kind().has_payload()));
         (n, (entry, slot))
     };
     found.entries.iter().enumerate().map(place).collect()
@@ -396,7 +400,7 @@ fn entries_with_slot(found: &Found, blocks: u32) -> Vec<(usize, (&Entry, u32))> 
 
 /// One record for each sequence number: of two copies, what is bad in both is bad.
 fn merge_copies(records: Vec<Found>) -> Vec<Found> {
-    let mut merged: BTreeMap<(u64, u64), Found> = BTreeMap::new();
+    let mut merged: BTreeMap<(u64, Seq), Found> = BTreeMap::new();
     for found in records {
         let name = (found.epoch(), found.seq());
         match merged.get_mut(&name) {

@@ -4,12 +4,11 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::Slot;
+use crate::ids::{SegmentId, Seq, Slot};
 use crate::limits::RECOVERY_READ_BLOCKS;
 use crate::recovery::fetch::RecoverRead;
 use crate::recovery::replay::Found;
 use crate::recovery::{Opening, Step};
-use crate::segment::SegmentId;
 use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, FormatError, checkpoint, checksum};
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ use std::collections::BTreeMap;
 pub(super) struct Life {
     generation: u32,
     epoch: u64,
-    seq: u64,
+    seq: Seq,
 }
 
 /// The records of a segment as far as their headers were read.
@@ -32,7 +31,7 @@ pub(super) struct Chain {
 impl Opening {
     pub(super) fn recover_heads(&mut self, engine: &mut Engine) -> Result<(), String> {
         let (healthy, away): (Vec<SegmentId>, Vec<SegmentId>) =
-            (0..engine.segments.count()).partition(|&segment| engine.segments.healthy(segment));
+            engine.segments.segment_ids().partition(|&segment| engine.segments.healthy(segment));
         self.step = Step::Heads;
         self.unreadable.extend(away.into_iter().map(|segment| (segment, 0)));
         self.reads = healthy.into_iter().map(RecoverRead::Head).collect();
@@ -69,12 +68,13 @@ impl Opening {
     pub(super) fn recover_segments(&mut self, engine: &mut Engine) -> Result<(), String> {
         let segments = &engine.segments;
         self.step = Step::Segments;
-        let from = self.source.map_or(0, |source| source.seq);
+        let from = self.source.map_or(Seq::default(), |source| source.seq);
         let wanted = |&(&segment, head): &(&SegmentId, &RecordHeader)| {
             let item = self.segments.get(&segments.unit_of(segment));
-            head.seq.get() > from
+            Seq::of(head.seq.get()) > from
                 || item.is_some_and(|item| {
-                    item.last_seq.get() > from || item.flags.get() & checkpoint::SEGMENT_OPEN != 0
+                    Seq::of(item.last_seq.get()) > from
+                        || item.flags.get() & checkpoint::SEGMENT_OPEN != 0
                 })
         };
         let chains: Vec<SegmentId> =
@@ -118,7 +118,7 @@ impl Opening {
             return self.segment_whole(engine, segment);
         };
         let next = at + 1 + u32::from(header.payload_blocks.get());
-        let own = header.segment.get() == segment;
+        let own = header.segment.get() == segment.raw();
         let verified = header.payload_blocks.get() == 0;
         let mut records = chain.records;
         records.push(Found { header, entries, bad: Vec::new(), verified, whole: [own, !own] });
@@ -134,15 +134,15 @@ impl Opening {
         self.step = Step::Payloads;
         // Each life of the log speaks for its own records: of those before it some may have been
         // lost.
-        let mut durable: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut durable: BTreeMap<u64, Seq> = BTreeMap::new();
         let headers = self.records.iter().map(|found| &found.header);
         for header in headers.chain(self.heads.values()) {
             let known = durable.entry(header.epoch.get()).or_default();
-            *known = header.durable_seq.get().max(*known);
+            *known = Seq::of(header.durable_seq.get()).max(*known);
         }
         let unsure = |found: &Found| {
-            let known = durable.get(&found.header.epoch.get()).copied().unwrap_or(0);
-            !found.verified && found.header.seq.get() > known
+            let known = durable.get(&found.header.epoch.get()).copied().unwrap_or_default();
+            !found.verified && found.seq() > known
         };
         let reads: Vec<_> = (0..)
             .zip(&self.records)
@@ -157,7 +157,7 @@ impl Opening {
     pub(super) fn payload_of(&self, engine: &Engine, number: u32) -> (Slot, u64) {
         let found = &self.records[number as usize];
         let header = &found.header;
-        let own = header.segment.get();
+        let own = found.segment();
         let partner = engine.segments.partner(own).unwrap_or(own);
         let segment = if found.whole[0] { own } else { partner };
         let slot = engine.segments.slot(segment, header.offset.get() + 1);
@@ -274,7 +274,7 @@ impl Opening {
                 false => bad_payload(&entries, (at + 1..next).map(block)),
             };
             at = next;
-            let own = header.segment.get() == segment;
+            let own = header.segment.get() == segment.raw();
             let whole = [own && bad.is_empty(), !own && bad.is_empty()];
             self.records.push(Found { header, entries, bad, verified: true, whole });
         }
@@ -284,11 +284,12 @@ impl Opening {
 
 impl Engine {
     fn is_ours(&self, header: &RecordHeader, segment: SegmentId) -> bool {
+        let own = SegmentId::of(header.segment.get());
         header.pool.get() == self.pool.id()
             && header.epoch.get() <= self.pool.epoch()
-            && (header.segment.get() == segment
+            && (own == segment
                 || (header.class == RecordClass::Dirty as u8
-                    && self.segments.partner(header.segment.get()) == Some(segment)))
+                    && self.segments.partner(own) == Some(segment)))
     }
 
     /// The record at a block of a segment, if there is one and it belongs to the same life of the
@@ -309,7 +310,7 @@ impl Engine {
             && at + 1 + payload <= self.segments.blocks()
             && entries.iter().all(|entry| self.entry_makes_sense(entry));
         let generation = header.segment_generation.get();
-        let life = Life { generation, epoch: header.epoch.get(), seq: header.seq.get() };
+        let life = Life { generation, epoch: header.epoch.get(), seq: Seq::of(header.seq.get()) };
         let goes_on = before.is_none_or(|old| {
             life.generation == old.generation && life.epoch >= old.epoch && life.seq > old.seq
         });

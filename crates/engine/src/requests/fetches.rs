@@ -1,7 +1,7 @@
 //! Which blocks are being read from origins: a read that needs one of them joins the read that is
 //! under way.
 
-use crate::index::Key;
+use crate::ids::Key;
 use crate::requests::ReqKey;
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ impl Fetches {
     /// Blocks from `key` on that one read brings, of the next `blocks`, if one does.
     pub fn joins(&self, key: Key, blocks: u64) -> Option<u64> {
         let (_, fetch) = self.open.range(..=key).next_back()?;
-        let there = fetch.end.saturating_sub(key).min(blocks);
+        let there = (fetch.end.max(key) - key).min(blocks);
         (there > 0).then_some(there)
     }
 
@@ -92,38 +92,42 @@ impl Fetches {
 mod tests {
     use super::*;
 
+    fn key(number: u64) -> Key {
+        Key::of(number)
+    }
+
     #[test]
     fn a_read_takes_what_others_bring_and_reads_the_rest() {
         let mut fetches = Fetches::default();
-        fetches.begin(ReqKey::nth(1), 10, 4);
-        fetches.begin(ReqKey::nth(2), 20, 2);
-        assert_eq!(fetches.joins(8, 10), None);
-        assert_eq!(fetches.lacks(8, 10), 2);
-        assert_eq!(fetches.joins(12, 10), Some(2));
-        assert_eq!(fetches.lacks(14, 10), 6);
-        let joined = Joined { req: ReqKey::nth(7), key: 12, blocks: 2 };
+        fetches.begin(ReqKey::nth(1), key(10), 4);
+        fetches.begin(ReqKey::nth(2), key(20), 2);
+        assert_eq!(fetches.joins(key(8), 10), None);
+        assert_eq!(fetches.lacks(key(8), 10), 2);
+        assert_eq!(fetches.joins(key(12), 10), Some(2));
+        assert_eq!(fetches.lacks(key(14), 10), 6);
+        let joined = Joined { req: ReqKey::nth(7), key: key(12), blocks: 2 };
         fetches.join(joined);
-        assert_eq!(fetches.end(ReqKey::nth(1), 10), [joined]);
-        assert_eq!(fetches.joins(12, 1), None);
-        assert_eq!((fetches.end(ReqKey::nth(2), 20), fetches.is_empty()), (Vec::new(), true));
+        assert_eq!(fetches.end(ReqKey::nth(1), key(10)), [joined]);
+        assert_eq!(fetches.joins(key(12), 1), None);
+        assert_eq!((fetches.end(ReqKey::nth(2), key(20)), fetches.is_empty()), (Vec::new(), true));
     }
 
     #[test]
     fn nobody_joins_a_read_that_a_write_has_overtaken() {
         let mut fetches = Fetches::default();
-        fetches.begin(ReqKey::nth(1), 10, 4);
-        fetches.begin(ReqKey::nth(2), 14, 4);
-        let joined = Joined { req: ReqKey::nth(7), key: 11, blocks: 1 };
+        fetches.begin(ReqKey::nth(1), key(10), 4);
+        fetches.begin(ReqKey::nth(2), key(14), 4);
+        let joined = Joined { req: ReqKey::nth(7), key: key(11), blocks: 1 };
         fetches.join(joined);
-        fetches.overtake(13, 14);
-        assert_eq!((fetches.joins(10, 1), fetches.joins(17, 1)), (None, None));
-        fetches.begin(ReqKey::nth(3), 10, 4);
-        assert_eq!(fetches.end(ReqKey::nth(1), 10), [joined], "it has what it waits for");
-        assert_eq!(fetches.joins(10, 4), Some(4));
-        fetches.overtake(14, 20);
-        assert_eq!(fetches.joins(10, 4), Some(4), "others stay");
+        fetches.overtake(key(13), key(14));
+        assert_eq!((fetches.joins(key(10), 1), fetches.joins(key(17), 1)), (None, None));
+        fetches.begin(ReqKey::nth(3), key(10), 4);
+        assert_eq!(fetches.end(ReqKey::nth(1), key(10)), [joined], "it has what it waits for");
+        assert_eq!(fetches.joins(key(10), 4), Some(4));
+        fetches.overtake(key(14), key(20));
+        assert_eq!(fetches.joins(key(10), 4), Some(4), "others stay");
         assert_eq!(
-            (fetches.end(ReqKey::nth(2), 14), fetches.end(ReqKey::nth(3), 10)),
+            (fetches.end(ReqKey::nth(2), key(14)), fetches.end(ReqKey::nth(3), key(10))),
             (vec![], vec![])
         );
         assert!(fetches.is_empty());

@@ -7,7 +7,7 @@
 //! and behind it: the origin may show the new data to one read and the old data to the next, most
 //! of all if the write fails.
 
-use crate::index::Key;
+use crate::ids::Key;
 use crate::requests::ReqKey;
 
 /// What a request does to its blocks.

@@ -4,6 +4,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
+use crate::ids::Dseq;
 use crate::limits::{ROOM_NS_MAX, STALL_NS_MAX, WAVE_NS_MAX, WAVE_WRITES_MAX};
 use crate::parts::Due;
 use crate::policy::writeback::write_gap_ns;
@@ -107,7 +108,7 @@ impl Engine {
         }
         let volumes = self.volumes.iter();
         let lagging =
-            volumes.filter(|it| it.offline.is_some() || it.lags(self.io.now())).count() as u64;
+            volumes.filter(|it| !it.service.is_on() || it.lags(self.io.now())).count() as u64;
         let others = self.volumes.iter().count() as u64 > lagging;
         let most = self.segments.dirty_blocks_max() as f64 * self.tuning().dirty_max;
         volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
@@ -177,12 +178,12 @@ impl Engine {
         self.reqs.release(name);
         let req = self.req(name);
         (req.cached, req.around, req.error) = (false, true, None);
-        (req.written, req.written_dseq) = (0, 0);
+        (req.written, req.written_dseq) = (0, Dseq::NONE);
         let id = req.volume;
         for (_, buf) in std::mem::take(&mut req.merge).into_iter().flatten() {
             self.io.give(buf);
         }
-        self.vol_mut(id).cache_writes_active -= 1;
+        self.vol_mut(id).traffic.cache_write_goes_around();
         if self.reqs.acquire(name, Access::OriginWrite) {
             self.begin(name);
         }

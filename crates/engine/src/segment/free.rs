@@ -5,8 +5,9 @@
 //! told, the unit cannot be opened.
 
 use crate::event::{DeviceId, Time};
+use crate::ids::{SegmentId, UnitId};
 use crate::limits::{DEAD_MIN, DEAD_SHARE, DISCARD_REST};
-use crate::segment::{Purpose, SegmentId, Segments, Unit, UnitId, Use};
+use crate::segment::{Purpose, Segments, Unit, Use};
 use forebay_format::BLOCK_SIZE;
 use std::collections::VecDeque;
 
@@ -29,6 +30,15 @@ struct Giving {
     leaves: bool,
 }
 
+/// How far freeing much that is dead has come.
+#[derive(Debug, Clone, Copy)]
+enum Frees {
+    /// Some has not been emptied.
+    Empties,
+    /// All was when this was the generation of the last checkpoint, or of the one under way.
+    Emptied(u64),
+}
+
 /// Giving space back.
 #[derive(Debug, Default)]
 pub(super) struct Discards {
@@ -38,6 +48,7 @@ pub(super) struct Discards {
     bytes: u64,
     /// Units that were full and dead at some time, on devices that are told.
     dead: Vec<UnitId>,
+    frees: Option<Frees>,
 }
 
 impl FreeUnits {
@@ -101,25 +112,46 @@ impl Segments {
         }
     }
 
-    /// Whether so much is dead that it should be freed though nobody wants room.
-    pub fn much_is_dead(&self) -> bool {
+    /// Whether what is emptied should be free soon though nobody wants room.
+    pub fn gives_back(&self) -> bool {
+        self.room.discards.frees.is_some()
+    }
+
+    /// A dead unit to be emptied though nobody wants room: where much is dead, as after a volume
+    /// was removed, the devices get its space back. `generation` is that of the last checkpoint, or
+    /// of the one under way.
+    pub fn dead_to_empty(&mut self, generation: u64) -> Option<UnitId> {
+        let waits = |unit: &&UnitId, since| self.unit(**unit).emptied_by(since);
+        let frees = match self.room.discards.frees {
+            Some(Frees::Empties) => Some(Frees::Empties),
+            _ if self.much_is_dead() => Some(Frees::Empties),
+            Some(Frees::Emptied(since)) => {
+                let left = self.emptied().iter().any(|unit| waits(&unit, since));
+                left.then_some(Frees::Emptied(since))
+            }
+            None => None,
+        };
+        let next = matches!(frees, Some(Frees::Empties)).then(|| self.take_dead()).flatten();
+        self.room.discards.frees = match (frees, next) {
+            (Some(Frees::Empties), None) => Some(Frees::Emptied(generation)),
+            _ => frees,
+        };
+        next
+    }
+
+    fn much_is_dead(&self) -> bool {
         let units = self.units().len();
         self.room.discards.dead.len() >= (units / DEAD_SHARE).max(DEAD_MIN)
     }
 
-    /// A dead unit that can be emptied.
-    pub fn take_dead(&mut self) -> Option<UnitId> {
-        let mut dead = std::mem::take(&mut self.room.discards.dead);
-        let mut ready = None;
-        while let Some(unit) = dead.pop() {
+    fn take_dead(&mut self) -> Option<UnitId> {
+        while let Some(unit) = self.room.discards.dead.pop() {
             // Since then it may have been emptied, and even filled again.
             if self.unit(unit).is_dead() && self.unit(unit).inflight == 0 {
-                ready = Some(unit);
-                break;
+                return Some(unit);
             }
         }
-        self.room.discards.dead = dead;
-        ready
+        None
     }
 
     fn is_told(&self, unit: UnitId) -> bool {

@@ -5,10 +5,11 @@
 //! has the last of it, clients and fills stop before. `docs/room.md` has the picture, and why
 //! something always moves.
 
+use crate::ids::{Dseq, UnitId};
 use crate::limits::{ENTRIES_PER_UNIT_SHARE, LEFT_BY_MOVES_MIN, MOVES_SHARE};
 use crate::log::point::Point;
 use crate::segment::free::{Discards, FreeUnits};
-use crate::segment::{Older, Segments, UnitId, Use};
+use crate::segment::{Older, Segments, Use};
 use forebay_format::record::PAYLOAD_BLOCKS_MAX;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -243,7 +244,7 @@ impl Segments {
 
     /// Marks a unit as empty: it becomes free when nobody needs it, and `after_dseq` is durable or
     /// two checkpoints behind this generation are.
-    pub fn empty(&mut self, unit: UnitId, after_dseq: u64, checkpoint: u64) {
+    pub fn empty(&mut self, unit: UnitId, after_dseq: Dseq, checkpoint: u64) {
         assert_eq!(self.unit(unit).live, 0, "I2");
         self.becomes(unit, Use::Emptied { after_dseq, checkpoint });
         self.room.emptied.push(unit);
@@ -256,17 +257,17 @@ impl Segments {
     }
 
     /// A record that emptied units wait for and that is not durable, if there is one.
-    pub fn undurable_emptied(&self, durable_dseq: u64) -> Option<u64> {
+    pub fn undurable_emptied(&self, durable_dseq: Dseq) -> Option<Dseq> {
         let after = |unit: &UnitId| match self.unit(*unit).usage {
             Use::Emptied { after_dseq, .. } => after_dseq,
-            _ => 0,
+            _ => Dseq::NONE,
         };
         self.room.emptied.iter().map(after).filter(|&dseq| dseq > durable_dseq).min()
     }
 
     /// Whether only checkpoints can free some emptied unit: they must forget its records, or the
     /// entry that it is empty finds no room.
-    pub fn needs_checkpoints(&self, durable_dseq: u64, older: Older, entries_wait: bool) -> bool {
+    pub fn needs_checkpoints(&self, durable_dseq: Dseq, older: Older, entries_wait: bool) -> bool {
         self.room.emptied.iter().map(|&unit| self.unit(unit)).any(|it| {
             let unsaid = entries_wait && !it.is_said_empty(durable_dseq, older);
             it.is_needed(older) || unsaid
@@ -276,7 +277,7 @@ impl Segments {
     /// Frees the emptied units that nobody needs any more. I3: what says that a unit is empty is
     /// durable, no roll-forward needs its records, no read is under way. Returns how many became
     /// free for dirty data.
-    pub fn release(&mut self, durable_dseq: u64, older: Older) -> usize {
+    pub fn release(&mut self, durable_dseq: Dseq, older: Older) -> usize {
         let mut freed = 0;
         let mut emptied = std::mem::take(&mut self.room.emptied);
         emptied.retain(|&unit| {

@@ -11,7 +11,7 @@ impl Engine {
     /// Whether somebody waits for the room that clean blocks give.
     pub(super) fn room_is_wanted(&self) -> bool {
         let waits =
-            |volume: &Volume| self.reqs.waits_for_room(volume.id) && !self.over_quota(volume);
+            |volume: &Volume| self.reqs.waits_for_room(volume.id()) && !self.over_quota(volume);
         self.reclaim.starves() || self.segments.room_is_short() || self.volumes.iter().any(waits)
     }
 
@@ -30,8 +30,7 @@ impl Engine {
     pub(crate) fn send_or_hold(&mut self, volume: VolumeId, read: Effect) {
         let now = self.io.now();
         let reading = self.vol_mut(volume);
-        reading.origin_used = now;
-        reading.origin_reads += 1;
+        reading.traffic.origin_read_begins(now);
         match reading.home.holds_reads(now) && !self.log.is_dead() {
             true => {
                 self.writeback.reads_held += 1;
@@ -45,9 +44,8 @@ impl Engine {
     pub(crate) fn origin_read_ended(&mut self, id: VolumeId) {
         let now = self.io.now();
         let volume = self.vol_mut(id);
-        volume.origin_used = now;
-        volume.origin_reads -= 1;
-        volume.home.read_ended(volume.origin_reads, now);
+        let left = volume.traffic.origin_read_ended(now);
+        volume.home.read_ended(left, now);
     }
 
     pub(crate) fn release_reads(&mut self, id: VolumeId) {

@@ -3,7 +3,7 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::index::{Key, Slot};
+use crate::ids::{Key, Slot};
 use crate::op::Op;
 use crate::op::cached::{CacheRun, Lost, Reader};
 use crate::writeback::sector_runs;
@@ -46,7 +46,7 @@ impl Engine {
         let (now, uncounted) = (self.io.now(), self.is(Mutant::LostUncounted));
         if matches!(lost, Lost::Bad { dirty: true }) && !uncounted {
             let volume = self.vol_mut(id);
-            volume.quarantine.cannot_read(key - volume.base, now);
+            volume.quarantine.cannot_read(key - volume.base(), now);
         }
         false
     }
@@ -54,7 +54,7 @@ impl Engine {
     /// Whether any of these blocks could not be written home a short while ago.
     pub(crate) fn rests(&self, first: Key, last: Key) -> bool {
         let volume = self.volume_of(first).expect("keys are of volumes");
-        volume.quarantine.holds_any(first - volume.base, last - volume.base, self.io.now())
+        volume.quarantine.holds_any(first - volume.base(), last - volume.base(), self.io.now())
     }
 
     /// A run waits for one more read.
@@ -74,8 +74,8 @@ impl Engine {
         }
         run.state = RunState::Writing;
         let (first, mask) = (run.items[0].key, run.items[0].mask);
-        let offset = (first - self.vol(volume).base) * BLOCK_SIZE as u64;
-        let left = self.vol(volume).bytes - offset;
+        let offset = (first - self.vol(volume).base()) * BLOCK_SIZE as u64;
+        let left = self.vol(volume).bytes() - offset;
         let buf = std::mem::take(&mut self.slice(volume).runs[at].buf);
         self.vol_mut(volume).stats.writeback_writes += 1;
         if mask == MASK_FULL {
@@ -126,7 +126,7 @@ impl Engine {
     fn home_failed(&mut self, volume: VolumeId, at: usize) {
         let items = self.slice(volume).runs[at].items.clone();
         if items.len() == 1 {
-            let block = items[0].key - self.vol(volume).base;
+            let block = items[0].key - self.vol(volume).base();
             return self.block_refused(volume, block);
         }
         let runs: Vec<Run> =
@@ -154,7 +154,7 @@ impl Engine {
     /// reclaim, which moves most where least goes home, would keep all of it dirty.
     pub(crate) fn slice_follows(&mut self, key: Key, from: Slot, to: Slot) {
         let [from, to] = [from, to].map(|slot| (slot, self.generation_of(slot)));
-        let Some(id) = self.volume_of(key).map(|volume| volume.id) else { return };
+        let Some(id) = self.volume_of(key).map(|volume| volume.id()) else { return };
         let Some(slice) = &mut self.vol_mut(id).home.slice else { return };
         match slice.moved.get_mut(&key) {
             Some([_, last]) if *last == from => *last = to,
@@ -171,10 +171,10 @@ impl Engine {
         if !same || !self.map.is_dirty(now.slot) {
             return;
         }
-        let block = item.key - self.vol(id).base;
+        let block = item.key - self.vol(id).base();
         let dseq = if item.mask == MASK_FULL {
             self.make_clean(item.key, now.slot);
-            self.note(EntryKind::MarkClean, id, block, u64::from(now.slot))
+            self.note(EntryKind::MarkClean, id, block, u64::from(now.slot.raw()))
         } else {
             // A part of a block is of no use once it is home.
             self.forget(item.key);
@@ -182,7 +182,7 @@ impl Engine {
         };
         self.log.ends(dseq, std::iter::once(item.key));
         let volume = self.vol_mut(id);
-        volume.cleaned_dseq = dseq;
+        volume.dirty.ended_by(dseq);
         volume.quarantine.forget(block);
         volume.stats.writeback_blocks += 1;
     }
@@ -192,7 +192,7 @@ impl Engine {
         let most = self.ends_max();
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth_mut(at);
-            let id = volume.id;
+            let id = volume.id();
             if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
                 slice.runs.truncate(slice.runs.len().saturating_sub(most));
                 slice.next = slice.runs.len();

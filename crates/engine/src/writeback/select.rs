@@ -3,9 +3,9 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::VolumeId;
-use crate::index::Slot;
+use crate::ids::Slot;
 use crate::limits::*;
-use crate::writeback::SWEPT;
+use crate::volume::Look;
 use crate::writeback::slice::{Item, Run};
 use forebay_format::MASK_FULL;
 
@@ -17,16 +17,16 @@ impl Engine {
         let undurable_too = self.is(Mutant::WritebackUndurable);
         let (now, durable) = (self.io.now(), self.log.durable_dseq());
         let volume = self.vol(id);
-        let base = volume.base;
+        let base = volume.base();
         let mut items = Vec::new();
-        if volume.undurable_at == Some(durable) {
+        if volume.dirty.waits_for_log(durable) {
             return items;
         }
         let mut undurable = false;
-        let (mut looked, mut sweep) = (0, SWEPT);
-        for block in volume.dirty.iter_from(volume.sweep) {
+        let (mut looked, mut next) = (0, None);
+        for block in volume.dirty.ahead() {
             if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) || looked == WRITEBACK_LOOK_BLOCKS {
-                sweep = block;
+                next = Some(block);
                 break;
             }
             looked += 1;
@@ -46,20 +46,10 @@ impl Engine {
         }
         self.io.did(looked);
         let volume = self.vol_mut(id);
-        let goes_on = looked > 0 || volume.sweep > 0;
-        volume.sweep = sweep;
-        volume.looked_in_vain += looked as u64;
-        volume.passed_undurable |= undurable;
-        volume.undurable_at = None;
-        let in_vain = items.is_empty();
-        if !in_vain || volume.looked_in_vain >= volume.dirty.len() {
-            volume.looked_in_vain = 0;
-            // To look again at what waits for the log does not help.
-            match std::mem::take(&mut volume.passed_undurable) {
-                true => volume.undurable_at = in_vain.then_some(durable),
-                false if in_vain => volume.quarantine.nothing_to_send(now),
-                false => {}
-            }
+        let goes_on = looked > 0 || !volume.dirty.is_unswept();
+        let look = Look { looked, next, undurable, in_vain: items.is_empty() };
+        if volume.dirty.swept(&look, durable) {
+            volume.quarantine.nothing_to_send(now);
         }
         if undurable {
             let dseq = self.log.dseq_gathered();

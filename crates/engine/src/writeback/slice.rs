@@ -2,7 +2,8 @@
 
 use crate::buf::Buf;
 use crate::event::*;
-use crate::index::{Key, Located, Slot};
+use crate::ids::{Key, Slot, Written};
+use crate::index::Located;
 use crate::limits::*;
 use std::collections::BTreeMap;
 
@@ -62,7 +63,7 @@ pub(crate) struct Slice {
     /// what the slice has written so far.
     pub(super) failures: u64,
     /// Origin writes that must be durable, once all runs have ended.
-    pub(super) flush: Option<u64>,
+    pub(super) flush: Option<Written>,
     /// That FLUSH has ended: whether what the slice has written is durable. Its runs leave it.
     pub(super) flushed: Option<bool>,
     /// Blocks that reclaim has moved since the slice began: from where to where.
@@ -76,6 +77,8 @@ pub(super) type Place = (Slot, u32);
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(super) slice: Option<Slice>,
+    /// A request waits for dirty blocks to go home.
+    urgent: bool,
     /// Reads of the origin that wait for the end of the slice.
     pub(super) held: Vec<Effect>,
     /// No slice that keeps reads waiting begins before.
@@ -93,6 +96,7 @@ impl Default for Home {
     fn default() -> Home {
         Home {
             slice: None,
+            urgent: false,
             held: Vec::new(),
             rests_until: 0,
             sent: 0,
@@ -108,6 +112,22 @@ impl Home {
         let each = ns / blocks.max(1) as u64;
         self.block_ns = (3 * self.block_ns + each) / 4;
         self.sent += blocks as u64;
+    }
+
+    /// A request waits for the slice; whether it `needs` dirty blocks to go home.
+    pub(crate) fn hurry(&mut self, needs: bool) {
+        self.urgent = needs;
+    }
+
+    /// Whether one does.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.urgent
+    }
+
+    /// The slice is over: who waited for one looks again.
+    pub(super) fn over(&mut self) {
+        self.slice = None;
+        self.urgent = false;
     }
 
     /// Blocks that were sent home so far, whatever became of them.
