@@ -140,7 +140,16 @@ impl World {
     }
 
     /// The same; the calls that it takes are measured.
-    pub fn metered(spec: &WorldSpec, mut devices: Devices, meter: Option<Meter>) -> World {
+    pub fn metered(spec: &WorldSpec, devices: Devices, meter: Option<Meter>) -> World {
+        World::try_open(spec, devices, meter).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// The same, or why the pool does not open.
+    pub fn try_open(
+        spec: &WorldSpec,
+        mut devices: Devices,
+        meter: Option<Meter>,
+    ) -> Result<World, String> {
         devices.cache_bytes_read = 0;
         devices.cache_bytes_written = 0;
         let settings = Settings {
@@ -159,6 +168,7 @@ impl World {
                 volatile_cache: true,
             }],
             distrust: spec.distrust.clone(),
+            witness: spec.witness,
             ram_bytes: spec.ram_bytes,
             tuning: spec.tuning.clone(),
         };
@@ -191,16 +201,21 @@ impl World {
         for _ in 0..10_000_000 {
             match world.engine.state() {
                 State::Opening => world.step(),
-                State::Serving => return world,
-                other => panic!("the pool does not open: {other:?}"),
+                State::Serving => return Ok(world),
+                other => return Err(format!("the pool does not open: {other:?}")),
             }
         }
-        panic!("the pool does not open")
+        Err("the pool does not open".to_owned())
     }
 
     /// The devices, as a killed process leaves them: I/O under way is carried out, nothing else is.
     pub fn kill(self) -> Devices {
         self.devices
+    }
+
+    /// What is on the devices now.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
     }
 
     /// Bytes written to the cache device since the engine was opened.

@@ -27,6 +27,8 @@ pub struct WorldSpec {
     pub volume_bytes: u64,
     /// Its mode.
     pub mode: Mode,
+    /// How far the log went.
+    pub witness: u64,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
     /// The engine's tuning.
@@ -46,6 +48,7 @@ impl WorldSpec {
             discards: false,
             volume_bytes,
             mode: Mode::WriteBack,
+            witness: 0,
             ram_bytes: 0,
             tuning: Tuning { sequential_bytes: u64::MAX, ..Tuning::default() },
             origin_present: true,
@@ -62,6 +65,7 @@ impl WorldSpec {
 }
 
 /// The bytes.
+#[derive(Clone)]
 pub enum Memory {
     Flat(Vec<u8>),
     Sparse(Vec<Option<Box<[u8; PAGE]>>>),
@@ -120,6 +124,7 @@ impl Memory {
 }
 
 /// The memory of all devices.
+#[derive(Clone)]
 pub struct Devices {
     pub cache: Vec<Memory>,
     pub origin: Memory,

@@ -180,6 +180,15 @@ impl Engine {
         self.volumes.iter().filter(|v| !v.is_leaving()).map(view).collect()
     }
 
+    /// How far the log is durable: it is never found to end before. 0 as long as the pool is being
+    /// opened. For [`Settings::witness`].
+    pub fn durable(&self) -> u64 {
+        match self.pool.stage() {
+            Stage::Serving | Stage::Stopping(_) => self.log.durable_dseq().raw(),
+            Stage::Opening(_) | Stage::Recovering | Stage::Failed(_) => 0,
+        }
+    }
+
     /// Counts of one volume.
     pub fn volume_stats(&self, volume: VolumeId) -> Option<&VolumeStats> {
         self.volume(volume).map(|v| &v.stats)

@@ -90,6 +90,7 @@
 //! #         }],
 //! #         origins: Vec::new(), // Those of the volumes that the superblock has: none yet.
 //! #         distrust: Distrust::default(),
+//! #         witness: 0,
 //! #         ram_bytes: 0,
 //! #         #[cfg(feature = "mutants")]
 //! #         mutant: None,
@@ -189,7 +190,7 @@ pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
 pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
-pub use recovery::ABSENT_HOLD;
+pub use recovery::{ABSENT_HOLD, LOG_IS_SHORT};
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
 pub use slab::Keyed;
 

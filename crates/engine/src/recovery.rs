@@ -39,6 +39,7 @@ pub use absent::ABSENT_HOLD;
 pub use fetch::RecoverRead;
 pub(crate) use load::index_shape;
 pub use repair::Repair;
+pub use replay::LOG_IS_SHORT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -90,6 +91,8 @@ pub(crate) struct Opening {
     behind: Vec<usize>,
     /// Devices of which an administrator says that they will never be back.
     given_up: Vec<DeviceId>,
+    /// The log went at least so far.
+    witness: Dseq,
     flushes: usize,
     /// Checkpoints that have to count before the first answer.
     checkpoints: u64,
@@ -185,6 +188,14 @@ impl Opening {
         if distrusted && !engine.is(Mutant::DistrustIgnored) {
             engine.drop_all_clean();
         }
+        if self.summary.half {
+            engine.io.notify(Notice::Repaired(
+                "a device lacks what was durable on both: it may be an older copy, so all that is \
+                 clean is read from the origins again"
+                    .to_owned(),
+            ));
+            engine.drop_all_clean();
+        }
         self.rebuild_segments(engine);
         self.absent_hold_nothing(engine)?;
         self.step = Step::Repair;
@@ -236,10 +247,20 @@ impl Engine {
             failed: vec![0; settings.devices.len()],
             behind: devices_with(Presence::Behind).map(usize::from).collect(),
             given_up: devices_with(Presence::GivenUp).map(DeviceId).collect(),
+            witness: self.witness(settings),
             checkpoints: 1,
             ..Opening::default()
         })));
         self.recovering(Opening::recover_checkpoint);
+    }
+
+    /// How far the log went at least. Whoever gives devices up may give its end up with them.
+    fn witness(&self, settings: &Settings) -> Dseq {
+        let gives_up = settings.devices.iter().any(|it| it.presence == Presence::GivenUp);
+        match gives_up {
+            true => Dseq::NONE,
+            false => Dseq::of(settings.witness),
+        }
     }
 
     /// The checkpoints that may be used, newest first, each from every device.

@@ -73,6 +73,10 @@ pub struct Settings {
     pub origins: Vec<OriginSettings>,
     /// What of the pool must not be used, as the executor noted it ([`crate::Effect::Distrust`]).
     pub distrust: Distrust,
+    /// What somebody outside of the devices has seen of the log last
+    /// ([`crate::Engine::durable`]); 0 for nothing. A log that ends before is an older one, or
+    /// damaged.
+    pub witness: u64,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
     /// A planted bug, for the test of the simulator.

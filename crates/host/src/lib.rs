@@ -18,6 +18,7 @@ pub mod pool;
 pub mod process;
 pub mod rest;
 pub mod shard;
+pub mod witness;
 
 pub use executor::{note_distrust, read_distrust};
 pub use forebay_sys::driver::Backend;

@@ -20,6 +20,7 @@ use crate::limit::within;
 use crate::notice::NoticeSink;
 use crate::origin::Origin;
 use crate::pool::PoolOnDisk;
+use crate::witness::{self, Witness};
 use forebay_engine::Distrust;
 use forebay_engine::stats::{PoolStats, VolumeStats};
 use forebay_engine::{
@@ -142,6 +143,8 @@ impl ShardHandle {
         let mailbox = Arc::new(Mailbox::new(waker.clone()));
         let distrust = read_distrust(&settings.state_dir, &settings.pool.uuid())
             .map_err(system("read the pool's distrust note"))?;
+        let witness = witness::read(&settings.state_dir, &settings.pool.uuid())
+            .map_err(system("read the pool's witness"))?;
         let number = settings.number;
         let server = Arc::clone(&settings.server);
         let own = Arc::clone(&mailbox);
@@ -151,7 +154,7 @@ impl ShardHandle {
             .spawn(move || match Driver::new(settings.backend, &waker) {
                 Ok((driver, notice)) => {
                     let _ = ready.send(Ok(()));
-                    let shard = build(settings, driver, notice, distrust, waker, own);
+                    let shard = build(settings, driver, notice, (distrust, witness), waker, own);
                     run::run(shard);
                 }
                 Err(e) => {
@@ -410,7 +413,7 @@ fn build(
     settings: ShardSettings,
     mut driver: Driver,
     notice: Option<String>,
-    distrust: Distrust,
+    (distrust, witness): (Distrust, u64),
     waker: Waker,
     mailbox: Arc<Mailbox>,
 ) -> run::Shard {
@@ -444,6 +447,7 @@ fn build(
         origins: origin_settings.collect(),
         superblock: settings.pool.superblock.clone(),
         distrust,
+        witness,
         ram_bytes: settings.ram_bytes,
         tuning: settings.tuning,
     };
@@ -457,7 +461,8 @@ fn build(
         &mut driver,
         waker,
     );
-    let links = run::Links { mailbox, server: settings.server, number: settings.number };
+    let witness = Witness::new(&settings.state_dir, &uuid);
+    let links = run::Links { mailbox, server: settings.server, number: settings.number, witness };
     run::Shard::new(engine_settings, driver, executor, links, settings.notices, texts)
 }
 

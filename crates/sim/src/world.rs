@@ -22,7 +22,7 @@ use admin::Asked;
 use client::{Client, Waiting};
 use forebay_engine::Distrust;
 use forebay_engine::{
-    CommandId, Effect, Engine, Event, Mode, Notice, OpId, RequestId, Target, Time, VolumeId,
+    CommandId, Effect, Engine, Event, Mode, OpId, RequestId, Target, Time, VolumeId,
 };
 use forebay_format::{Layout, SECTOR_SIZE};
 use std::cmp::Reverse;
@@ -180,6 +180,8 @@ pub struct World {
     distrusts: BTreeMap<OpId, Distrust>,
     /// What the host has written down about distrust.
     distrust: Distrust,
+    /// And about how far the log is durable.
+    witness: u64,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
     queued: u64,
     next_id: u64,
@@ -241,6 +243,7 @@ impl World {
             ops: BTreeMap::new(),
             distrusts: BTreeMap::new(),
             distrust: Distrust::default(),
+            witness: 0,
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,
@@ -400,6 +403,7 @@ impl World {
         let mut effects = Vec::new();
         let now = self.now;
         self.engine().settle(now, &mut effects);
+        self.witness = self.engine().durable().max(self.witness);
         self.perform(effects)
     }
 
@@ -466,35 +470,5 @@ impl World {
             Effect::CommandDone { id, reply } => self.command_done(id, reply),
             Effect::Notice(notice) => self.notice(notice),
         }
-    }
-
-    fn notice(&mut self, notice: Notice) -> Result<(), Violation> {
-        self.say(|_| format!("notice {notice:?}"));
-        match notice {
-            Notice::Opened { records, dirty, .. } => {
-                self.coverage.add("records rolled forward", records);
-                self.coverage.add("lives opened with dirty blocks", u64::from(dirty > 0));
-            }
-            Notice::OpenFailed(text) => self.life.open_failed = Some(text),
-            Notice::LogBroken => {
-                self.life.log_broken = true;
-                self.coverage.mark("logs broken beside a device that works");
-            }
-            Notice::DeviceFailed(device, text) => {
-                self.life.devices_failed += 1;
-                self.coverage.mark("devices failed");
-                let lost = text == forebay_engine::LOST_SEGMENTS;
-                self.coverage.add("devices failed with lost segments", u64::from(lost));
-                return self.device_failed(usize::from(device.0), &text);
-            }
-            Notice::BadBlock { volume, block, lost } => {
-                self.coverage.mark("bad blocks noticed");
-                return self.bad_block(volume, block, lost);
-            }
-            Notice::WritebackFailed { .. } => self.coverage.mark("writebacks failed"),
-            Notice::DistrustFailed => self.life.unnoted = true,
-            Notice::Repaired(_) => self.coverage.mark("structures repaired"),
-        }
-        Ok(())
     }
 }

@@ -17,5 +17,6 @@ mod replaced;
 mod sizes;
 mod starting;
 mod taken;
+mod witness;
 mod world;
 mod written;

@@ -9,7 +9,7 @@ use super::{COMMAND_TIMEOUT, FoundVolume, Opened, STOP_TIMEOUT, Supervisor, shar
 use crate::convert::{hex, unhex};
 use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
 use forebay_api::{ApiError, ErrorKind, Mode};
-use forebay_engine::{ABSENT_HOLD, Command};
+use forebay_engine::{ABSENT_HOLD, Command, LOG_IS_SHORT};
 use forebay_host::device::{Access, Device};
 use forebay_host::note_distrust;
 use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
@@ -334,7 +334,7 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
          --drop-dirty",
         volume.name
     );
-    let held = error.message.contains(ABSENT_HOLD);
+    let held = [ABSENT_HOLD, LOG_IS_SHORT].iter().any(|words| error.message.contains(words));
     let error = ApiError { message: text, ..error };
     match held {
         true => error.action(format!(

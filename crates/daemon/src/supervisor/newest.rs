@@ -2,13 +2,14 @@
 //! the pool went on without it cannot know that; when it comes back alone, only we can.
 
 use super::{Supervisor, lock};
-use crate::convert::hex;
+use crate::convert::{hex, unhex};
 use crate::parts::{Failed, Parts};
 use forebay_api::ApiError;
-use forebay_engine::{ABSENT_HOLD, Notice};
+use forebay_engine::{ABSENT_HOLD, LOG_IS_SHORT, Notice};
 use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolOnDisk, read_pool};
+use forebay_host::witness;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -70,25 +71,38 @@ impl Supervisor {
         pool: &str,
         dry_run: bool,
     ) -> Result<Option<String>, ApiError> {
-        let held = self.absent_hold(pool);
+        let why = self.why_closed(pool).unwrap_or_default();
+        let held = why.contains(ABSENT_HOLD);
         if dry_run {
-            return Ok(held.map(|why| format!("would give up what only they hold: {why}")));
+            return Ok(held.then(|| format!("would give up what only they hold: {why}")));
         }
         self.accept_old(pool)?;
-        if held.is_some() {
+        if why.contains(LOG_IS_SHORT) {
+            self.forget_witness(pool)?;
+        }
+        if held {
             self.inner().given_up.insert(pool.to_string());
         }
         Ok(None)
     }
 
-    /// Why a pool is closed, if missing devices hold what is nowhere else.
-    fn absent_hold(&self, pool: &str) -> Option<String> {
+    fn why_closed(&self, pool: &str) -> Option<String> {
         let inner = self.inner();
         let why = match &inner.pools.get(pool)?.open {
             Ok(open) => open.bypass.as_ref()?,
             Err(error) => error,
         };
-        why.message.contains(ABSENT_HOLD).then(|| why.message.clone())
+        Some(why.message.clone())
+    }
+
+    /// Whatever is on the devices of a pool is its newest state from now on.
+    pub(super) fn forget_witness(&self, pool: &str) -> Result<(), ApiError> {
+        let state = self.store.get();
+        let uuid = state.seen(pool).and_then(|seen| unhex(&seen.uuid));
+        let Some(uuid) = uuid else { return Ok(()) };
+        witness::forget(&self.state_dir, &uuid).map_err(|error| {
+            ApiError::failed(format!("remove the witness of pool {pool}: {error}"))
+        })
     }
 
     /// Remembers that a pool is open, and which devices it goes on without.

@@ -224,6 +224,9 @@ impl Supervisor {
             Some(open) => self.close_pool(name, open)?,
             None => drop(self.inner().pools.remove(name)),
         }
+        if let Err(error) = self.forget_witness(name) {
+            tracing::warn!("{}", error.message);
+        }
         self.remember(|all| {
             all.pools.retain(|pool| pool.name != *name);
             all.seen.retain(|seen| seen.name != *name);

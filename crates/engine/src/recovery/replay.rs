@@ -15,6 +15,9 @@ use forebay_format::checkpoint::SEGMENT_OPEN;
 use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
 use std::collections::BTreeMap;
 
+/// What a refusal says where the log ends before what was durable.
+pub const LOG_IS_SHORT: &str = "was durable, and the log ends before it";
+
 /// A record found in a segment.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
@@ -59,6 +62,18 @@ pub(super) struct Plan {
     pub(super) gone: Vec<bool>,
 }
 
+/// The dirty-class records.
+struct Valid<'a> {
+    /// Those that count, in order.
+    records: Vec<&'a Found>,
+    /// The number of the last.
+    end: Dseq,
+    /// Those of this life behind the gap.
+    behind: Vec<&'a Found>,
+    /// See [`Summary::half`].
+    half: bool,
+}
+
 /// What recovery decided.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
@@ -66,8 +81,19 @@ pub(super) struct Summary {
     pub(super) dseq_end: Dseq,
     /// Records that count.
     pub(super) records: u64,
+    /// A device lacks durable records that another one has. It may be an older copy: no clean block
+    /// is believed.
+    pub(super) half: bool,
     /// The unit in which the log ends had room left: it went on nowhere else.
     pub(super) ends_here: bool,
+}
+
+/// Whether a device that is here has no whole copy of a record of a mirror.
+fn lacks_a_copy(engine: &Engine, found: &Found) -> bool {
+    let segments = &engine.segments;
+    let Some(partner) = segments.partner(found.segment()) else { return false };
+    let places = [found.segment(), partner].into_iter().zip(found.whole);
+    places.into_iter().any(|(segment, whole)| segments.healthy(segment) && !whole)
 }
 
 impl Opening {
@@ -78,7 +104,8 @@ impl Opening {
         let heads = self.heads.values().map(|head| Seq::of(head.seq.get()));
         self.seq_max = records.iter().map(Found::seq).chain(heads).fold(from.0, Seq::max);
         let newest = engine.pool.header().checkpoint_epoch.get();
-        let (valid, end, behind) = self.valid_dirty(engine, &records, from)?;
+        let Valid { records: valid, end, behind, half } =
+            self.valid_dirty(engine, &records, from)?;
         let region_blocks = engine.tuning().region_blocks;
         for found in behind {
             let dirty = found.entries.iter().filter(|entry| entry.kind() == EntryKind::Dirty);
@@ -97,6 +124,7 @@ impl Opening {
         let freed = engine.freed_units(&valid);
         let ends_here = self.ends_here(engine, &records, valid.last().copied(), from.0);
         self.summary.dseq_end = end;
+        self.summary.half = half;
         self.summary.ends_here = ends_here;
         self.summary.records = all.len() as u64;
         self.records = all.into_iter().cloned().collect();
@@ -146,7 +174,7 @@ impl Opening {
         engine: &Engine,
         records: &'a [Found],
         from: (Seq, Dseq),
-    ) -> Result<(Vec<&'a Found>, Dseq, Vec<&'a Found>), String> {
+    ) -> Result<Valid<'a>, String> {
         let dirty: Vec<&Found> =
             records.iter().filter(|f| f.is_dirty_class() && f.seq() > from.0).collect();
         // The newest life, and where the checkpoint is of the one before, that up to its end.
@@ -166,6 +194,7 @@ impl Opening {
             .max()
             .unwrap_or_default();
         let vouched = if epoch == newest { vouched } else { vouched.max(began) };
+        let vouched = vouched.max(self.witness);
         let counts: BTreeMap<Dseq, &Found> =
             dirty.iter().filter(counts).map(|found| (found.dseq(), *found)).collect();
         let mut valid = Vec::new();
@@ -178,6 +207,9 @@ impl Opening {
             valid.push(found);
             next = dseq.next();
         }
+        if self.witness >= next {
+            return Err(self.log_is_short(engine, next));
+        }
         if vouched >= next && counts.range(next..).next().is_some() {
             return Err(format!(
                 "record {} of the log was durable and cannot be read any more, and no second \
@@ -187,7 +219,19 @@ impl Opening {
             ));
         }
         let behind = counts.range(next..).map(|(_, &found)| found).collect();
-        Ok((valid, next.before(), behind))
+        let half = valid.iter().any(|found| found.dseq() <= vouched && lacks_a_copy(engine, found));
+        Ok(Valid { records: valid, end: next.before(), behind, half })
+    }
+
+    fn log_is_short(&self, engine: &Engine, next: Dseq) -> String {
+        let name = engine.volumes.iter().next().map_or("NAME", |volume| &volume.identity().name);
+        let (lost, last) = (next.raw(), self.witness.raw());
+        format!(
+            "what records {lost} to {last} of the log hold {LOG_IS_SHORT}: the devices hold an \
+             older state than they once did (a snapshot that was rolled back, an old copy), or the \
+             end of the log is damaged. Bring the devices back as they were. If what was written \
+             since is lost: `forebay volume attach {name} --keep-dirty` goes on with what is here"
+        )
     }
 
     /// Whether the unit has room left in which this life of the log ends: with its last record, or

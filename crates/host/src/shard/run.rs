@@ -15,6 +15,7 @@ use crate::frontend::nbd::{BlockState, SessionEvent, Ticket};
 use crate::frontend::port::{PortAnswer, PortRequest};
 use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
+use crate::witness::Witness;
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
     Keyed, OpId, Request, RequestId, Settings, Target, Time, VolumeId,
@@ -62,6 +63,8 @@ pub(super) struct Links {
     pub mailbox: Arc<Mailbox>,
     pub server: Arc<NbdServer>,
     pub number: u32,
+    /// What is seen of the log.
+    pub witness: Witness,
 }
 
 /// Everything that a shard's thread owns.
@@ -387,6 +390,7 @@ impl Shard {
         for _ in 0..ROUNDS_MAX {
             self.take_events();
             self.engine.settle(self.now, &mut self.effects);
+            self.links.witness.saw(self.engine.durable(), &mut self.notices);
             if self.effects.is_empty() {
                 self.clients.feed_touched(&mut self.events);
                 if self.events.is_empty() {

@@ -158,6 +158,7 @@ impl Large {
             devices,
             origins,
             distrust: Distrust::default(),
+            witness: 0,
             ram_bytes: 0,
             tuning: self.plan.tuning.clone(),
             #[cfg(feature = "mutants")]

@@ -4,7 +4,7 @@ use super::damage::PER_BLOCK;
 use super::{Delivered, Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
-use forebay_engine::{Command, Target};
+use forebay_engine::{Command, LOG_IS_SHORT, Target};
 use forebay_format::SECTORS_PER_BLOCK;
 use std::ops::Range;
 
@@ -120,6 +120,12 @@ impl World {
     pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
         let Some(text) = self.life.open_failed.clone() else { return Ok(()) };
         self.coverage.mark("opens failed");
+        if text.contains(LOG_IS_SHORT) && self.may_be_short() {
+            // An administrator goes on with what is there.
+            self.coverage.mark("logs refused as short");
+            self.witness = 0;
+            return Ok(());
+        }
         // Of two devices that cannot be read now, one may have had the second copy of what the
         // other had. (Two that failed together and are both back are no reason.)
         let gone = self.caches.iter().filter(|disk| disk.dead_from <= self.now).count();
@@ -127,6 +133,12 @@ impl World {
             return Ok(());
         }
         Err(Violation::new("R", format!("the pool cannot be opened: {text}")))
+    }
+
+    /// Whether the end of the log may have been lost, though it was durable.
+    fn may_be_short(&self) -> bool {
+        let faults = &self.params.faults;
+        faults.any_cache_fault() || faults.metadata > 0.0 || !self.troubled.is_empty()
     }
 
     /// Whether the engine met errors in this life that no mirror makes up for.

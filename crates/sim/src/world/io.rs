@@ -3,7 +3,7 @@
 use super::{Delivered, Due, Place, Step, World};
 use crate::disk::{Disk, Finished, FlushLoss, Io, IoKind};
 use crate::model::Violation;
-use forebay_engine::{Buf, Completion, Event, IoError, OpId, Target, Time};
+use forebay_engine::{Buf, Completion, Event, IoError, Notice, OpId, Target, Time};
 use forebay_format::layout::CHECKPOINT_OFFSET;
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 
@@ -170,6 +170,37 @@ impl World {
             }
             IoKind::Flush => {}
         }
+    }
+
+    /// What an administrator is told.
+    pub(super) fn notice(&mut self, notice: Notice) -> Result<(), Violation> {
+        self.say(|_| format!("notice {notice:?}"));
+        match notice {
+            Notice::Opened { records, dirty, .. } => {
+                self.coverage.add("records rolled forward", records);
+                self.coverage.add("lives opened with dirty blocks", u64::from(dirty > 0));
+            }
+            Notice::OpenFailed(text) => self.life.open_failed = Some(text),
+            Notice::LogBroken => {
+                self.life.log_broken = true;
+                self.coverage.mark("logs broken beside a device that works");
+            }
+            Notice::DeviceFailed(device, text) => {
+                self.life.devices_failed += 1;
+                self.coverage.mark("devices failed");
+                let lost = text == forebay_engine::LOST_SEGMENTS;
+                self.coverage.add("devices failed with lost segments", u64::from(lost));
+                return self.device_failed(usize::from(device.0), &text);
+            }
+            Notice::BadBlock { volume, block, lost } => {
+                self.coverage.mark("bad blocks noticed");
+                return self.bad_block(volume, block, lost);
+            }
+            Notice::WritebackFailed { .. } => self.coverage.mark("writebacks failed"),
+            Notice::DistrustFailed => self.life.unnoted = true,
+            Notice::Repaired(_) => self.coverage.mark("structures repaired"),
+        }
+        Ok(())
     }
 }
 

@@ -183,6 +183,7 @@ impl World {
             devices,
             origins,
             distrust: self.distrust.clone(),
+            witness: self.witness,
             ram_bytes: self.params.ram_bytes,
             tuning: Tuning {
                 index_share: self.index_share() * index_times as f64,

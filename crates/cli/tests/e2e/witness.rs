@@ -1,0 +1,67 @@
+//! Older copies of a pool's devices, which somebody put in the place of the newest ones.
+
+use crate::world::{World, pattern};
+use std::fs;
+
+const WRITTEN: usize = 1 << 20;
+
+/// A volume that was written to twice, and its cache device as it was between.
+fn used(mode: &str) -> World {
+    let world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img", "--mode", mode]).expect(0);
+    let mut client = world.nbd("big");
+    client.write(0, &pattern(1, WRITTEN)).unwrap();
+    client.flush().unwrap();
+    fs::copy(world.path("ssd.img"), world.path("old.img")).unwrap();
+    client.write(0, &pattern(2, WRITTEN)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    world
+}
+
+fn swap(world: &World) {
+    fs::rename(world.path("ssd.img"), world.path("new.img")).unwrap();
+    fs::rename(world.path("old.img"), world.path("ssd.img")).unwrap();
+    fs::rename(world.path("new.img"), world.path("old.img")).unwrap();
+}
+
+#[test]
+fn an_older_copy_of_the_same_life_is_not_believed() {
+    for (mode, orderly) in [("writeback", false), ("writeback", true), ("writethrough", false)] {
+        let mut world = used(mode);
+        // What is seen is written down a moment later.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        match orderly {
+            true => world.stop(),
+            false => world.kill(),
+        }
+        swap(&world);
+        world.start();
+        let told = world.forebay(&["status"]).expect(3);
+        told.says("older state");
+        if mode == "writethrough" {
+            // Its origin has all: it is served without the pool.
+            assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(2, WRITTEN));
+            continue;
+        }
+        world.stop();
+        swap(&world);
+        world.start();
+        world.forebay(&["status"]).expect(0);
+        assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(2, WRITTEN));
+    }
+}
+
+#[test]
+fn an_administrator_goes_on_with_an_older_copy() {
+    let mut world = used("writeback");
+    world.stop();
+    swap(&world);
+    world.start();
+    world.forebay(&["status"]).expect(3).says("volume attach big --keep-dirty");
+    world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
+    assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(1, WRITTEN));
+    world.stop();
+    world.start();
+    world.forebay(&["status"]).expect(0);
+}

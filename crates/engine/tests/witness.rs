@@ -1,0 +1,136 @@
+//! An older state of the devices is not believed where somebody has seen a newer one.
+
+#![forbid(unsafe_code)]
+
+#[path = "../benches/instant.rs"]
+#[allow(dead_code, reason = "the bench uses the rest")]
+mod instant;
+
+use forebay_engine::{Command, CommandReply, DeviceId, LOG_IS_SHORT, Mode, RequestKind, Target};
+use instant::{Devices, VOLUME, World, WorldSpec};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+
+fn spec(mode: Mode) -> WorldSpec {
+    WorldSpec { mode, ..WorldSpec::quiet(64 * MIB, 64 * MIB) }
+}
+
+/// Why a pool on these devices is not opened by somebody who has seen so much of its log.
+fn refusal(spec: &WorldSpec, devices: Devices, witness: u64) -> Option<String> {
+    let spec = WorldSpec { witness, ..spec.clone() };
+    World::try_open(&spec, devices, None).err()
+}
+
+/// A pool in use, the devices as they were before that, and how much of its log was seen.
+fn used(spec: &WorldSpec) -> (World, Devices, u64) {
+    let mut world = World::new(spec);
+    world.run(4, 200, RequestKind::Write, BLOCK, |n| n);
+    world.run(1, 1, RequestKind::Flush, 0, |_| 0);
+    let image = world.devices().clone();
+    world.run(4, 200, RequestKind::Write, BLOCK, |n| n + 100);
+    world.run(1, 1, RequestKind::Flush, 0, |_| 0);
+    let witness = world.engine.durable();
+    (world, image, witness)
+}
+
+#[test]
+fn an_older_state_of_the_same_life_is_refused() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough] {
+        let spec = spec(mode);
+        let (world, image, witness) = used(&spec);
+        let why = refusal(&spec, image.clone(), witness).expect("it is old");
+        assert!(why.contains(LOG_IS_SHORT), "{why}");
+        assert_eq!(refusal(&spec, world.kill(), witness), None, "it is not");
+        assert_eq!(refusal(&spec, image, 0), None, "an administrator may go on with it");
+    }
+}
+
+#[test]
+fn an_older_state_is_refused_after_an_orderly_stop() {
+    let spec = spec(Mode::WriteBack);
+    let (mut world, image, _) = used(&spec);
+    world.command(Command::Shutdown);
+    while world.commands.is_empty() {
+        world.step();
+    }
+    let witness = world.engine.durable();
+    assert!(refusal(&spec, image, witness).is_some_and(|why| why.contains(LOG_IS_SHORT)));
+    assert_eq!(refusal(&spec, world.kill(), witness), None);
+}
+
+/// What the origin holds when all has gone home; nothing where that failed.
+fn home(spec: &WorldSpec, devices: Devices, witness: u64) -> Option<Vec<u8>> {
+    let spec = WorldSpec { witness, ..spec.clone() };
+    let mut world = World::try_open(&spec, devices, None).ok()?;
+    world.command(Command::Drain(VOLUME));
+    while world.commands.is_empty() {
+        world.step();
+    }
+    if !matches!(world.commands[0], CommandReply::Changed | CommandReply::Unchanged) {
+        return None;
+    }
+    let mut bytes = vec![0; 300 * BLOCK as usize];
+    world.kill().memory(Target::Origin(VOLUME)).read(0, &mut bytes);
+    Some(bytes)
+}
+
+/// Blocks in the end of the log that, each rotten, take acknowledged data back without a word.
+fn silent(spec: &WorldSpec, (image, newest): (&Devices, &Devices), witness: u64) -> usize {
+    let cache = Target::Cache(DeviceId(0));
+    let block = |devices: &Devices, at: u64| {
+        let mut bytes = vec![0; BLOCK as usize];
+        devices.cache[0].read(at, &mut bytes);
+        bytes
+    };
+    let good = home(spec, newest.clone(), witness).expect("nothing is rotten");
+    let all = (0..spec.pool_bytes / BLOCK).map(|block| block * BLOCK).rev();
+    let written = all.filter(|&at| block(image, at) != block(newest, at)).take(24);
+    let takes_back = |at: &u64| {
+        let mut rotten = newest.clone();
+        rotten.memory(cache).write(*at, &[0x5a; BLOCK as usize]);
+        home(spec, rotten, witness).is_some_and(|found| found != good)
+    };
+    written.filter(takes_back).count()
+}
+
+/// The end of the log rots: what is gone is told, and nothing older is returned in its place.
+#[test]
+fn rot_in_the_end_of_the_log_is_told() {
+    let spec = WorldSpec::quiet(16 * MIB, 16 * MIB);
+    let (world, image, witness) = used(&spec);
+    let newest = world.kill();
+    assert_eq!(silent(&spec, (&image, &newest), witness), 0);
+    assert!(silent(&spec, (&image, &newest), 0) > 0, "nobody else can tell");
+}
+
+/// One of two devices is replaced by an older copy of itself: what it holds clean may be old.
+#[test]
+fn what_is_clean_is_not_believed_beside_an_older_half() {
+    let mut spec = spec(Mode::WriteThrough);
+    spec.devices = 2;
+    let mut world = World::with_devices(&spec, Devices::of(&spec, false));
+    let write = |world: &mut World| {
+        world.run(4, 2000, RequestKind::Write, BLOCK, |n| n);
+        world.run(1, 1, RequestKind::Flush, 0, |_| 0);
+        // Until no region is marked any more.
+        for _ in 0..10_000 {
+            world.now += 2_000_000;
+            world.step();
+        }
+    };
+    write(&mut world);
+    let older = world.devices().cache[1].clone();
+    write(&mut world);
+    let witness = world.engine.durable();
+    let spec = WorldSpec { witness, ..spec };
+    let cached = |devices: Devices| {
+        let world = World::try_open(&spec, devices, None).expect("one has all that is dirty");
+        world.engine.pool_stats().cached_blocks
+    };
+    let newest = world.kill();
+    assert!(cached(newest.clone()) >= 1900);
+    let mut mixed = newest;
+    mixed.cache[1] = older;
+    assert_eq!(cached(mixed), 0);
+}
