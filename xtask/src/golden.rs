@@ -128,7 +128,7 @@ fn superblock() -> Superblock {
     header.devices[1] = device([0xa2; 16], 62, 64);
     superblock.volumes = vec![
         volume(3, 1, 10 << 30, "mail", "/dev/disk/by-id/ata-OLD-1"),
-        volume(BIG, 4, (1 << 40) + 512, "größe", "nbd://store/big"),
+        volume(BIG, 4, (1 << 40) + 512, "big@2", "nbd://store/big"),
     ];
     superblock
 }

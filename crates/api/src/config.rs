@@ -7,7 +7,9 @@
 
 use crate::request::{Export, ORIGIN_BYTES_MAX, check_name};
 use crate::{Mode, Size};
+use forebay_sys::file::read_plain;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -22,6 +24,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub const KEYS: &[(&str, &str, &str, &str)] = &[
     ("", "ram", "size", "most memory that all pools together may take; half of the machine's"),
     ("", "nbd-listen", "address:port", "serve NBD over TCP too; not set"),
+    ("", "nbd-plain", "true or false", "serve NBD over TCP to other machines without TLS; false"),
     ("", "nbd-certificate", "path", "PEM file of the certificate: clients over TCP must use TLS"),
     ("", "nbd-key", "path", "PEM file of its key, which nobody else may read"),
     (
@@ -47,6 +50,8 @@ pub struct Config {
     pub ram: Option<Size>,
     /// `address:port` for NBD over TCP.
     pub nbd_listen: Option<String>,
+    /// NBD over TCP goes beyond this machine without TLS.
+    pub nbd_plain: bool,
     /// PEM file of the certificate for NBD over TCP. Its key is set too.
     pub nbd_certificate: Option<String>,
     /// PEM file of the key.
@@ -126,14 +131,8 @@ impl Config {
     pub fn read(files: &[PathBuf]) -> Result<Config, Vec<Problem>> {
         let mut reader = Reader::default();
         for file in files {
-            let size = std::fs::metadata(file).map(|metadata| metadata.len());
-            let text = match size {
-                Ok(size) if size > FILE_BYTES_MAX => {
-                    Err(std::io::Error::other(format!("more than {FILE_BYTES_MAX} bytes")))
-                }
-                Ok(_) => std::fs::read_to_string(file),
-                Err(error) => Err(error),
-            };
+            let text = read_plain(file, FILE_BYTES_MAX)
+                .and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
             match text {
                 Ok(text) => reader.file(file, &text),
                 Err(error) => reader.problems.push(Problem {
@@ -144,6 +143,24 @@ impl Config {
             }
         }
         reader.finish()
+    }
+
+    /// Checks that NBD over TCP shows the data to nobody who was not meant to see it: at the
+    /// address of the configuration, or at `instead`.
+    ///
+    /// # Errors
+    /// The address can be reached from elsewhere, without TLS, and that was not asked for.
+    pub fn check_listen(&self, instead: Option<SocketAddr>) -> Result<(), String> {
+        let own = self.nbd_listen.as_deref().and_then(|text| text.parse().ok());
+        let Some(address) = instead.or(own) else { return Ok(()) };
+        if address.ip().to_canonical().is_loopback() || self.nbd_key.is_some() || self.nbd_plain {
+            return Ok(());
+        }
+        Err(format!(
+            "nbd-listen {address} lets in everybody who reaches it, and sends data unencrypted: \
+             set \"nbd-certificate\" and \"nbd-key\" for TLS, listen at 127.0.0.1, or write \
+             \"nbd-plain = true\" if the network is to be trusted"
+        ))
     }
 
     /// Reads and checks one text, as if it were in `file`.
@@ -184,6 +201,7 @@ impl Reader {
             match key.get_ref().as_ref() {
                 "ram" => self.config.ram = self.size(value),
                 "nbd-listen" => self.config.nbd_listen = self.listen(value),
+                "nbd-plain" => self.config.nbd_plain = self.is_true(value),
                 "nbd-certificate" => self.config.nbd_certificate = self.path(value),
                 "nbd-key" => self.config.nbd_key = self.path(value),
                 "nbd-client-ca" => self.config.nbd_client_ca = self.path(value),
@@ -303,6 +321,13 @@ impl Reader {
         }
     }
 
+    fn is_true(&mut self, value: Section) -> bool {
+        value.get_ref().as_bool().unwrap_or_else(|| {
+            self.problem(value.span().start, "write true or false here".to_string());
+            false
+        })
+    }
+
     fn name(&mut self, value: Section) -> Option<String> {
         let text = self.string(value)?;
         check_name(&text).map_err(|why| self.problem(value.span().start, why)).ok()?;
@@ -350,7 +375,7 @@ impl Reader {
 
     fn listen(&mut self, value: Section) -> Option<String> {
         let text = self.string(value)?;
-        if text.parse::<std::net::SocketAddr>().is_err() {
+        if text.parse::<SocketAddr>().is_err() {
             let why = format!("{text:?} is not an address and a port, as \"127.0.0.1:10809\"");
             self.problem(value.span().start, why);
             return None;
@@ -365,6 +390,9 @@ impl Reader {
         let together = nbd_certificate.is_some() == nbd_key.is_some();
         if !together || (nbd_client_ca.is_some() && nbd_key.is_none()) {
             let message = "\"nbd-certificate\" and \"nbd-key\" are needed together".to_string();
+            more.push(Problem { file: self.file.clone(), line: 0, message });
+        }
+        if let Err(message) = self.config.check_listen(None) {
             more.push(Problem { file: self.file.clone(), line: 0, message });
         }
         let mut say = |place: &(PathBuf, usize), message: String| {

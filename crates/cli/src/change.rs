@@ -13,6 +13,7 @@ use forebay_api::request::{
     VolumeResize, name_from_origin,
 };
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
+use forebay_format::name::escaped;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
@@ -77,7 +78,7 @@ fn plan_then(
     }
     if let Some(plan) = &planned.plan {
         if for_people(cli.output) {
-            plan_lines(plan).iter().for_each(|line| eprintln!("{line}"));
+            plan_lines(plan).iter().for_each(|line| eprintln!("{}", escaped(line)));
         }
         let full: Vec<String> = plan
             .devices

@@ -10,6 +10,7 @@ use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::record::{self, EntryKind, RecordClass};
 use forebay_format::superblock::{CHECKPOINT_NONE, SUPERBLOCK_SIZE, Superblock, field_text};
 use forebay_format::{BLOCK_SIZE, FormatError, Layout, Pairing};
+use forebay_sys::file::open_to_look;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -153,7 +154,7 @@ fn read(file: &File, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
 pub fn run(format: Format, args: &InspectArgs) -> Result<u8, ApiError> {
     let shown = args.device.display();
     let io = |error: std::io::Error| ApiError::failed(format!("read {shown}: {error}"));
-    let mut file = File::open(&args.device)
+    let mut file = open_to_look(&args.device)
         .map_err(|error| ApiError::failed(format!("open {shown}: {error}")))?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(io)?;
     let mut found = Inspection {

@@ -18,6 +18,7 @@ use clap::{CommandFactory, Parser};
 use forebay_api::config::{Config, KEYS, files_of};
 use forebay_api::request::Named;
 use forebay_api::{ApiError, Client, Request, SCHEMA, socket};
+use forebay_format::name::escaped;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -58,14 +59,15 @@ fn printed(result: std::io::Result<()>) -> Result<(), ApiError> {
 /// it.
 fn report(cli: &Cli, error: &ApiError) {
     if matches!(cli.output, args::Format::Json | args::Format::Jsonl) {
-        eprintln!("{}", json!({"schema": SCHEMA, "kind": "error", "error": error}));
+        let json = json!({"schema": SCHEMA, "kind": "error", "error": error}).to_string();
+        eprintln!("{}", output::json_escaped(&json));
         return;
     }
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (on, off) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    eprintln!("{on}forebay:{off} {}", error.message);
+    eprintln!("{on}forebay:{off} {}", escaped(&error.message));
     for action in &error.actions {
-        eprintln!("  action: {action}");
+        eprintln!("  action: {}", escaped(action));
     }
 }
 

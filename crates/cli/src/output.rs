@@ -2,6 +2,7 @@
 
 use crate::args::Format;
 use forebay_api::size::human;
+use forebay_format::name::escaped;
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
@@ -224,19 +225,40 @@ fn flatten(out: &mut Vec<String>, path: &str, value: &Value) {
     }
 }
 
-/// Prints lines to standard output.
+/// Prints lines to standard output. What of them comes from devices and clients cannot end a line
+/// or speak to the terminal.
 ///
 /// # Errors
 /// Standard output is closed.
 pub fn lines(lines: &[String]) -> io::Result<()> {
+    print(lines.iter().map(|line| escaped(line)))
+}
+
+fn print(lines: impl IntoIterator<Item = String>) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))?;
     out.flush()
 }
 
 fn json(document: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_string_pretty(document).map_err(io::Error::other)?;
-    lines(&[text])
+    print([json_escaped(&text)])
+}
+
+/// JSON, with escapes also for the characters that it need not escape and a terminal might obey.
+pub fn json_escaped(json: &str) -> String {
+    let mut plain = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c == '\n' || escaped(c.encode_utf8(&mut [0; 4])).starts_with(c) {
+            true => plain.push(c),
+            false => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    plain.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+        }
+    }
+    plain
 }
 
 /// One object on one line, with the schema in it.
@@ -245,7 +267,7 @@ fn json_line(item: &impl Serialize) -> io::Result<()> {
     if let Value::Object(fields) = &mut value {
         fields.entry("schema").or_insert(forebay_api::SCHEMA.into());
     }
-    lines(&[value.to_string()])
+    print([json_escaped(&value.to_string())])
 }
 
 #[cfg(test)]
@@ -277,6 +299,17 @@ mod tests {
         let lines = csv(COLUMNS, &data());
         assert_eq!(lines[0], "name,size_bytes,note");
         assert_eq!(lines[2], "longer,102400,\"a, \"\"b\"\"\"");
+    }
+
+    #[test]
+    fn what_a_terminal_might_obey_is_escaped_in_json_too() {
+        let text = serde_json::to_string_pretty(&["a\nb\u{1b}\u{7f}\u{9b}é\u{e0001}\\"]).unwrap();
+        let plain = json_escaped(&text);
+        assert_eq!(plain, "[\n  \"a\\nb\\u001b\\u007f\\u009bé\\udb40\\udc01\\\\\"\n]");
+        assert_eq!(
+            serde_json::from_str::<Value>(&plain).unwrap(),
+            serde_json::from_str::<Value>(&text).unwrap()
+        );
     }
 
     #[test]

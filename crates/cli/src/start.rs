@@ -3,6 +3,7 @@
 use crate::Cli;
 use forebay_api::socket::{CONTROL_SOCKET, default_state_dir};
 use forebay_api::{ApiError, Client};
+use forebay_format::name::escaped;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -73,12 +74,14 @@ fn start(dir: &Path) -> Result<Client, ApiError> {
         if ended.is_some() || Instant::now() > deadline {
             let log = fs::read_to_string(&log_path).unwrap_or_default();
             let lines: Vec<&str> = log.lines().collect();
-            let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+                eprintln!("  {}", escaped(line));
+            }
             let what = match ended {
                 Some(status) => format!("forebayd ended at once ({status})"),
                 None => format!("forebayd does not answer after {START_TIMEOUT:?}"),
             };
-            return Err(ApiError::failed(format!("{what}; its log ends in:\n  {tail}"))
+            return Err(ApiError::failed(format!("{what}; its log ends so"))
                 .action(format!("see the whole log: {}", log_path.display())));
         }
         std::thread::sleep(Duration::from_millis(20));

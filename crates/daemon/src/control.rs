@@ -3,19 +3,23 @@
 //! `POST /v1` takes a [`Request`] and answers with a [`Reply`]; some questions have a `GET` of
 //! their own for `curl`, and `GET /metrics` is for Prometheus.
 
+mod clients;
+
 use crate::manager::Manager;
 use crate::supervisor::Supervisor;
 use anyhow::Context;
-use axum::body::{Body as HttpBody, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body as HttpBody, to_bytes};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
+use clients::REQUEST_LIMIT;
 use forebay_api::request::REQUEST_BYTES_MAX;
 use forebay_api::{ApiError, Body, Reply, Request, metrics};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 /// Requests worked on at once; more wait.
 const THREADS_MAX: usize = 16;
@@ -46,10 +50,9 @@ pub fn serve(socket: UnixListener, supervisor: &Shared, manager: &Manager) -> an
             .route("/v1/volumes", get(|State(s)| answer(s, Request::VolumeList)))
             .route("/metrics", get(prometheus))
             .fallback(unknown)
-            .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
             .with_state(Arc::clone(supervisor));
         tokio::select! {
-            served = axum::serve(listener, app) => served.context("serve the control socket")?,
+            () = clients::serve(listener, app) => {}
             _ = term.recv() => tracing::info!("SIGTERM: stopping"),
             _ = int.recv() => tracing::info!("SIGINT: stopping"),
         }
@@ -67,14 +70,24 @@ pub fn serve(socket: UnixListener, supervisor: &Shared, manager: &Manager) -> an
     done
 }
 
-async fn ask(State(supervisor): State<Shared>, body: Bytes) -> Response {
+async fn ask(State(supervisor): State<Shared>, body: HttpBody) -> Response {
+    let refused = |error| json(&Reply::from(Body::Error { error }));
+    let body = match timeout(REQUEST_LIMIT, to_bytes(body, REQUEST_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(error)) => {
+            let text = format!("a request has up to {REQUEST_BYTES_MAX} bytes: {error}\n");
+            return response(413, "text/plain", text);
+        }
+        Err(_) => {
+            return refused(ApiError::usage(format!("no request came within {REQUEST_LIMIT:?}")));
+        }
+    };
     match serde_json::from_slice(&body) {
         Ok(request) => answer(supervisor, request).await,
-        Err(error) => {
-            let error = ApiError::usage(format!("this is no request that forebayd knows: {error}"))
-                .action("use forebay and forebayd of the same version");
-            json(&Reply::from(Body::Error { error }))
-        }
+        Err(error) => refused(
+            ApiError::usage(format!("this is no request that forebayd knows: {error}"))
+                .action("use forebay and forebayd of the same version"),
+        ),
     }
 }
 

@@ -34,6 +34,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use supervisor::Supervisor;
 
+#[global_allocator]
+static MEMORY: forebay_host::LazyZeros = forebay_host::LazyZeros;
+
 /// Serves Forebay's volumes. Without root and without systemd: forebayd --state-dir DIR
 #[derive(Debug, Parser)]
 #[command(name = "forebayd", version)]
@@ -107,9 +110,10 @@ fn start_log(format: LogFormat) {
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     match format {
         LogFormat::Text if journal::is_connected() => {
-            log.with_ansi(false).event_format(journal::Journal).init();
+            let log = log.with_ansi(false).event_format(journal::Journal);
+            log.fmt_fields(journal::fields()).init();
         }
-        LogFormat::Text => log.compact().init(),
+        LogFormat::Text => log.compact().fmt_fields(journal::fields()).init(),
         LogFormat::Json => log.json().init(),
     }
 }
@@ -117,9 +121,15 @@ fn start_log(format: LogFormat) {
 /// What matters once block devices of this machine are served, and is best done before there are
 /// threads. None of it is needed to serve.
 fn stand_apart() {
-    if !forebay_host::is_root() {
-        return;
+    if forebay_host::is_root() {
+        stand_apart_as_root();
     }
+    if let Err(error) = process::forget_rights() {
+        tracing::warn!("more rights than it takes to serve: {error}");
+    }
+}
+
+fn stand_apart_as_root() {
     match process::own_mounts() {
         Ok(true) => tracing::debug!("mounts of its own"),
         Ok(false) => {}
@@ -135,6 +145,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let config = read_config(&args)?;
     let place = Place::take(args.state_dir.as_deref())?;
     let state = state::Store::open(place.state_dir())?;
+    config.check_listen(args.nbd_listen).map_err(bad_argument)?;
     let listen = match (args.nbd_listen, &config.nbd_listen) {
         (Some(address), _) => Some(address),
         (None, Some(text)) => Some(text.parse().context("nbd-listen in the configuration")?),
@@ -183,6 +194,11 @@ fn read_config(args: &Args) -> anyhow::Result<Config> {
         (None, None) => PathBuf::from(CONFIG_PATH),
     };
     Ok(Config::read(&files_of(&main)).map_err(BadConfig)?)
+}
+
+/// What the command line asks for and the configuration does not allow.
+fn bad_argument(message: String) -> BadConfig {
+    BadConfig(vec![Problem { file: PathBuf::from("--nbd-listen"), line: 0, message }])
 }
 
 /// Everything that is wrong with the configuration.

@@ -2,6 +2,7 @@
 //! Without systemd all of it does nothing.
 
 use crate::supervisor::Supervisor;
+use forebay_format::name::escaped;
 use forebay_host::hold::systemd_socket;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -82,7 +83,7 @@ impl Manager {
                 status_next = now + STATUS_INTERVAL;
                 let new = supervisor.one_line();
                 if new != status {
-                    self.tell(&format!("STATUS={new}"));
+                    self.tell(&format!("STATUS={}", escaped(&new)));
                     status = new;
                 }
             }

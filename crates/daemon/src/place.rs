@@ -5,6 +5,7 @@ use anyhow::{Context, bail};
 use forebay_api::socket::{
     CONTROL_SOCKET, NBD_SOCKET, SOCKET_PATH_BYTES_MAX, default_state_dir, public_dir,
 };
+use forebay_host::file::create_private;
 use forebay_host::is_root;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -146,13 +147,7 @@ fn make_dir(dir: &Path) -> anyhow::Result<()> {
 
 fn lock(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join(LOCK);
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .with_context(|| format!("open {}", path.display()))?;
+    let mut file = create_private(&path).with_context(|| format!("open {}", path.display()))?;
     match lock_patiently(&mut file) {
         Ok(()) => {}
         Err((TryLockError::WouldBlock, pid)) => {
@@ -239,6 +234,20 @@ mod tests {
         let error = place.bind_control().unwrap_err().to_string();
         assert!(error.contains("another forebayd listens"), "{error}");
         drop(listener);
+    }
+
+    /// Anybody could lock a lock file that anybody could open.
+    #[test]
+    fn directory_and_lock_are_their_owners_alone() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let wanted = dir.path().join("state/deeper");
+        let place = Place::take(Some(&wanted)).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&wanted), mode(&wanted.join(LOCK))), (0o700, 0o600));
+        drop(place);
+        fs::set_permissions(wanted.join(LOCK), Permissions::from_mode(0o644)).unwrap();
+        let _place = Place::take(Some(&wanted)).unwrap();
+        assert_eq!(mode(&wanted.join(LOCK)), 0o600);
     }
 
     #[test]

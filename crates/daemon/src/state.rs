@@ -4,9 +4,11 @@
 
 use crate::lock::lock;
 use anyhow::{Context, bail};
-use forebay_api::request::Export;
+use forebay_api::request::{Export, check_name};
 use forebay_api::{ApiError, Mode};
-use serde::{Deserialize, Serialize};
+use forebay_host::file::{create_private, read_plain};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex};
 
 const FILE: &str = "state.json";
 const SCHEMA: u32 = 1;
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that is remembered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,7 @@ pub struct State {
 #[serde(deny_unknown_fields)]
 pub struct PoolSeen {
     /// Name.
+    #[serde(deserialize_with = "name")]
     pub name: String,
     /// Identity, as hexadecimal digits.
     pub uuid: String,
@@ -69,6 +73,7 @@ pub struct GivenUp {
     /// Identity of the pool, as hexadecimal digits.
     pub pool: String,
     /// The volume; `None` for all of the pool.
+    #[serde(deserialize_with = "name_if_any")]
     pub volume: Option<String>,
 }
 
@@ -91,6 +96,7 @@ pub enum Standing {
 #[serde(deny_unknown_fields)]
 pub struct PoolState {
     /// Name.
+    #[serde(deserialize_with = "name")]
     pub name: String,
     /// Absolute paths of its devices.
     pub devices: Vec<String>,
@@ -104,8 +110,10 @@ pub struct PoolState {
 #[serde(deny_unknown_fields)]
 pub struct VolumeState {
     /// Name.
+    #[serde(deserialize_with = "name")]
     pub name: String,
     /// Its pool.
+    #[serde(deserialize_with = "name")]
     pub pool: String,
     /// URI of the origin.
     pub origin: String,
@@ -140,6 +148,7 @@ pub struct VolumeState {
 #[serde(deny_unknown_fields)]
 pub struct DeviceState {
     /// The volume.
+    #[serde(deserialize_with = "name")]
     pub volume: String,
     /// The life of the machine in which it was made.
     pub boot: String,
@@ -160,6 +169,7 @@ pub struct DeviceState {
 #[serde(deny_unknown_fields)]
 pub struct UblkState {
     /// The volume.
+    #[serde(deserialize_with = "name")]
     pub volume: String,
     /// The life of the machine in which it was made.
     pub boot: String,
@@ -174,6 +184,7 @@ pub struct UblkState {
 #[serde(deny_unknown_fields)]
 pub struct NbdState {
     /// The volume.
+    #[serde(deserialize_with = "name")]
     pub volume: String,
     /// The life of the machine in which it was made.
     pub boot: String,
@@ -181,6 +192,19 @@ pub struct NbdState {
     pub index: u32,
     /// The name that the kernel keeps with it, by which it is known again.
     pub backend: String,
+}
+
+/// A name, checked as one that is typed.
+fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let name = String::deserialize(from)?;
+    check_name(&name).map_err(D::Error::custom)?;
+    Ok(name)
+}
+
+fn name_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let name = Option::<String>::deserialize(from)?;
+    name.as_deref().map_or(Ok(()), check_name).map_err(D::Error::custom)?;
+    Ok(name)
 }
 
 impl State {
@@ -241,7 +265,7 @@ impl Store {
                 path.display()
             )
         };
-        let state = match fs::read(&path) {
+        let state = match read_plain(&path, FILE_BYTES_MAX) {
             Ok(bytes) => serde_json::from_slice(&bytes).with_context(advice)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 State { schema: SCHEMA, ..State::default() }
@@ -320,7 +344,8 @@ fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
     let beside = dir.join(format!("{FILE}.new"));
     let json = serde_json::to_vec_pretty(state).context("encode the state")?;
     let written = (|| {
-        let mut file = File::create(&beside)?;
+        let mut file = create_private(&beside)?;
+        file.set_len(0)?;
         file.write_all(&json)?;
         file.write_all(b"\n")?;
         file.sync_all()?;
@@ -337,9 +362,26 @@ fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     fn pool(name: &str) -> PoolState {
         PoolState { name: name.to_string(), devices: vec!["/dev/a".to_string()], ram_bytes: None }
+    }
+
+    fn volume(name: &str, pool: &str) -> VolumeState {
+        VolumeState {
+            name: name.to_string(),
+            pool: pool.to_string(),
+            origin: "/srv/x".to_string(),
+            mode: Mode::WriteThrough,
+            export: Export::Auto,
+            bytes: 4096,
+            may_be_dirty: false,
+            standing: Standing::Served,
+            accepted_origin: None,
+            rested: None,
+            small_sectors: false,
+        }
     }
 
     #[test]
@@ -361,6 +403,47 @@ mod tests {
         assert!(error.message.contains("state.json") && !error.message.contains("is full"));
         assert!(store.rewrite().is_err());
         assert!(store.get().pools.is_empty());
+    }
+
+    #[test]
+    fn a_name_in_the_file_is_checked_as_one_that_is_typed() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        store
+            .change(|state| {
+                state.pools.push(pool("fast-p"));
+                state.put_volume(volume("data", "fast-v"));
+                state.given_up.push(GivenUp { pool: "00".into(), volume: Some("gone".into()) });
+                let (boot, backend) = (String::new(), String::new());
+                state.nbd.push(NbdState { volume: "nbd-v".into(), boot, index: 1, backend });
+            })
+            .unwrap();
+        Store::open(dir.path()).unwrap();
+        let path = dir.path().join(FILE);
+        let good = fs::read_to_string(&path).unwrap();
+        for name in ["fast-p", "fast-v", "data", "gone", "nbd-v"] {
+            let quoted = format!("\"{name}\"");
+            assert!(good.contains(&quoted), "{good}");
+            for bad in ["../etc", "x\\nSYSTEMD_WANTS=y", "\\u001b[2J", ""] {
+                fs::write(&path, good.replace(&quoted, &format!("\"{bad}\""))).unwrap();
+                let error = format!("{:#}", Store::open(dir.path()).unwrap_err());
+                assert!(error.contains("moving it away"), "{error}");
+                assert!(!error.contains(char::is_control), "{error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_file_is_its_owners_alone() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("state.json.new");
+        fs::write(&path, "left behind").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        store.change(|state| state.pools.push(pool("fast"))).unwrap();
+        let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        Store::open(dir.path()).unwrap();
     }
 
     #[test]

@@ -4,9 +4,11 @@
 use forebay_api::reply::State;
 use forebay_api::request::CacheRequest;
 use forebay_api::{Body, Client, Request};
+use forebay_host::process::RIGHTS_KEPT;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -104,6 +106,86 @@ fn a_configuration_that_is_missing_or_wrong_is_an_error_that_names_it() {
     fs::write(&config, "nbd-listem = \"127.0.0.1:0\"\n").unwrap();
     let text = run();
     assert!(text.contains("own.toml:1: unknown key") && text.contains("nbd-listen"), "{text}");
+}
+
+/// What the kernel says of a process, in its status.
+fn status_of(pid: u32, field: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+    line.unwrap().trim().to_string()
+}
+
+#[test]
+fn it_keeps_only_the_rights_that_it_uses_as_its_unit_says() {
+    let dir = TempDir::new().unwrap();
+    let daemon = Guard::start(dir.path());
+    let pid = daemon.0.as_ref().unwrap().id();
+    let kept = RIGHTS_KEPT.iter().fold(0, |kept, (_, number)| kept | 1_u64 << number);
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    for task in tasks.map(|task| task.unwrap().file_name().into_string().unwrap()) {
+        let task = task.parse().unwrap();
+        assert_eq!(status_of(task, "NoNewPrivs"), "1");
+        for field in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            let set = u64::from_str_radix(&status_of(task, field), 16).unwrap();
+            assert_eq!(set & !kept, 0, "{field} {set:x}");
+        }
+    }
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/forebayd.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let mut in_unit: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    let mut here = RIGHTS_KEPT.map(|(name, _)| name);
+    in_unit.sort_unstable();
+    here.sort_unstable();
+    assert_eq!(in_unit, here);
+    assert!(unit.contains("NoNewPrivileges=yes"));
+}
+
+#[test]
+fn clients_that_say_nothing_are_dropped_and_keep_nobody_out() {
+    let dir = TempDir::new().unwrap();
+    let _daemon = Guard::start(dir.path());
+    let socket = dir.path().join("control.sock");
+    // More than may be connected, and as many as may wait beside them.
+    let silent: Vec<UnixStream> = (0..100)
+        .map(|n| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            let part =
+                ["", "POST /v1 HTT", "POST /v1 HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"][n % 3];
+            stream.write_all(part.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let begin = Instant::now();
+    let told = Client::new(&socket).ask(&Request::Daemon);
+    assert!(matches!(told, Ok(Body::Daemon(_))), "{told:?}");
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    for mut stream in silent {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is dropped");
+        assert!(answer.is_empty() || answer.contains("no request came") || answer.contains("408"));
+    }
+}
+
+#[test]
+fn nbd_for_other_machines_without_tls_is_refused_with_what_to_do() {
+    let dir = TempDir::new().unwrap();
+    let listen = |address: &str| forebayd(dir.path()).args(["--nbd-listen", address]).output();
+    let output = listen("0.0.0.0:0").unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("0.0.0.0:0 lets in everybody") && text.contains("nbd-plain = true"));
+    fs::write(dir.path().join("forebay.toml"), "nbd-plain = true\n").unwrap();
+    let mut command = forebayd(dir.path());
+    command.args(["--nbd-listen", "0.0.0.0:0"]);
+    let mut allowed = Guard(Some(command.spawn().unwrap()));
+    let client = Client::new(dir.path().join("control.sock"));
+    let begin = Instant::now();
+    while client.ask(&Request::Daemon).is_err() {
+        assert!(begin.elapsed() < PATIENCE, "{:?}", allowed.end("-KILL"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -9,6 +9,10 @@
 //!
 //! The checksum lives here and not beside the data because a block must be verified with one I/O.
 
+mod bits;
+
+pub use bits::Bits;
+
 use crate::ids::{Key, Slot};
 use forebay_format::checkpoint::{BUCKET_WAYS as WAYS, BucketItem, TableItem};
 use std::ops::Range;
@@ -20,6 +24,8 @@ const BODY_BITS: u32 = 40;
 /// Share of the entries in use for which the table is made. At 0.97, seven-way buckets still find
 /// room within a few moves; what does not fit goes to the stash.
 const LOAD_MAX: f64 = 0.97;
+/// How much larger than its pool wants a table may be that a checkpoint has: a larger one is a lie.
+const TUNED_MAX: usize = 32;
 /// Entries moved for one insertion before it goes to the stash.
 const MOVES_MAX: usize = 512;
 
@@ -33,7 +39,7 @@ pub struct Located {
 }
 
 #[repr(C, align(64))]
-#[derive(FromZeros)]
+#[derive(FromZeros, PartialEq, Eq)]
 struct Bucket {
     crc: [u32; WAYS],
     low: [u32; WAYS],
@@ -78,6 +84,11 @@ impl Shape {
         let tag_bits = BODY_BITS.checked_sub(slot_bits)?;
         let sound = buckets > 0 && slot_bits > 0 && key_bits == tag_bits + buckets.ilog2();
         sound.then_some(Shape { buckets, slot_bits, key_bits })
+    }
+
+    /// Whether a table of so many slots may be so large, whatever it was tuned to when it was made.
+    pub fn suits(&self, slots: u32) -> bool {
+        self.buckets <= TUNED_MAX * Shape::new(slots, slots).buckets
     }
 
     /// Keys must be less than this.
@@ -184,14 +195,13 @@ impl Index {
 
     /// An empty table of this shape.
     pub fn with_shape(shape: Shape) -> Index {
-        Index {
-            buckets: Bucket::new_vec_zeroed(shape.buckets).expect("memory for the index"),
-            shape,
-            len: 0,
-            stash: Default::default(),
-            rotor: 0,
-            moved: None,
-        }
+        Index::try_with_shape(shape).expect("memory for the index")
+    }
+
+    /// An empty table of this shape, where there is memory for it. It takes none before it fills.
+    pub fn try_with_shape(shape: Shape) -> Option<Index> {
+        let buckets = Bucket::new_vec_zeroed(shape.buckets).ok()?;
+        Some(Index { buckets, shape, len: 0, stash: Default::default(), rotor: 0, moved: None })
     }
 
     /// What its buckets mean.
@@ -406,7 +416,10 @@ impl Index {
         // Slots are stored plus one, and zero stands for none.
         let fits = |way| (put.body(way) >> 1 & self.shape.slot_mask()) <= u64::from(slots);
         let good = (0..WAYS).all(fits);
-        self.buckets[bucket] = put;
+        // What is empty stays untouched, and takes no memory.
+        if put != self.buckets[bucket] {
+            self.buckets[bucket] = put;
+        }
         good
     }
 
@@ -448,50 +461,6 @@ impl Index {
     /// Entries that were placed or moved since the last call.
     pub fn take_moved(&mut self) -> Vec<(Key, Located)> {
         self.moved.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-}
-
-/// One bit for each of a fixed number of things.
-#[derive(Debug, Default)]
-pub struct Bits(Vec<u64>);
-
-impl Bits {
-    /// `count` bits, all clear.
-    pub fn new(count: usize) -> Bits {
-        Bits(vec![0; count.div_ceil(64)])
-    }
-
-    /// Whether bit `index` is set.
-    pub fn get(&self, index: usize) -> bool {
-        self.0[index / 64] >> (index % 64) & 1 == 1
-    }
-
-    /// Sets or clears bit `index`.
-    pub fn set(&mut self, index: usize, on: bool) {
-        let bit = 1 << (index % 64);
-        if on {
-            self.0[index / 64] |= bit;
-        } else {
-            self.0[index / 64] &= !bit;
-        }
-    }
-
-    /// Sets bit `index` if `on` is 1, without a branch.
-    pub fn or(&mut self, index: usize, on: u8) {
-        self.0[index / 64] |= u64::from(on) << (index % 64);
-    }
-
-    /// Bits set from `from` to before `to`.
-    pub fn ones(&self, from: usize, to: usize) -> u32 {
-        let words = from.div_ceil(64)..(to / 64).max(from.div_ceil(64));
-        let whole: u32 = self.0[words.clone()].iter().map(|word| word.count_ones()).sum();
-        let edges = (from..to.min(words.start * 64)).chain((words.end * 64).max(from)..to);
-        whole + edges.map(|index| u32::from(self.get(index))).sum::<u32>()
-    }
-
-    /// Bytes taken.
-    pub fn bytes(&self) -> u64 {
-        (self.0.len() * 8) as u64
     }
 }
 
@@ -563,18 +532,12 @@ mod tests {
         assert!(map.iter().all(|(key, located)| seen.get(key) == Some(located)));
     }
 
+    /// A forged checkpoint had the index of a pool of some megabytes be one of 256 GiB.
     #[test]
-    fn ones_are_counted_in_any_range() {
-        let mut bits = Bits::new(300);
-        let set: Vec<usize> = (0..300).filter(|n| n % 3 == 0 || n % 7 == 2).collect();
-        set.iter().for_each(|&n| bits.or(n, 1));
-        bits.or(1, 0);
-        for from in 0..300 {
-            for to in from..=300 {
-                let wanted = set.iter().filter(|&&n| (from..to).contains(&n)).count();
-                assert_eq!(bits.ones(from, to) as usize, wanted, "{from}..{to}");
-            }
-        }
+    fn a_table_that_its_pool_cannot_fill_is_told_from_others() {
+        let of = |entries| Shape::new(1000, entries);
+        assert!(of(10).suits(1000) && of(1000).suits(1000) && of(18_000).suits(1000));
+        assert!(!of(100_000).suits(1000));
     }
 
     #[test]

@@ -254,11 +254,13 @@ impl Map {
         self.partial.clear();
     }
 
-    /// Makes its index one of this shape, empty if it was another.
-    pub fn reshape(&mut self, shape: Shape) {
+    /// Makes its index one of this shape, empty if it was another. Whether there is memory for it.
+    pub fn reshape(&mut self, shape: Shape) -> bool {
         if self.index.shape() != shape {
-            self.index = Index::with_shape(shape);
+            let Some(index) = Index::try_with_shape(shape) else { return false };
+            self.index = index;
         }
+        true
     }
 
     /// Takes the index out and leaves an empty one of this shape.

@@ -20,6 +20,9 @@ const CHECKPOINT_BYTES_PER_SEGMENT: u64 = 32;
 const CHECKPOINT_BYTES_FIXED: u64 = 512 << 10;
 /// Fewest segments that a device must hold: two write points, a reserve and something to cache in.
 pub const SEGMENTS_MIN: u32 = 8;
+/// Most segments of a pool: as many of the largest that suit a size as 16 TiB hold. It bounds what
+/// a superblock makes its reader keep in memory.
+pub const SEGMENTS_MAX: u32 = 1 << 18;
 
 /// Where the parts of one cache device lie. All offsets and sizes are in bytes unless named
 /// otherwise.

@@ -8,6 +8,7 @@
 mod address;
 pub mod checkpoint;
 pub mod layout;
+pub mod name;
 pub mod pairing;
 pub mod record;
 pub mod standing;
@@ -105,6 +106,18 @@ pub enum FormatError {
         what: &'static str,
         /// The field that is out of range.
         field: &'static str,
+    },
+    /// The checksum matches, but a name is none that Forebay gives.
+    #[error(
+        "the {what} has the name {name:?}, which Forebay gives to nothing: somebody made or \
+         changed it by other means. Do not use this device unless you know who did; \
+         forebay pool create NAME DEVICE --force makes it anew, without what it holds"
+    )]
+    BadName {
+        /// The structure that was expected.
+        what: &'static str,
+        /// The name.
+        name: name::RawName,
     },
     /// The device cannot hold a pool.
     #[error(

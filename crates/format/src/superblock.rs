@@ -10,7 +10,8 @@ use crate::{
     BLOCK_SIZE, FORMAT_VERSION, FormatError, Layout, POOL_DEVICES_MAX, SECTOR_SIZE, VOLUME_ID_MAX,
     address::BLOCKS_MAX,
     checksum_without,
-    layout::{CHECKPOINT_OFFSET, SEGMENTS_MIN},
+    layout::{CHECKPOINT_OFFSET, SEGMENTS_MAX, SEGMENTS_MIN},
+    name::{NAME_BYTES_MAX, RawName},
 };
 use std::ops::RangeInclusive;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -67,7 +68,7 @@ pub struct VolumeEntry {
     /// Identity of the volume, random.
     pub uuid: [u8; 16],
     /// Name, UTF-8, padded with zeros.
-    pub name: [u8; 64],
+    pub name: [u8; NAME_BYTES_MAX],
     /// Identity of the origin as the host computes it (serial, size, samples); opaque here.
     pub fingerprint: [u8; 32],
     /// URI of the origin, UTF-8, padded with zeros: for people and for `attach`.
@@ -93,7 +94,7 @@ pub struct Header {
     /// Identity of the pool, random.
     pub pool_uuid: [u8; 16],
     /// Name of the pool, UTF-8, padded with zeros.
-    pub pool_name: [u8; 64],
+    pub pool_name: [u8; NAME_BYTES_MAX],
     /// Grows by one with each write of a superblock; the greater valid copy is the true one.
     pub generation: U64,
     /// Life of the log; grows by one each time that the pool is opened for writing, before any
@@ -211,6 +212,7 @@ impl Superblock {
         }
         check_values(&header)?;
         check_devices(&header)?;
+        check_name(header.pool_name)?;
         let volumes = decode_volumes(&bytes[BLOCK_SIZE..])?;
         let next = header.volume_id_next.get();
         if next == 0 || volumes.iter().any(|volume| volume.id.get() >= next) {
@@ -274,6 +276,11 @@ impl Superblock {
 
 fn invalid(field: &'static str) -> Result<(), FormatError> {
     Err(FormatError::Invalid { what: WHAT, field })
+}
+
+fn check_name(name: [u8; NAME_BYTES_MAX]) -> Result<(), FormatError> {
+    let name = RawName(name);
+    name.checked().map(drop).ok_or(FormatError::BadName { what: WHAT, name })
 }
 
 /// Checks each value of the header on its own. After this and [`check_devices`], no arithmetic on
@@ -344,7 +351,9 @@ fn check_devices(header: &Header) -> Result<(), FormatError> {
         }
         total += u64::from(segments);
     }
-    if total * u64::from(header.segment_blocks.get()) >= u64::from(u32::MAX) {
+    if total > u64::from(SEGMENTS_MAX)
+        || total * u64::from(header.segment_blocks.get()) >= u64::from(u32::MAX)
+    {
         return invalid("segment_count");
     }
     Ok(())
@@ -369,6 +378,10 @@ fn decode_volumes(table: &[u8]) -> Result<Vec<VolumeEntry>, FormatError> {
         }
         if volume.bytes.get() > VOLUME_BYTES_MAX {
             invalid("volume bytes")?;
+        }
+        check_name(volume.name)?;
+        if volumes.iter().any(|other| other.name == volume.name) {
+            invalid("volume name")?;
         }
         volumes.push(volume);
     }
@@ -440,6 +453,10 @@ pub fn new_pool(spec: &PoolSpec) -> Result<Vec<Superblock>, FormatError> {
         };
         base.header.checkpoint_area_bytes = U64::new(layout.checkpoint_area_bytes);
         base.header.segments_offset = U64::new(layout.segments_offset);
+    }
+    let segments = base.header.devices.iter().map(|device| u64::from(device.segment_count.get()));
+    if segments.sum::<u64>() > u64::from(SEGMENTS_MAX) {
+        return Err(invalid("segment size (too small for so many bytes)"));
     }
     let of_device = |index: usize| {
         let mut copy = base.clone();

@@ -194,6 +194,7 @@ fn numbers_match_the_constants() {
         ("SUPERBLOCK_OFFSETS[1]", layout::SUPERBLOCK_OFFSETS[1]),
         ("CHECKPOINT_OFFSET", layout::CHECKPOINT_OFFSET),
         ("SEGMENTS_MIN", layout::SEGMENTS_MIN.into()),
+        ("SEGMENTS_MAX", layout::SEGMENTS_MAX.into()),
         ("SEGMENT_BLOCKS.start", (*superblock::SEGMENT_BLOCKS.start()).into()),
         ("SEGMENT_BLOCKS.end", (*superblock::SEGMENT_BLOCKS.end()).into()),
         ("POOL_DEVICES_MAX", forebay_format::POOL_DEVICES_MAX as u64),

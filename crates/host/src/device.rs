@@ -160,7 +160,14 @@ impl Device {
 
     fn open_now(path: &Path, access: Access) -> Result<Device, DeviceError> {
         let system = |action| move |e| DeviceError::system(path, action, e);
-        let metadata = std::fs::metadata(path).map_err(system("find"))?;
+        let found = sys::file::find(path).map_err(system("find"))?;
+        Device::open_found(path, &found, access)
+    }
+
+    /// Opens what a path was found to lead to; it may lead elsewhere by now.
+    fn open_found(path: &Path, found: &File, access: Access) -> Result<Device, DeviceError> {
+        let system = |action| move |e| DeviceError::system(path, action, e);
+        let metadata = found.metadata().map_err(system("find"))?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let what = if kind.is_dir() { "directory" } else { "special file" };
@@ -171,7 +178,7 @@ impl Device {
         let excl = if is_block && exclusive { libc::O_EXCL } else { 0 };
         let mut options = OpenOptions::new();
         options.read(true).write(exclusive);
-        let open = |flags| options.clone().custom_flags(flags).open(path);
+        let open = |flags| sys::file::reopen(found, options.clone().custom_flags(flags));
         let (mut file, direct) = match open(excl | libc::O_DIRECT) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(excl), false),
             opened => (opened, true),

@@ -22,4 +22,6 @@ pub mod witness;
 
 pub use executor::{note_distrust, read_distrust};
 pub use forebay_sys::driver::Backend;
+pub use forebay_sys::file;
+pub use forebay_sys::memory::LazyZeros;
 pub use forebay_sys::process::is_root;

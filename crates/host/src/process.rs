@@ -61,6 +61,19 @@ pub fn io_flusher() -> io::Result<()> {
     process::io_flusher()
 }
 
+/// The capabilities that [`forget_rights`] leaves.
+pub use process::RIGHTS_KEPT;
+
+/// Gives up for good, for this process and those that it starts, what serving volumes does not
+/// take: capabilities, and to get more by starting a program. To be called before there are
+/// threads.
+///
+/// # Errors
+/// The system refuses.
+pub fn forget_rights() -> io::Result<()> {
+    process::forget_rights()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,11 @@
 
 use crate::{check, own, part};
 use std::ffi::{c_int, c_uint};
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKDISCARD: libc::c_ulong = 0x1277;
@@ -161,4 +163,103 @@ pub fn write_parts<const N: usize>(fd: RawFd, parts: [&[u8]; N]) -> io::Result<u
     // SAFETY: the slices are valid for reads during the call.
     let count = unsafe { libc::writev(fd, parts.as_ptr(), N as c_int) };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
+}
+
+/// Opens a file that is read as a whole: settings, keys, notes. What is none (a FIFO, a device, a
+/// directory) is refused, and nothing waits for whoever is behind it.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("this is no regular file; give one")),
+    }
+}
+
+/// Reads all of a plain file, which has at most so many bytes.
+pub fn read_plain(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    read_up_to(&open_plain(path)?, bytes_max)
+}
+
+/// Reads all of an open file, which has at most so many bytes.
+pub fn read_up_to(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::other(format!("it has more than {bytes_max} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Opens a file or a block device to look at it. Nothing waits for what is neither.
+pub fn open_to_look(path: &Path) -> io::Result<File> {
+    let found = find(path)?;
+    let kind = found.metadata()?.file_type();
+    match kind.is_file() || kind.is_block_device() {
+        true => reopen(&found, File::options().read(true)),
+        false => Err(io::Error::other("this is neither a file nor a block device; give one")),
+    }
+}
+
+/// What a path leads to, without opening it: what is asked of it is what [`reopen`] opens, wherever
+/// the path leads by then.
+pub fn find(path: &Path) -> io::Result<File> {
+    // The kernel ignores the mode, and the standard library wants one.
+    File::options().read(true).custom_flags(libc::O_PATH).open(path)
+}
+
+/// Opens what [`find`] found.
+pub fn reopen(found: &File, options: &OpenOptions) -> io::Result<File> {
+    options.open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
+/// Opens a file for writing that nobody but its owner may read or lock, whatever the umask is and
+/// whatever its mode was. Makes it where it is not there; what it holds stays.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("this is no regular file; move it away"));
+    }
+    if metadata.mode() & 0o7777 != 0o600 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_plain_file_is_refused_at_once() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let fifo = dir.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for path in [&fifo, Path::new("/dev/zero"), dir.path()] {
+            let error = read_plain(path, 100).unwrap_err().to_string();
+            assert!(error.contains("no regular file"), "{error}");
+        }
+        assert!(create_private(&fifo).is_err());
+        let file = dir.path().join("file");
+        std::fs::write(&file, [7; 100]).unwrap();
+        assert_eq!(read_plain(&file, 100).unwrap(), [7; 100]);
+        let error = read_plain(&file, 99).unwrap_err().to_string();
+        assert!(error.contains("more than 99 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_private_file_is_its_owners_alone_whoever_made_it() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "kept").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let file = create_private(&path).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(create_private(&link).is_err(), "a link leads elsewhere");
+    }
 }

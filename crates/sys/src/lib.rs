@@ -10,6 +10,7 @@ mod epoll;
 pub mod eventfd;
 pub mod file;
 pub mod loops;
+pub mod memory;
 pub mod mounts;
 pub mod pass;
 pub mod process;

@@ -1,6 +1,7 @@
 //! The process itself.
 
 use crate::check;
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -67,4 +68,48 @@ pub fn io_flusher() -> io::Result<()> {
     let zero: libc::c_ulong = 0;
     // SAFETY: takes only numbers.
     check(unsafe { libc::prctl(SET_IO_FLUSHER, 1 as libc::c_ulong, zero, zero, zero) }).map(drop)
+}
+
+/// What [`forget_rights`] leaves: block devices, their control and mounts (`SYS_ADMIN`), files of
+/// any owner, modules, locked memory, limits, NBD over TCP at any port.
+pub const RIGHTS_KEPT: [(&str, u32); 7] = [
+    ("CAP_DAC_OVERRIDE", 1),
+    ("CAP_FOWNER", 3),
+    ("CAP_NET_BIND_SERVICE", 10),
+    ("CAP_IPC_LOCK", 14),
+    ("CAP_SYS_MODULE", 16),
+    ("CAP_SYS_ADMIN", 21),
+    ("CAP_SYS_RESOURCE", 24),
+];
+
+/// Version of `capset` with 64 capabilities, in two words each.
+const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Gives up for good what no code of ours needs, for this process and those that it starts: all
+/// capabilities but [`RIGHTS_KEPT`], and to get more by starting a program. To be called before
+/// there are threads.
+///
+/// # Errors
+/// The system refuses.
+pub fn forget_rights() -> io::Result<()> {
+    let kept = RIGHTS_KEPT.iter().fold(0, |kept, (_, number)| kept | 1_u64 << number);
+    let zero: libc::c_ulong = 0;
+    for number in (0..64).filter(|number| kept >> number & 1 == 0) {
+        // It fails for numbers that the kernel does not have, and for users without any.
+        // SAFETY: takes only numbers.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, number as libc::c_ulong, zero, zero, zero) };
+    }
+    let header = [CAPABILITY_VERSION, 0];
+    // Effective, permitted, inheritable; the low words first.
+    let mut sets = [0_u32; 6];
+    // SAFETY: the kernel reads two words and writes six.
+    check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) } as c_int)?;
+    for (word, set) in sets.iter_mut().enumerate() {
+        *set &= (kept >> (32 * (word / 3))) as u32;
+    }
+    // SAFETY: the kernel reads two words and six.
+    check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) } as c_int)?;
+    let one: libc::c_ulong = 1;
+    // SAFETY: takes only numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, one, zero, zero, zero) }).map(drop)
 }

@@ -14,11 +14,11 @@ const EDGES: [(&str, &[&str]); 11] = [
     ("forebay-sys", &[]),
     ("forebay-nbd", &[]),
     ("forebay-host", &["forebay-engine", "forebay-format", "forebay-nbd", "forebay-sys"]),
-    ("forebay-api", &[]),
+    ("forebay-api", &["forebay-format", "forebay-sys"]),
     ("forebay-daemon", &["forebay-host", "forebay-engine", "forebay-api", "forebay-format"]),
     // Of the host, the demo uses the simulated disk alone, which it measures bare.
     ("forebay-demo", &["forebay-api", "forebay-host", "forebay-nbd"]),
-    ("forebay-cli", &["forebay-api", "forebay-demo", "forebay-format"]),
+    ("forebay-cli", &["forebay-api", "forebay-demo", "forebay-format", "forebay-sys"]),
     ("xtask", &["forebay-format", "forebay-nbd"]),
 ];
 

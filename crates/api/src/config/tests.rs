@@ -42,7 +42,8 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
     let found = problems("colour = 1");
     assert!(
         found[0].ends_with(
-            "known are ram, nbd-listen, nbd-certificate, nbd-key, nbd-client-ca, pool, volume"
+            "known are ram, nbd-listen, nbd-plain, nbd-certificate, nbd-key, nbd-client-ca, pool, \
+             volume"
         ),
         "{found:#?}"
     );
@@ -90,6 +91,39 @@ fn syntax_errors_have_lines_and_duplicates_are_found() {
     assert_eq!(found[0], "forebay.toml:2: write \"ca.pem\" as an absolute path");
     assert!(found[1].contains("\"nbd-certificate\" and \"nbd-key\" are needed together"));
     assert!(problems("pool = 3")[0].ends_with("write [[pool]], once for each"));
+}
+
+#[test]
+fn nbd_beyond_this_machine_needs_tls_or_a_word_for_going_without() {
+    let read = |text: &str| Config::parse(Path::new("f"), text).map_err(|all| all[0].to_string());
+    for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert!(read(&format!("nbd-listen = \"{address}\"")).is_ok(), "{address}");
+    }
+    let tls = "nbd-certificate = \"/c.pem\"\nnbd-key = \"/k.pem\"";
+    for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:10809", "[2001:db8::1]:1"] {
+        let listen = format!("nbd-listen = \"{address}\"");
+        let error = read(&listen).unwrap_err();
+        assert!(error.contains(address) && error.contains("nbd-plain = true"), "{error}");
+        assert!(read(&format!("{listen}\nnbd-plain = false")).is_err());
+        assert!(read(&format!("{listen}\nnbd-plain = true")).unwrap().nbd_plain);
+        assert!(read(&format!("{listen}\n{tls}")).is_ok());
+    }
+    assert!(read("nbd-plain = 1").unwrap_err().contains("true or false"));
+    let none = Config::default();
+    assert!(none.check_listen(None).is_ok());
+    assert!(none.check_listen(Some("192.0.2.1:1".parse().unwrap())).is_err());
+}
+
+#[test]
+fn a_file_that_is_none_is_a_problem_and_no_wait() {
+    let dir = std::env::temp_dir().join(format!("forebay-fifo-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let fifo = dir.join("forebay.toml");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let problems = Config::read(&[fifo, "/dev/zero".into()]).unwrap_err();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(problems.len(), 2);
+    assert!(problems.iter().all(|it| it.message.contains("no regular file")), "{problems:?}");
 }
 
 #[test]

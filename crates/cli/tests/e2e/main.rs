@@ -4,6 +4,7 @@
 mod damaged;
 mod gone;
 mod guest_disk;
+mod hostile;
 mod jobs;
 mod late;
 mod lost;

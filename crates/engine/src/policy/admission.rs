@@ -3,6 +3,7 @@
 //! once).
 
 use crate::ids::Key;
+use zerocopy::FromZeros;
 
 /// Extents of a set.
 const WAYS: usize = 4;
@@ -12,7 +13,7 @@ const EXTENT_BLOCKS: u64 = 16;
 const BLOCKS_PER_EXTENT: usize = 8;
 
 /// Neighbours, some of which have missed once.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, FromZeros)]
 struct Extent {
     /// Of its number; 0 for none.
     fingerprint: u16,
@@ -53,7 +54,8 @@ impl Admission {
             return true;
         }
         if self.sets.is_empty() {
-            self.sets = vec![[Extent::default(); WAYS]; self.set_count];
+            let zeroed = <[Extent; WAYS]>::new_vec_zeroed(self.set_count);
+            self.sets = zeroed.expect("memory for the ghost");
         }
         let (number, block) = (key.raw() / EXTENT_BLOCKS, 1 << (key.raw() % EXTENT_BLOCKS));
         let hash = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

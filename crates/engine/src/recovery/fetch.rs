@@ -31,7 +31,7 @@ impl Opening {
     pub(super) fn recover_reads(&mut self, engine: &mut Engine) -> Result<(), String> {
         loop {
             let busy = self.under_way >= RECOVERY_READS_MAX
-                || self.blocks_under_way >= RECOVERY_BLOCKS_MAX;
+                || self.blocks_under_way + self.load.waiting() >= RECOVERY_BLOCKS_MAX;
             let Some(read) = self.reads.pop_front_if(|_| !busy) else { break };
             self.recover_read(engine, read);
         }

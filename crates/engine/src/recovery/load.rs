@@ -12,6 +12,7 @@ use crate::engine::{Engine, live_max};
 use crate::event::VolumeId;
 use crate::ids::{Dseq, Key, SegmentId, Slot, UnitId};
 use crate::index::{Index, Located, Shape};
+use crate::limits::RECOVERY_READ_BLOCKS;
 use crate::op::command::base_among;
 use crate::pool::Source;
 use crate::recovery::{Opening, Step};
@@ -62,6 +63,14 @@ impl Load {
     /// Blocks of the checkpoint are here, or (`empty`) cannot be read.
     pub(super) fn arrive(&mut self, from: u64, buf: Buf) {
         self.arrived.insert(from, buf);
+    }
+
+    /// Blocks that are here and wait for one before them, which is under way.
+    pub(super) fn waiting(&self) -> u64 {
+        match self.bad {
+            true => 0,
+            false => (self.arrived.len() * RECOVERY_READ_BLOCKS) as u64,
+        }
     }
 
     /// These blocks of the checkpoint will come.
@@ -194,15 +203,16 @@ impl Opening {
         let blocks = self.source.expect("a checkpoint is being read").index_blocks as usize;
         let fits = item.buckets.get() as usize <= items_per_chunk::<BucketItem>(blocks);
         let first = self.load.shape.is_none();
-        let Some(shape) = Shape::of(item).filter(|_| fits && first) else { return false };
+        let slots = engine.segments.slots();
+        let may_be = |shape: &Shape| fits && first && shape.suits(slots);
+        let Some(shape) = Shape::of(item).filter(may_be) else { return false };
         self.load.shape = Some(shape);
         let volumes = self.load.volumes.clone();
-        let adopted = shape == index_shape(engine.segments.slots(), engine.tuning())
-            && engine.adopt_keys(shape, &volumes);
+        let adopted =
+            shape == index_shape(slots, engine.tuning()) && engine.adopt_keys(shape, &volumes);
         let counted = adopted.then(|| Box::new(Counted::new(engine, volumes)));
         self.load.counted = counted;
-        engine.map.reshape(shape);
-        true
+        engine.map.reshape(shape)
     }
 
     /// Some buckets of the index. Whether they may follow those before.

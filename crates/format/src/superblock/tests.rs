@@ -29,6 +29,7 @@ fn volume(id: u32) -> VolumeEntry {
     let mut volume = VolumeEntry::new_zeroed();
     volume.id = U32::new(id);
     volume.bytes = U64::new(MIB);
+    volume.name = text_field(&format!("v{id}"));
     volume
 }
 
@@ -56,6 +57,8 @@ fn what_cannot_be_a_pool_is_refused() {
     assert_eq!(error(&spec(&[16 << 20], None)), invalid("size (more than 16 TiB)"));
     assert_eq!(error(&spec(&[64], Some(0))), invalid("segment size"));
     assert_eq!(error(&spec(&[64], Some(1 << 17))), invalid("segment size"));
+    let many = spec(&[1 << 20], Some(2));
+    assert_eq!(error(&many), invalid("segment size (too small for so many bytes)"));
     let mut overflow = spec(&[1, 1], None);
     overflow.devices.iter_mut().for_each(|device| device.0 = u64::MAX);
     assert_eq!(error(&overflow), invalid("size (more than 16 TiB)"));
@@ -126,11 +129,45 @@ fn impossible_values_are_named() {
     change("segments_offset", |sb| sb.header.checkpoint_area_bytes = U64::new(1 << 63));
     change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(7));
     change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(1 << 20));
+    change("segment_count", |sb| {
+        sb.header.segment_blocks = U32::new(2);
+        sb.header.devices[0].segment_count = U32::new(SEGMENTS_MAX + 1);
+        sb.header.devices[0].bytes = U64::new(1 << 40);
+    });
     change("volume id", |sb| sb.volumes = vec![volume(0)]);
     change("volume id", |sb| sb.volumes = vec![volume(3), volume(3)]);
     change("volume bytes", |sb| {
         sb.volumes = vec![VolumeEntry { bytes: U64::new(513), ..volume(3) }];
     });
+}
+
+/// A crafted device put lines of its own into what udev reads of its loop device.
+#[test]
+fn names_that_nobody_could_have_given_are_refused_and_shown_escaped() {
+    let of_pool = |name: &str| {
+        let mut superblock = one(1);
+        superblock.header.pool_name = text_field(name);
+        superblock
+    };
+    let of_volume = |name: &str| {
+        let mut superblock = one(1);
+        superblock.volumes = vec![volume(2), VolumeEntry { name: text_field(name), ..volume(3) }];
+        superblock
+    };
+    for name in
+        ["", "..", "../../etc", "x\nSYSTEMD_WANTS=debug-shell.service", "\u{1b}[2J", "größe"]
+    {
+        for superblock in [of_pool(name), of_volume(name)] {
+            let error = Superblock::decode(&bytes_of(&superblock)).unwrap_err();
+            let FormatError::BadName { name: bad, .. } = error else { panic!("{error:?}") };
+            assert_eq!(bad.0, text_field::<64>(name));
+            let text = error.to_string();
+            assert!(text.is_ascii() && !text.contains(|c: char| c.is_ascii_control()), "{text:?}");
+        }
+    }
+    assert!(Superblock::decode(&bytes_of(&of_volume("v4"))).is_ok());
+    let twice = Superblock::decode(&bytes_of(&of_volume("v2"))).unwrap_err();
+    assert_eq!(twice, FormatError::Invalid { what: WHAT, field: "volume name" });
 }
 
 /// Puts the checksum of a changed copy right.

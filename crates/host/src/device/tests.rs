@@ -86,6 +86,23 @@ fn what_is_not_a_device_is_refused_by_name() {
     assert!(error(&dir.path().join("none")).contains("cannot find"));
 }
 
+/// Between a look at a path and its opening somebody may put something else there.
+#[test]
+fn what_was_looked_at_is_what_is_opened() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 1 << 20);
+    let found = sys::file::find(&path).unwrap();
+    std::fs::rename(&path, dir.path().join("moved")).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let device = Device::open_found(&path, &found, Access::Exclusive).unwrap();
+    let moved = std::fs::metadata(dir.path().join("moved")).unwrap();
+    assert_eq!(device.instance, Instance::of(&moved));
+    assert_eq!(device.file().metadata().unwrap().ino(), moved.ino());
+    assert_eq!(device.info().bytes, 1 << 20);
+    let error = Device::open(&path, Access::ReadOnly).unwrap_err().to_string();
+    assert!(error.contains("is a special file"), "{error}");
+}
+
 #[test]
 fn a_file_is_described_and_takes_direct_and_unaligned_io() {
     use std::os::unix::fs::FileExt;

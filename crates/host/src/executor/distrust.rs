@@ -1,9 +1,13 @@
 //! The note that a pool's clean content must not be used again, kept on another medium than the pool.
 
 use forebay_engine::Distrust;
+use forebay_sys::file::{create_private, read_plain};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// Most bytes of a note: a line for each number that a volume of the pool ever had.
+const NOTE_BYTES_MAX: u64 = 1 << 30;
 
 /// The file of the note for a pool, in the state directory.
 pub(super) fn file(state_dir: &Path, pool: &[u8; 16]) -> PathBuf {
@@ -27,8 +31,8 @@ pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<Distrust> {
         );
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
-    match fs::read_to_string(&file) {
-        Ok(text) => parse(&text).ok_or_else(invalid),
+    match read_plain(&file, NOTE_BYTES_MAX) {
+        Ok(bytes) => str::from_utf8(&bytes).ok().and_then(parse).ok_or_else(invalid),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Distrust::default()),
         Err(e) => Err(e),
     }
@@ -60,7 +64,8 @@ pub fn note(state_dir: &Path, pool: &[u8; 16], epoch: u64) -> io::Result<()> {
 pub(super) fn write(file: &Path, note: &Distrust) -> io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     let temporary = file.with_extension("new");
-    let mut new = File::create(&temporary)?;
+    let mut new = create_private(&temporary)?;
+    new.set_len(0)?;
     writeln!(new, "{}", note.epoch)?;
     for (volume, epoch) in &note.dropped {
         writeln!(new, "{volume} {epoch}")?;

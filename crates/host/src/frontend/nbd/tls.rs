@@ -1,16 +1,15 @@
 //! TLS settings: certificates, and whether clients must use them.
 
+use forebay_sys::file::{open_plain, read_plain, read_up_to};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Longest file of a key, in bytes.
+/// Longest file of a key or of certificates, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
 /// Whether clients may or must use TLS.
@@ -91,20 +90,19 @@ impl TlsConfig {
 /// Reads a key. The mode is that of the file that is read, even if the path changes meanwhile.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let read = |e: &dyn std::fmt::Display| read_error("a key", path, e);
-    let file = File::open(path).map_err(|e| read(&e))?;
+    let file = open_plain(path).map_err(|e| read(&e))?;
     let mode = file.metadata().map_err(|e| read(&e))?.mode();
     if mode & 0o077 != 0 {
         return Err(TlsError::KeyMode { path: path.to_owned(), mode: mode & 0o7777 });
     }
-    let mut pem = Vec::new();
-    file.take(PEM_BYTES_MAX).read_to_end(&mut pem).map_err(|e| read(&e))?;
+    let pem = read_up_to(&file, PEM_BYTES_MAX).map_err(|e| read(&e))?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|e| read(&e))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = |e: &dyn std::fmt::Display| read_error("a certificate", path, e);
-    let all = CertificateDer::pem_file_iter(path)
-        .map_err(|e| read(&e))?
+    let pem = read_plain(path, PEM_BYTES_MAX).map_err(|e| read(&e))?;
+    let all = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| read(&e))?;
     if all.is_empty() { Err(read(&"none found")) } else { Ok(all) }
