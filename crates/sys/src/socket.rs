@@ -51,6 +51,23 @@ pub fn set_no_delay(fd: RawFd) {
     unsafe { libc::setsockopt(fd, level, name, (&raw const on).cast(), len as libc::socklen_t) };
 }
 
+/// Has TCP ask an end that says nothing for `idle` whether it is there, each `interval`; after so
+/// many `probes` without an answer the connection ends. On other sockets it does nothing.
+pub fn set_keep_alive(fd: RawFd, idle: Duration, interval: Duration, probes: u32) {
+    let tcp = libc::IPPROTO_TCP;
+    let options = [
+        (tcp, libc::TCP_KEEPIDLE, idle.as_secs() as c_int),
+        (tcp, libc::TCP_KEEPINTVL, interval.as_secs() as c_int),
+        (tcp, libc::TCP_KEEPCNT, probes as c_int),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+    ];
+    for (level, name, value) in options {
+        let len = size_of::<c_int>() as libc::socklen_t;
+        // SAFETY: the value is valid for the call and of the length that is given.
+        unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+    }
+}
+
 /// Waits until a descriptor has input. Whether it has.
 pub fn wait_readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -61,11 +78,15 @@ pub fn wait_readable(fd: RawFd, limit: Duration) -> io::Result<bool> {
 
 /// Whether both ends of a connection are there. Nothing is read from it.
 pub fn is_connected(stream: &UnixStream) -> bool {
-    let events = libc::POLLRDHUP;
-    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
+    !has_hung_up(stream.as_raw_fd())
+}
+
+/// Whether the other end of a connection will say no more than what has arrived. Nothing is read.
+pub fn has_hung_up(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one entry, valid for the call, which does not wait.
     let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    found == 0
+    found != 0
 }
 
 /// A socket to the kernel's generic netlink.

@@ -1,25 +1,25 @@
 //! The shard's NBD clients: sockets, their sessions, and what is under way on them.
 
-use super::server::{NbdServer, Place};
+mod doors;
+mod turns;
+
+use super::server::NbdServer;
 use crate::driver::Driver;
-use crate::frontend::nbd::{BlockState, Parcel, Session, SessionEvent, Ticket, Tls};
+use crate::frontend::nbd::{BlockState, Parcel, Session, SessionEvent, Ticket};
 use crate::notice::{HostNotice, Notices};
-use forebay_engine::{Buf, BufPool, IoError, Keyed, Time, VolumeId};
+use doors::Listening;
+use forebay_engine::{Buf, BufPool, IoError, Keyed, RequestKind, Time, VolumeId};
 use forebay_sys as sys;
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use turns::{Line, Turns};
 
-/// Room for what one receive brings, in bytes.
-const INPUT_BYTES: usize = 256 << 10;
 /// Slices in one send.
 const SLICES_MAX: usize = 256;
 /// Unused buffers that are kept, in bytes.
 const BUFS_BYTES: usize = 64 << 20;
 /// How often to look at time limits, in nanoseconds.
 const SCAN_NS: Time = 1_000_000_000;
-/// How long to wait before accepting again when descriptors or memory are short, in nanoseconds.
-const ACCEPT_RETRY_NS: Time = 100_000_000;
 const MS: Time = 1_000_000;
 
 /// One client.
@@ -42,7 +42,10 @@ struct Client {
     moves_to: Option<u32>,
     /// Events for that pool.
     kept: Vec<SessionEvent>,
-    place: Place,
+    /// What it asks and has not had its turn.
+    line: Line,
+    /// The listener that let it in, if it was one of this shard.
+    door: Option<u32>,
     since: Time,
     /// When output last moved.
     moved: Time,
@@ -55,15 +58,6 @@ pub(crate) struct Migrant {
     input: Box<[u8]>,
     unread: std::ops::Range<usize>,
     events: Vec<SessionEvent>,
-    place: Place,
-}
-
-struct Listening {
-    socket: OwnedFd,
-    tls: Tls,
-    /// Accept again at this time.
-    retry: Option<Time>,
-    closing: bool,
 }
 
 /// All clients of a shard.
@@ -73,6 +67,7 @@ pub(super) struct Clients {
     server: Arc<NbdServer>,
     number: u32,
     bufs: BufPool,
+    turns: Turns,
     /// Clients to look at before the next wait.
     touched: Vec<u32>,
     /// Clients whose session takes no input for now, perhaps with some that no longer are.
@@ -80,9 +75,6 @@ pub(super) struct Clients {
     retry_at: Time,
     scan_at: Time,
 }
-
-/// What sessions ask, with their client.
-pub(super) type Events = Vec<(u32, SessionEvent)>;
 
 impl Clients {
     pub fn new(server: Arc<NbdServer>, number: u32) -> Clients {
@@ -92,6 +84,7 @@ impl Clients {
             server,
             number,
             bufs: BufPool::new(BUFS_BYTES),
+            turns: Turns::default(),
             touched: Vec::new(),
             paused: Vec::new(),
             retry_at: 0,
@@ -110,92 +103,16 @@ impl Clients {
         self.clients.iter().filter(|(_, client)| on_it(client)).count()
     }
 
-    /// Starts to accept on a socket.
-    pub fn listen(&mut self, driver: &mut Driver, socket: OwnedFd, tls: Tls) -> io::Result<u32> {
-        // A ring waits on blocking sockets only, epoll on others only.
-        sys::socket::set_nonblocking(socket.as_raw_fd(), !driver.has_ring())?;
-        let fd = socket.as_raw_fd();
-        let key = self.listeners.insert(Listening { socket, tls, retry: None, closing: false });
-        if let Err(e) = driver.watch(fd, key, true) {
-            self.listeners.remove(key);
-            return Err(e);
-        }
-        driver.accept(key, fd);
-        Ok(key)
-    }
-
-    /// Ends the accept on a socket; it is closed when the driver lets go of it.
-    pub fn unlisten(&mut self, driver: &mut Driver, key: u32) {
-        let Some(listener) = self.listeners.get_mut(key) else { return };
-        listener.closing = true;
-        if listener.retry.is_some() {
-            return self.close_listener(driver, key);
-        }
-        driver.cancel_accept(key);
-    }
-
-    fn close_listener(&mut self, driver: &mut Driver, key: u32) {
-        driver.unwatch(key, true);
-        self.listeners.remove(key);
-    }
-
-    /// An accept ended.
-    pub fn accepted(
-        &mut self,
-        driver: &mut Driver,
-        key: u32,
-        result: Result<OwnedFd, i32>,
-        now: Time,
-        notices: &mut Notices,
-    ) {
-        let error = result.as_ref().err().copied().unwrap_or(0);
-        let listener = self.listeners.get_mut(key).expect("a listener stays until its accept ends");
-        if listener.closing || matches!(error, libc::EINVAL | libc::ECANCELED) {
-            return self.close_listener(driver, key);
-        }
-        let (fd, tls) = (listener.socket.as_raw_fd(), listener.tls.clone());
-        match error {
-            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS => {
-                let e = io::Error::from_raw_os_error(error);
-                notices.send(HostNotice::Text(format!("cannot accept an NBD client: {e}")));
-                listener.retry = Some(now + ACCEPT_RETRY_NS);
-            }
-            _ => driver.accept(key, fd),
-        }
-        let Ok(socket) = result else { return };
-        let Some(place) = self.server.enter().or_else(|| self.make_room()) else {
-            let text = "an NBD client was turned away: too many are connected".to_owned();
-            return notices.send(HostNotice::Text(text));
-        };
-        sys::socket::set_no_delay(socket.as_raw_fd());
-        let server = &self.server;
-        let (exports, limits) = (Arc::clone(&server.exports), Arc::clone(&server.limits));
-        let session = Session::new(exports, limits, Arc::clone(&server.budget), tls);
-        let input = vec![0; INPUT_BYTES].into_boxed_slice();
-        let (unread, events) = (0..0, Vec::new());
-        let migrant = Migrant { socket, session, input, unread, events, place };
-        self.add(driver, migrant, now, notices);
-    }
-
-    /// Who has been in the handshake longest makes room for somebody new: a handshake takes a
-    /// moment, and who only holds his place keeps others out.
-    fn make_room(&mut self) -> Option<Place> {
-        let waiting = self.clients.iter().filter(|(_, it)| it.session.in_handshake() && !it.gone);
-        let (key, _) = waiting.min_by_key(|(_, client)| client.since)?;
-        hang_up(self.clients.get_mut(key).expect("just seen"));
-        self.touch(key);
-        Some(self.server.enter_anyway())
-    }
-
-    /// Takes a client in. Events that it brings are returned.
+    /// Takes a client in that came through a door of this shard, or from another shard.
     pub fn add(
         &mut self,
         driver: &mut Driver,
         migrant: Migrant,
+        door: Option<u32>,
         now: Time,
         notices: &mut Notices,
-    ) -> Events {
-        let Migrant { socket, session, input, unread, events, place } = migrant;
+    ) {
+        let Migrant { socket, session, input, unread, events } = migrant;
         let fd = socket.as_raw_fd();
         let client = Client {
             socket,
@@ -209,7 +126,8 @@ impl Clients {
             touched: false,
             moves_to: None,
             kept: Vec::new(),
-            place,
+            line: Line::default(),
+            door,
             since: now,
             moved: now,
         };
@@ -219,7 +137,43 @@ impl Clients {
             notices.send(HostNotice::Text(format!("cannot serve an NBD client: {e}")));
             self.clients.get_mut(key).expect("just added").gone = true;
         }
-        events.into_iter().map(|event| (key, event)).collect()
+        self.wait(key, events);
+    }
+
+    /// What a client asks waits for its turn.
+    fn wait(&mut self, key: u32, asked: impl IntoIterator<Item = SessionEvent>) {
+        let client = self.clients.get_mut(key).expect("known to the caller");
+        for event in asked {
+            self.turns.wait(key, &mut client.line, event);
+        }
+    }
+
+    /// The next pass of [turns](Clients::next) begins.
+    pub fn begin_pass(&mut self) {
+        self.turns.begin_pass();
+    }
+
+    /// What is to be carried out next, and who asks, if there is more in this pass.
+    pub fn next(&mut self) -> Option<(u32, SessionEvent)> {
+        let key = self.turns.next()?;
+        let client = self.clients.get_mut(key).expect("who is let go of waits no more");
+        let mut event = self.turns.take(key, &mut client.line);
+        if let SessionEvent::Submit { request, .. } = &mut event
+            && request.kind == RequestKind::Read
+        {
+            request.buf = self.bufs.take(request.len as usize);
+        }
+        Some((key, event))
+    }
+
+    /// Whether there is more in this pass.
+    pub fn pass_goes_on(&self) -> bool {
+        self.turns.goes_on()
+    }
+
+    /// Whether clients wait for their turn.
+    pub fn are_waiting(&self) -> bool {
+        self.turns.is_waiting()
     }
 
     /// Has this client looked at before the next wait.
@@ -233,7 +187,7 @@ impl Clients {
     }
 
     /// A receive ended.
-    pub fn received(&mut self, key: u32, (result, input): (i32, Box<[u8]>), events: &mut Events) {
+    pub fn received(&mut self, key: u32, (result, input): (i32, Box<[u8]>)) {
         let client = self.clients.get_mut(key).expect("a client stays until its receive ends");
         client.receiving = false;
         client.input = input;
@@ -242,7 +196,7 @@ impl Clients {
             again if matches!(-again, libc::EAGAIN | libc::EINTR) => {}
             _ => hang_up(client),
         }
-        self.feed(key, events);
+        self.feed(key);
         self.touch(key);
     }
 
@@ -260,7 +214,7 @@ impl Clients {
     }
 
     /// Gives the session what it has not taken.
-    fn feed(&mut self, key: u32, events: &mut Events) {
+    fn feed(&mut self, key: u32) {
         let client = self.clients.get_mut(key).expect("known to the caller");
         if client.gone || client.moves_to.is_some() {
             return;
@@ -269,13 +223,13 @@ impl Clients {
         let input = &client.input[client.unread.clone()];
         let taken = client.session.receive(input, &mut self.bufs, &mut asked);
         client.unread.start += taken;
-        self.sort_out(key, &mut asked, events);
+        self.sort_out(key, &mut asked);
         self.clients.get_mut(key).expect("still there").kept = asked;
     }
 
-    /// Passes events on, and keeps those of a client that moves to another pool. Leaves `asked` empty or
-    /// with what is kept.
-    fn sort_out(&mut self, key: u32, asked: &mut Vec<SessionEvent>, events: &mut Events) {
+    /// Has events wait for their turn, and keeps those of a client that moves to another pool. Leaves
+    /// `asked` empty or with what is kept.
+    fn sort_out(&mut self, key: u32, asked: &mut Vec<SessionEvent>) {
         let client = self.clients.get_mut(key).expect("known to the caller");
         let elsewhere = asked.iter().position(|event| match event {
             SessionEvent::Opened(export) => export.pool != self.number,
@@ -287,39 +241,39 @@ impl Clients {
             assert_eq!(at, 0, "requests follow the choice of an export");
             return;
         }
-        events.extend(asked.drain(..).map(|event| (key, event)));
+        self.wait(key, asked.drain(..));
     }
 
     /// The engine answered a client's request.
-    pub fn complete(
-        &mut self,
-        key: u32,
-        ticket: Ticket,
-        result: Result<(), IoError>,
-        buf: Buf,
-        events: &mut Events,
-    ) {
+    pub fn complete(&mut self, key: u32, ticket: Ticket, result: Result<(), IoError>, buf: Buf) {
         let client = self.clients.get_mut(key).expect("a client stays until it is answered");
-        let asked = &mut client.kept;
-        client.session.complete(ticket, result, buf, &mut self.bufs, asked);
-        events.extend(asked.drain(..).map(|event| (key, event)));
+        let mut asked = std::mem::take(&mut client.kept);
+        client.session.complete(ticket, result, buf, &mut self.bufs, &mut asked);
+        self.pass_on(key, asked);
+    }
+
+    /// An answer led to more questions.
+    fn pass_on(&mut self, key: u32, mut asked: Vec<SessionEvent>) {
+        self.wait(key, asked.drain(..));
+        self.clients.get_mut(key).expect("known to the caller").kept = asked;
         self.touch(key);
     }
 
     /// A client asks where blocks are.
     pub fn status(&mut self, key: u32, ticket: Ticket, lookup: impl FnMut(u64) -> BlockState) {
         let client = self.clients.get_mut(key).expect("a client stays until it is answered");
-        client.session.status(ticket, lookup, &mut self.bufs);
-        self.touch(key);
+        let mut asked = std::mem::take(&mut client.kept);
+        client.session.status(ticket, lookup, &mut self.bufs, &mut asked);
+        self.pass_on(key, asked);
     }
 
     /// Looks at each client with which something happened: feeds a session that can take input again.
-    pub fn feed_touched(&mut self, events: &mut Events) {
+    pub fn feed_touched(&mut self) {
         for index in 0..self.touched.len() {
             let key = self.touched[index];
             let Some(client) = self.clients.get(key) else { continue };
             if !client.unread.is_empty() || client.session.paused() {
-                self.feed(key, events);
+                self.feed(key);
             }
         }
     }
@@ -345,10 +299,10 @@ impl Clients {
         let at_rest = !client.receiving && !client.sending;
         if client.gone {
             if at_rest && !client.told {
-                client.told = true;
-                client.session.disconnected(&mut self.bufs);
                 // The client stays until its requests have ended, which may take long.
                 (client.input, client.unread) = (Box::default(), 0..0);
+                end_session(client, &mut self.bufs);
+                self.turns.forget(key);
             }
             return client.told && client.session.in_flight() == 0;
         }
@@ -378,8 +332,8 @@ impl Clients {
     /// Lets go of a client: of its socket, unless it moves.
     fn move_or_close(&mut self, client: Client) {
         let Some(pool) = client.moves_to.filter(|_| !client.gone) else { return };
-        let Client { socket, session, input, unread, kept: events, place, .. } = client;
-        let migrant = Migrant { socket, session, input, unread, events, place };
+        let Client { socket, session, input, unread, kept: events, .. } = client;
+        let migrant = Migrant { socket, session, input, unread, events };
         // If the pool stopped since the client looked, this ends the connection.
         self.server.forward(pool, super::mailbox::Message::Adopt(Box::new(migrant)));
     }
@@ -396,16 +350,11 @@ impl Clients {
     pub fn look_around(&mut self, driver: &mut Driver, now: Time) {
         if now >= self.retry_at {
             for key in std::mem::take(&mut self.paused) {
+                self.look_for_end(key);
                 self.touch(key);
             }
         }
-        for key in self.listeners.keys() {
-            let listener = self.listeners.get_mut(key).expect("one of the keys");
-            if listener.retry.is_some_and(|at| at <= now) {
-                listener.retry = None;
-                driver.accept(key, listener.socket.as_raw_fd());
-            }
-        }
+        self.accept_again(driver, now);
         if now < self.scan_at {
             return;
         }
@@ -420,6 +369,14 @@ impl Clients {
                 hang_up(client);
                 self.touch(key);
             }
+        }
+    }
+
+    /// Nothing is received from a paused client, so its end is looked for.
+    fn look_for_end(&mut self, key: u32) {
+        let Some(client) = self.clients.get_mut(key).filter(|it| !it.gone) else { return };
+        if !client.receiving && sys::socket::has_hung_up(client.socket.as_raw_fd()) {
+            hang_up(client);
         }
     }
 
@@ -463,6 +420,27 @@ impl Clients {
 fn hang_up(client: &mut Client) {
     client.gone = true;
     sys::socket::shutdown(client.socket.as_raw_fd());
+}
+
+/// The socket is at rest and gone. What the client asked and nobody has begun is not begun.
+fn end_session(client: &mut Client, bufs: &mut BufPool) {
+    client.told = true;
+    client.session.disconnected(bufs);
+    let mut none = Vec::new();
+    for event in client.line.drain() {
+        match event {
+            SessionEvent::Submit { ticket, request } => {
+                let result = Err(IoError::Shutdown);
+                client.session.complete(ticket, result, request.buf, bufs, &mut none);
+            }
+            SessionEvent::Status { ticket, .. } => {
+                let nothing = |_| forebay_engine::BlockStatus::NotCached;
+                client.session.status(ticket, nothing, bufs, &mut none);
+            }
+            SessionEvent::Opened(_) => {}
+        }
+    }
+    assert!(none.is_empty(), "nobody asks any more");
 }
 
 /// Sends what the session has, in one call.

@@ -3,7 +3,7 @@
 mod origins;
 mod stop;
 
-use super::clients::{Clients, Events};
+use super::clients::Clients;
 use super::mailbox::{Answer, Mailbox, Message};
 use super::patience::Patience;
 use super::ports::Ports;
@@ -90,7 +90,6 @@ pub(super) struct Shard {
     arrivals: Vec<Arrival>,
     completions: Vec<(OpId, Completion)>,
     mail: VecDeque<Message>,
-    events: Events,
     port_requests: Vec<PortRequest>,
     /// There is more to do at once.
     busy: bool,
@@ -131,7 +130,6 @@ impl Shard {
             arrivals: Vec::new(),
             completions: Vec::new(),
             mail: VecDeque::new(),
-            events: Vec::new(),
             port_requests: Vec::new(),
             busy: true,
         }
@@ -178,7 +176,7 @@ impl Shard {
                     executor.arrived(driver, (slot, result, buf), &mut self.notices);
                 }
                 Arrival::Received(key, result, input) => {
-                    self.clients.received(key, (result, input), &mut self.events);
+                    self.clients.received(key, (result, input));
                 }
                 Arrival::Sent(key, len, parcel) => self.clients.sent(key, (len, parcel), self.now),
                 Arrival::Accepted(key, result) => {
@@ -276,8 +274,7 @@ impl Shard {
             Message::Unlisten(key) => self.clients.unlisten(&mut self.driver, key),
             Message::Adopt(migrant) => {
                 let (clients, driver) = (&mut self.clients, &mut self.driver);
-                let events = clients.add(driver, *migrant, self.now, &mut self.notices);
-                self.events.extend(events);
+                clients.add(driver, *migrant, None, self.now, &mut self.notices);
             }
             Message::Attach(setup, reply) => {
                 let (driver, notices) = (&mut self.driver, &mut self.notices);
@@ -357,8 +354,7 @@ impl Shard {
 
     /// Passes on what clients and ports ask.
     fn take_events(&mut self) {
-        let mut events = std::mem::take(&mut self.events);
-        for (key, event) in events.drain(..) {
+        while let Some((key, event)) = self.clients.next() {
             match event {
                 SessionEvent::Opened(_) => {}
                 SessionEvent::Submit { ticket, request } => {
@@ -374,8 +370,6 @@ impl Shard {
                 }
             }
         }
-        assert!(self.events.is_empty());
-        self.events = events;
         let mut requests = std::mem::take(&mut self.port_requests);
         self.ports.take_requests(&mut requests);
         for (key, tag, request) in requests.drain(..) {
@@ -384,20 +378,22 @@ impl Shard {
         self.port_requests = requests;
     }
 
-    /// Tells the engine and carries out what it says until nothing more happens at once.
+    /// Tells the engine and carries out what it says until nothing more happens at once, or clients
+    /// have had their pass.
     fn turn(&mut self) {
         self.busy = true;
+        self.clients.begin_pass();
         for _ in 0..ROUNDS_MAX {
             self.take_events();
             self.engine.settle(self.now, &mut self.effects);
             self.links.witness.saw(self.engine.durable(), &mut self.notices);
             if self.effects.is_empty() {
-                self.clients.feed_touched(&mut self.events);
-                if self.events.is_empty() {
-                    self.busy = false;
-                    break;
+                self.clients.feed_touched();
+                if self.clients.pass_goes_on() {
+                    continue;
                 }
-                continue;
+                self.busy = self.clients.are_waiting();
+                break;
             }
             let mut effects = std::mem::take(&mut self.effects);
             for effect in effects.drain(..) {
@@ -432,7 +428,7 @@ impl Shard {
         let key = u32::try_from(id.0).expect("ids are keys of the slab");
         match self.requests.remove(key).expect("one reply for each request") {
             Asker::Client(client, ticket) => {
-                self.clients.complete(client, ticket, result, buf, &mut self.events);
+                self.clients.complete(client, ticket, result, buf);
             }
             Asker::Port(port, tag) => {
                 let (driver, notices) = (&mut self.driver, &mut self.notices);

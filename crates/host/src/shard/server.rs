@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex};
 /// What clients may make the process hold.
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// Clients connected at once.
+    /// Clients that have chosen an export, at once.
     pub clients_max: usize,
+    /// Clients in the handshake at once, of each socket on which they come.
+    pub handshakes_max: usize,
     /// Bytes of requests of all clients at once.
     pub bytes_max: u64,
     /// Limits of each connection.
@@ -18,7 +20,12 @@ pub struct ServerLimits {
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        ServerLimits { clients_max: 512, bytes_max: 512 << 20, connection: Limits::default() }
+        ServerLimits {
+            clients_max: 512,
+            handshakes_max: 64,
+            bytes_max: 512 << 20,
+            connection: Limits::default(),
+        }
     }
 }
 
@@ -26,6 +33,7 @@ impl Default for ServerLimits {
 pub struct NbdServer {
     /// The exports. Whoever adds a volume inserts its export here.
     pub exports: Arc<ExportTable>,
+    pub(super) handshakes_max: usize,
     pub(super) limits: Arc<Limits>,
     pub(super) budget: Arc<Budget>,
     shards: Mutex<BTreeMap<u32, Arc<Mailbox>>>,
@@ -36,26 +44,17 @@ impl NbdServer {
     pub fn new(limits: ServerLimits) -> Arc<NbdServer> {
         Arc::new(NbdServer {
             exports: Arc::new(ExportTable::new()),
+            handshakes_max: limits.handshakes_max,
             limits: Arc::new(limits.connection),
             budget: Arc::new(Budget::new(limits.bytes_max, limits.clients_max)),
             shards: Mutex::default(),
         })
     }
 
-    /// Clients connected to all shards.
+    /// Clients of all shards that have chosen an export, and those that left with requests under
+    /// way.
     pub fn clients(&self) -> usize {
         self.budget.clients()
-    }
-
-    /// Counts a client, unless there are too many.
-    pub(super) fn enter(self: &Arc<Self>) -> Option<Place> {
-        self.budget.enter().then(|| Place(Arc::clone(&self.budget)))
-    }
-
-    /// Counts a client in the place of another one.
-    pub(super) fn enter_anyway(&self) -> Place {
-        self.budget.enter_anyway();
-        Place(Arc::clone(&self.budget))
     }
 
     fn shards(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Arc<Mailbox>>> {
@@ -76,14 +75,5 @@ impl NbdServer {
         if let Some(mailbox) = self.shards().get(&number) {
             mailbox.post(message);
         }
-    }
-}
-
-/// A client's place among those that are counted; dropping it gives it back.
-pub(super) struct Place(Arc<Budget>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.leave();
     }
 }

@@ -340,28 +340,6 @@ fn a_client_that_hangs_up_in_the_middle_leaves_the_shard_in_order() {
 }
 
 #[test]
-fn who_says_nothing_makes_room_and_too_many_clients_are_turned_away() {
-    let dir = TempDir::new().unwrap();
-    let limits = ServerLimits { clients_max: 2, ..ServerLimits::default() };
-    let mut rig = start(&dir, 1, Backend::Auto, &NbdServer::new(limits));
-    rig.dir = dir;
-    rig.add("disk");
-    let path = rig.listen();
-    rig.add("other");
-    let mut kept = Client::connect(&path, "disk");
-    let mut silent = UnixStream::connect(&path).unwrap();
-    silent.read_exact(&mut [0; 18]).expect("the greeting");
-    let _other = Client::connect(&path, "other");
-    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it made room");
-    kept.send(wire::Command::Write, 1, 0, 4096, &[7; 4096]);
-    assert_eq!(kept.reply(), (0, 1));
-    let mut refused = UnixStream::connect(&path).unwrap();
-    assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0);
-    let seen = rig.seen.lock().unwrap();
-    assert!(seen.iter().any(|notice| notice.contains("too many are connected")), "{seen:?}");
-}
-
-#[test]
 fn a_client_that_does_not_read_its_answers_holds_up_only_itself() {
     on_both(|backend| {
         let rig = rig(backend);
@@ -504,4 +482,5 @@ fn a_request_for_a_volume_without_origin_is_gone() {
 mod fuse_port;
 mod growth;
 mod guest_disk;
+mod nbd_clients;
 mod ublk_port;

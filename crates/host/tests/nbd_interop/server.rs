@@ -3,7 +3,7 @@
 use forebay_engine::{BlockStatus, Buf, BufPool, IoError, Request, RequestKind, VolumeId};
 use forebay_host::frontend::VolumeBytes;
 use forebay_host::frontend::nbd::{
-    Budget, Export, ExportTable, Limits, Session, SessionEvent, Share, Ticket, Tls,
+    Budget, Export, ExportTable, Limits, Session, SessionEvent, Share, Tls,
 };
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -208,14 +208,13 @@ pub fn answer(
 ) {
     match event {
         SessionEvent::Opened(_) => {}
-        SessionEvent::Submit { ticket, request } => {
+        SessionEvent::Submit { ticket, mut request } => {
+            if request.kind == RequestKind::Read {
+                request.buf = bufs.take(request.len as usize);
+            }
             let (result, buf) = disk.run(request);
             session.complete(ticket, result, buf, bufs, events);
         }
-        SessionEvent::Status { ticket, .. } => status(session, ticket, bufs),
+        SessionEvent::Status { ticket, .. } => session.status(ticket, Disk::status, bufs, events),
     }
-}
-
-fn status(session: &mut Session, ticket: Ticket, bufs: &mut BufPool) {
-    session.status(ticket, Disk::status, bufs);
 }

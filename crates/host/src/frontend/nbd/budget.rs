@@ -22,12 +22,16 @@ pub struct Limits {
     pub payload_bytes_max: u64,
     /// Bytes of one request to the engine; larger ones are divided. A multiple of 4096.
     pub part_bytes_max: u64,
-    /// Parts of one request without data that the engine has at once.
-    pub parts_max: usize,
+    /// Bytes of requests without data (zeroing, discard, prefetch, block status) that are asked
+    /// of the loop at once: what goes on when the client has left, and what others may have to
+    /// wait for at a device. Requests that go on have turns.
+    pub dataless_bytes_max: u64,
     /// Answers that wait to be sent, in bytes without data, before no more input is taken.
     pub output_bytes_max: usize,
     /// Blocks that one block-status request looks at, and extents that it reports, at most.
     pub status_blocks_max: u64,
+    /// Blocks that it looks at in one go.
+    pub status_slice_blocks: u64,
     /// Extents in one answer to a block-status request.
     pub status_extents_max: usize,
     /// A connection that is not through the handshake after this time should be closed, in
@@ -51,9 +55,10 @@ impl Default for Limits {
             in_flight_bytes_max: 64 << 20,
             payload_bytes_max: 64 << 20,
             part_bytes_max: 1 << 20,
-            parts_max: 16,
+            dataless_bytes_max: 4 << 20,
             output_bytes_max: 256 << 10,
             status_blocks_max: 1 << 16,
+            status_slice_blocks: 1 << 11,
             status_extents_max: 4096,
             handshake_ms: 10_000,
             stalled_ms: 60_000,
@@ -78,59 +83,35 @@ pub struct Share {
 pub struct Budget {
     used: AtomicU64,
     bytes_max: u64,
-    /// Clients, and those of them that have chosen a volume.
+    /// Clients that have chosen a volume.
     clients: AtomicUsize,
-    chosen: AtomicUsize,
     clients_max: usize,
 }
 
 impl Budget {
     /// A budget of `bytes_max` bytes, for `clients_max` clients.
     pub fn new(bytes_max: u64, clients_max: usize) -> Budget {
-        Budget {
-            used: AtomicU64::new(0),
-            bytes_max,
-            clients: AtomicUsize::new(0),
-            chosen: AtomicUsize::new(0),
-            clients_max,
-        }
+        Budget { used: AtomicU64::new(0), bytes_max, clients: AtomicUsize::new(0), clients_max }
     }
 
-    /// Counts a client, if there is a place for one.
-    pub(crate) fn enter(&self) -> bool {
-        let more = |clients| (clients < self.clients_max).then_some(clients + 1);
-        self.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Counts a client for whom there is no place: another one that has chosen nothing makes room.
-    pub(crate) fn enter_anyway(&self) {
-        self.clients.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A client that was counted is gone, and all that it asked has ended.
-    pub(crate) fn leave(&self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Clients that are counted.
+    /// Clients that have chosen a volume. Who left counts until what he asked has ended.
     pub(crate) fn clients(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
     }
 
     /// Counts a client among those of its volume, if they leave as many places to others.
     pub(super) fn choose(&self, share: &Share) -> bool {
-        // Who has chosen nothing yet takes no part in this: he makes room when it is needed.
-        let free = self.clients_max.saturating_sub(self.chosen.load(Ordering::Relaxed));
+        let free = self.clients_max.saturating_sub(self.clients());
         let more = |on_it| (on_it < free).then_some(on_it + 1);
         let chosen = share.clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-        self.chosen.fetch_add(usize::from(chosen), Ordering::Relaxed);
+        self.clients.fetch_add(usize::from(chosen), Ordering::Relaxed);
         chosen
     }
 
     /// A client that chose this volume is gone.
     pub(super) fn unchoose(&self, share: &Share) {
         share.clients.fetch_sub(1, Ordering::Relaxed);
-        self.chosen.fetch_sub(1, Ordering::Relaxed);
+        self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Takes `bytes` for a volume, if it leaves as much to others. One request of each volume is

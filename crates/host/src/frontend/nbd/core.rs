@@ -2,10 +2,11 @@
 
 use super::handshake::Negotiated;
 use super::output::{Output, Parcel};
-use super::slots::{Slots, buf_bytes};
+use super::slots::{BLOCK_BYTES, Slots, buf_bytes};
 use super::{Budget, Export, ExportTable, Limits, SessionEvent};
 use forebay_engine::{Buf, BufPool};
 use forebay_nbd::wire::{self, Head};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What the input is about to bring.
@@ -76,6 +77,10 @@ pub(super) struct Core {
     pub(super) negotiated: Negotiated,
     pub(super) export: Option<Arc<Export>>,
     pub(super) slots: Slots,
+    /// Requests without data that have more to ask, by turns.
+    pub(super) going: VecDeque<u32>,
+    /// Bytes of such requests that are asked and not answered.
+    pub(super) dataless: u64,
     /// The part of a write that arrives, and how much of it has.
     pub(super) incoming: Buf,
     pub(super) filled: usize,
@@ -100,6 +105,7 @@ impl Core {
     ) -> Core {
         assert!(limits.part_bytes_max.is_multiple_of(4096));
         assert!(limits.payload_bytes_max / limits.part_bytes_max < 1 << 15);
+        assert!(limits.part_bytes_max / BLOCK_BYTES < 1 << 16);
         assert!(limits.payload_bytes_max <= u64::from(u32::MAX));
         assert!(limits.requests_max < 1 << 16);
         // Else a request could wait for ever.
@@ -119,6 +125,8 @@ impl Core {
             negotiated: Negotiated::default(),
             export: None,
             slots: Slots::default(),
+            going: VecDeque::new(),
+            dataless: 0,
             incoming: Buf::empty(),
             filled: 0,
             out,
@@ -278,6 +286,8 @@ impl Core {
         self.closing = Closing::Hard;
         let charges = self.out.clear(bufs);
         self.release(charges);
+        // What was not asked yet never is.
+        self.going.clear();
         self.drop_incoming(bufs);
         self.phase = Phase::Ended;
     }

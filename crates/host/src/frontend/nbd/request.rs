@@ -2,7 +2,7 @@
 
 use super::core::{Closing, Core, Phase, Step};
 use super::fault::{Fault, fault_of};
-use super::slots::{Slot, buf_bytes, part_range, part_ranges, read_bytes};
+use super::slots::{BLOCK_BYTES, Slot, buf_bytes, part_range, part_ranges, read_bytes};
 use super::{Export, SessionEvent, Ticket};
 use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind};
 use forebay_nbd::wire::{Command, Errno, Header, cmd_flag, u64_at};
@@ -84,10 +84,10 @@ impl Core {
                 self.slots.get(slot).contexts = contexts;
                 self.phase = Phase::Admit { slot };
             }
-            _ => {
-                self.issue(slot, events);
-                self.finish_if_done(slot, bufs);
+            Command::Flush => {
+                self.submit(slot, 0, (RequestKind::Flush, 0, 0, Buf::empty()), events);
             }
+            _ => self.begin(slot, bufs, events),
         }
     }
 
@@ -198,13 +198,13 @@ impl Core {
         }
         self.phase = Phase::Header;
         if header.command == Command::BlockStatus {
-            self.ask_status(slot, bufs, events);
+            self.begin_status(slot, bufs, events);
             return Step::Go;
         }
         for (part, (offset, len)) in part_ranges(&header, part_bytes).enumerate() {
-            let buf = bufs.take(len as usize);
             self.slots.get(slot).parts.push(Buf::empty());
-            self.submit(slot, part as u64, (RequestKind::Read, offset, len, buf), events);
+            let read = (RequestKind::Read, offset, len, Buf::empty());
+            self.submit(slot, part as u64, read, events);
         }
         self.finish_if_done(slot, bufs);
         Step::Go
@@ -255,30 +255,54 @@ impl Core {
         Step::Go
     }
 
-    /// Gives the engine the next parts of a request without data, as many as it may have at once.
-    fn issue(&mut self, slot: u32, events: &mut Vec<SessionEvent>) {
-        let header = self.slots.get(slot).header;
-        let unmap = header.flags & cmd_flag::NO_HOLE == 0;
+    /// Begins a request without data.
+    pub(super) fn begin(&mut self, slot: u32, bufs: &mut BufPool, events: &mut Vec<SessionEvent>) {
+        self.goes_on(slot);
+        self.go_on(bufs, events);
+    }
+
+    /// A request without data has more to ask.
+    pub(super) fn goes_on(&mut self, slot: u32) {
+        self.slots.get(slot).going = true;
+        self.going.push_back(slot);
+    }
+
+    /// Asks for more of the requests without data, one part of each by turns, as much as may be
+    /// asked at once.
+    pub(super) fn go_on(&mut self, bufs: &mut BufPool, events: &mut Vec<SessionEvent>) {
+        while self.dataless < self.limits.dataless_bytes_max {
+            let Some(slot) = self.going.pop_front() else { return };
+            self.slots.get(slot).going = false;
+            if self.slots.get(slot).header.command == Command::BlockStatus {
+                self.ask_status(slot, bufs, events);
+            } else if self.ask_part(slot, events) {
+                self.goes_on(slot);
+            } else {
+                self.finish_if_done(slot, bufs);
+            }
+        }
+    }
+
+    /// Asks for the next part of a request without data. Whether there was one.
+    fn ask_part(&mut self, slot: u32, events: &mut Vec<SessionEvent>) -> bool {
+        let Slot { header, next_part, fault, .. } = *self.slots.get(slot);
         let kind = match header.command {
             Command::Trim => RequestKind::Discard,
             Command::Cache => RequestKind::Prefetch,
-            Command::WriteZeroes => RequestKind::WriteZeroes { unmap },
-            Command::Flush => {
-                if self.slots.get(slot).next_part == 0 {
-                    self.slots.get(slot).next_part = 1;
-                    self.submit(slot, 0, (RequestKind::Flush, 0, 0, Buf::empty()), events);
-                }
-                return;
-            }
-            _ => return,
+            _ => RequestKind::WriteZeroes { unmap: header.flags & cmd_flag::NO_HOLE == 0 },
         };
-        while self.slots.get(slot).waiting < self.limits.parts_max {
-            let part = self.slots.get(slot).next_part;
-            let range = part_range(header.offset, header.len, part, self.limits.part_bytes_max);
-            let Some((offset, len)) = range else { return };
-            self.slots.get(slot).next_part += 1;
-            self.submit(slot, 0, (kind, offset, len, Buf::empty()), events);
+        let part_bytes = self.limits.part_bytes_max;
+        let part = part_range(header.offset, header.len, next_part, part_bytes);
+        let Some((offset, len)) = part.filter(|_| fault.is_none()) else { return false };
+        let blocks = len.div_ceil(BLOCK_BYTES);
+        // It is a hint: where there is no memory for it, that is all of it.
+        if kind == RequestKind::Prefetch && !self.admit(blocks * BLOCK_BYTES) {
+            return false;
         }
+        self.slots.get(slot).next_part += 1;
+        self.dataless += blocks * BLOCK_BYTES;
+        self.submit(slot, blocks, (kind, offset, len, Buf::empty()), events);
+        true
     }
 
     fn submit(
@@ -317,9 +341,14 @@ impl Core {
             return bufs.give(buf);
         }
         let header = request.header;
-        let part_bytes = self.limits.part_bytes_max;
-        let range = part_range(header.offset, header.len, part, part_bytes);
-        let (offset, len) = range.unwrap_or((header.offset, 0));
+        let (offset, len) = match header.command {
+            Command::Read | Command::Write => {
+                let part_bytes = self.limits.part_bytes_max;
+                let range = part_range(header.offset, header.len, part, part_bytes);
+                range.expect("a part that was asked for")
+            }
+            _ => (header.offset, part * BLOCK_BYTES),
+        };
         if let Err(error) = result
             && request.fault.is_none()
         {
@@ -336,21 +365,24 @@ impl Core {
                 bufs.give(buf);
                 self.release(buf_bytes(len));
             }
-            _ => {
+            command => {
                 bufs.give(buf);
-                if request.fault.is_none() {
-                    self.issue(slot, events);
+                self.dataless -= len;
+                if command == Command::Cache {
+                    self.release(len);
                 }
             }
         }
         self.finish_if_done(slot, bufs);
+        self.go_on(bufs, events);
     }
 
     /// Answers a request when no part of it is missing.
     pub(super) fn finish_if_done(&mut self, slot: u32, bufs: &mut BufPool) {
         let arriving = matches!(self.phase,
             Phase::Payload { slot: s } | Phase::Skip { slot: s, .. } if s == slot);
-        if arriving || self.slots.get(slot).waiting > 0 {
+        let Slot { waiting, going, .. } = *self.slots.get(slot);
+        if arriving || waiting > 0 || going {
             return;
         }
         self.reply(slot, bufs);

@@ -30,10 +30,12 @@ pub enum SessionEvent {
         /// To name it in the answer.
         ticket: Ticket,
         /// The request, aligned, within the export, of at most [`Limits::part_bytes_max`] bytes and
-        /// within one such stripe of the volume.
+        /// within one such stripe of the volume. A read comes without its buffer: whoever carries
+        /// it out takes one.
         request: Request,
     },
-    /// Look up [`forebay_engine::Engine::block_status`] of blocks and call [`Session::status`].
+    /// Look up [`forebay_engine::Engine::block_status`] of a few blocks and call
+    /// [`Session::status`].
     Status {
         /// To name it in the answer.
         ticket: Ticket,
@@ -41,7 +43,7 @@ pub enum SessionEvent {
         volume: VolumeId,
         /// The first block.
         block: u64,
-        /// Blocks, at most [`Limits::status_blocks_max`].
+        /// Blocks, at most [`Limits::status_slice_blocks`].
         count: u64,
     },
 }
@@ -133,14 +135,15 @@ impl Session {
     }
 
     /// Answers a [`SessionEvent::Status`]. `lookup` is called for the blocks of the event in
-    /// ascending order, perhaps not for all.
+    /// ascending order, perhaps not for all. May append events: the next blocks.
     pub fn status<S: Into<BlockState>>(
         &mut self,
         ticket: Ticket,
         lookup: impl FnMut(u64) -> S,
         bufs: &mut BufPool,
+        events: &mut Vec<SessionEvent>,
     ) {
-        self.core.status(ticket, lookup, bufs);
+        self.core.status(ticket, lookup, bufs, events);
     }
 
     /// What to send, in at most `chunks_max` slices. It comes back by [`Session::sent`] before
@@ -189,8 +192,8 @@ impl Session {
         ends && !self.has_output()
     }
 
-    /// The client went away, and no send is under way. What it asked and was not answered runs on
-    /// without an answer.
+    /// The client went away, and no send is under way. Events that were not carried out yet may be
+    /// answered without that, by any error. What runs ends without an answer.
     pub fn disconnected(&mut self, bufs: &mut BufPool) {
         self.core.disconnected(bufs);
         self.secure = None;

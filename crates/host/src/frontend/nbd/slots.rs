@@ -2,9 +2,12 @@
 
 use super::Ticket;
 use super::fault::Fault;
-use super::status::Contexts;
+use super::status::{Contexts, Extents};
 use forebay_engine::Buf;
 use forebay_nbd::wire::Header;
+
+/// What the engine counts in.
+pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// One request.
 pub(super) struct Slot {
@@ -17,8 +20,12 @@ pub(super) struct Slot {
     pub(super) next_part: u64,
     /// Parts that the engine has.
     pub(super) waiting: usize,
+    /// It has parts that nobody was asked for.
+    pub(super) going: bool,
     /// A read's data, by part.
     pub(super) parts: Vec<Buf>,
+    /// What a block-status request has found, by context.
+    pub(super) extents: Vec<Extents>,
     /// Contexts that a block-status request asks for.
     pub(super) contexts: Contexts,
     /// The first error, and where.
@@ -47,7 +54,9 @@ impl Slots {
                 header,
                 next_part: 0,
                 waiting: 0,
+                going: false,
                 parts: Vec::new(),
+                extents: Vec::new(),
                 contexts: Contexts::default(),
                 fault: None,
             });
@@ -55,7 +64,7 @@ impl Slots {
         });
         let slot = &mut self.slots[index as usize];
         assert!(!slot.used);
-        assert!(slot.parts.is_empty());
+        assert!(slot.parts.is_empty() && slot.extents.is_empty());
         slot.used = true;
         slot.header = header;
         slot.next_part = 0;
@@ -69,7 +78,7 @@ impl Slots {
     pub(super) fn remove(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         assert!(slot.used);
-        assert_eq!(slot.waiting, 0);
+        assert!(slot.waiting == 0 && !slot.going);
         slot.used = false;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
@@ -82,7 +91,8 @@ impl Slots {
         slot
     }
 
-    /// Names part `part` of the request in slot `index`.
+    /// Names part `part` of the request in slot `index`. Of one without data it is how many blocks
+    /// the part has.
     pub(super) fn ticket(&self, index: u32, part: u64) -> Ticket {
         assert!(index < 1 << 16);
         assert!(part < 1 << 16);
@@ -117,7 +127,7 @@ pub(super) fn part_range(offset: u64, len: u64, part: u64, part_bytes: u64) -> O
 
 /// Memory that a buffer of `len` bytes takes from the pool, which knows powers of two only.
 pub(super) fn buf_bytes(len: u64) -> u64 {
-    len.next_multiple_of(4096).next_power_of_two()
+    len.next_multiple_of(BLOCK_BYTES).next_power_of_two()
 }
 
 /// All parts of a request.

@@ -1,10 +1,11 @@
 //! Metadata contexts and block status.
 
 use super::core::Core;
-use super::slots::buf_bytes;
+use super::slots::{BLOCK_BYTES, Slot, buf_bytes};
 use super::{SessionEvent, Ticket};
 use forebay_engine::{BlockStatus, Buf, BufPool};
 use forebay_nbd::wire::{self, Head, chunk, cmd_flag};
+use std::ops::Range;
 
 /// Identity of `base:allocation`. Where an origin does not tell, everything counts as allocated.
 const ALLOCATION: u32 = 1;
@@ -24,8 +25,6 @@ pub const STATE_CACHED: u32 = 1;
 
 /// Bit of `forebay:cache`: the block is newer than the origin.
 pub const STATE_DIRTY: u32 = 2;
-
-const BLOCK_BYTES: u64 = 4096;
 
 /// Bytes of one extent in the reply, in its longer form.
 const EXTENT_BYTES_MAX: usize = 16;
@@ -120,85 +119,123 @@ impl Core {
         buf_bytes(self.status_bytes()) * self.contexts_asked(slot).len() as u64
     }
 
-    /// Asks the loop where the blocks of a range are, or answers at once if nobody wants to know.
+    /// Begins to look where the blocks of a range are, or answers at once if nobody wants to know.
+    pub(super) fn begin_status(
+        &mut self,
+        slot: u32,
+        bufs: &mut BufPool,
+        events: &mut Vec<SessionEvent>,
+    ) {
+        if self.contexts_asked(slot).is_empty() {
+            self.allocation_chunk(slot, chunk::DONE);
+            self.slots.remove(slot);
+            return;
+        }
+        self.begin(slot, bufs, events);
+    }
+
+    /// Takes the memory for the answers of a block-status request.
+    fn start_extents(&mut self, slot: u32, bufs: &mut BufPool) {
+        let header = self.slots.get(slot).header;
+        let one = header.flags & cmd_flag::REQ_ONE != 0;
+        let count_max = if one { 1 } else { self.limits.status_extents_max };
+        let form = (self.negotiated.extended, count_max);
+        for id in self.contexts_asked(slot) {
+            let buf = bufs.take(self.status_bytes() as usize);
+            let extents = Extents::start(buf, id, header.offset, form);
+            self.slots.get(slot).extents.push(extents);
+        }
+    }
+
+    /// The blocks that a block-status request looks at next, and where it ends.
+    fn status_slice(&mut self, slot: u32) -> (Range<u64>, u64) {
+        let (blocks_max, slice) = (self.limits.status_blocks_max, self.limits.status_slice_blocks);
+        let Slot { header, next_part, .. } = *self.slots.get(slot);
+        let first = header.offset / BLOCK_BYTES;
+        let last = (header.offset + header.len).div_ceil(BLOCK_BYTES).min(first + blocks_max);
+        let start = first + next_part * slice;
+        (start..last.min(start + slice), last)
+    }
+
+    /// Asks the loop where the next blocks of a block-status request are.
     pub(super) fn ask_status(
         &mut self,
         slot: u32,
         bufs: &mut BufPool,
         events: &mut Vec<SessionEvent>,
     ) {
+        if self.slots.get(slot).extents.is_empty() {
+            self.start_extents(slot, bufs);
+        }
         let ticket = self.slots.ticket(slot, 0);
         let volume = self.export.as_ref().expect("a request has an export").volume;
-        let header = self.slots.get(slot).header;
-        let asked = self.contexts_asked(slot);
-        if asked.is_empty() {
-            self.allocation_chunk(slot, chunk::DONE);
-            self.slots.remove(slot);
-            return;
-        }
-        for _ in asked {
-            let buf = bufs.take(self.status_bytes() as usize);
-            self.slots.get(slot).parts.push(buf);
-        }
+        let (blocks, _) = self.status_slice(slot);
         self.slots.get(slot).waiting += 1;
         self.in_flight += 1;
-        let block = header.offset / BLOCK_BYTES;
-        let end = (header.offset + header.len).div_ceil(BLOCK_BYTES);
-        let count = (end - block).min(self.limits.status_blocks_max);
+        self.dataless += self.limits.part_bytes_max;
+        let (block, count) = (blocks.start, blocks.end - blocks.start);
         events.push(SessionEvent::Status { ticket, volume, block, count });
     }
 
-    /// The loop's answer: builds and queues the reply.
+    /// The loop's answer: goes on with the next blocks, or builds and queues the reply.
     pub(super) fn status<S: Into<BlockState>>(
         &mut self,
         ticket: Ticket,
         mut lookup: impl FnMut(u64) -> S,
         bufs: &mut BufPool,
+        events: &mut Vec<SessionEvent>,
     ) {
         let (slot, _) = self.slots.find(ticket);
         self.in_flight -= 1;
-        let asked = self.contexts_asked(slot);
+        self.dataless -= self.limits.part_bytes_max;
+        let (blocks, last) = self.status_slice(slot);
         let request = self.slots.get(slot);
         request.waiting -= 1;
-        let mut parts = std::mem::take(&mut request.parts);
         if self.gone {
-            return parts.drain(..).for_each(|buf| bufs.give(buf));
+            return request.extents.drain(..).for_each(|extents| bufs.give(extents.buf));
         }
-        let header = request.header;
-        if request.contexts.has(ALLOCATION) && !asked.contains(&ALLOCATION) {
-            self.allocation_chunk(slot, 0);
-        }
-        let extended = self.negotiated.extended;
-        let one = header.flags & cmd_flag::REQ_ONE != 0;
-        let extents_max = if one { 1 } else { self.limits.status_extents_max };
-        let mut answers: Vec<Extents> = asked
-            .iter()
-            .zip(&mut parts)
-            .map(|(&id, buf)| Extents::start(buf, id, header.offset, (extended, extents_max)))
-            .collect();
-        let end = header.offset + header.len;
-        let first = header.offset / BLOCK_BYTES;
-        let last = end.div_ceil(BLOCK_BYTES).min(first + self.limits.status_blocks_max);
-        for block in first..last {
+        request.next_part += 1;
+        let mut ends = blocks.end == last;
+        for block in blocks {
             let state = lookup(block).into();
-            answers.iter_mut().for_each(|answer| answer.block(block * BLOCK_BYTES, state));
-            if answers.iter().all(Extents::is_full) {
+            request.extents.iter_mut().for_each(|it| it.block(block * BLOCK_BYTES, state));
+            if request.extents.iter().all(Extents::is_full) {
+                ends = true;
                 break;
             }
         }
-        let end = (last * BLOCK_BYTES).min(end);
-        let lens: Vec<usize> = answers.into_iter().map(|answer| answer.finish(end)).collect();
+        match ends {
+            true => self.status_reply(slot, last),
+            false => {
+                // It is not long, and one that is through is worth more than two that are half.
+                self.slots.get(slot).going = true;
+                self.going.push_front(slot);
+            }
+        }
+        self.go_on(bufs, events);
+    }
+
+    /// Queues the reply to a block-status request, of which the blocks up to `last` were looked at.
+    fn status_reply(&mut self, slot: u32, last: u64) {
+        let request = self.slots.get(slot);
+        let header = request.header;
+        let mut extents = std::mem::take(&mut request.extents);
+        if request.contexts.has(ALLOCATION) && extents.iter().all(|it| it.context != ALLOCATION) {
+            self.allocation_chunk(slot, 0);
+        }
+        let end = (last * BLOCK_BYTES).min(header.offset + header.len);
         let charge = buf_bytes(self.status_bytes());
+        let extended = self.negotiated.extended;
         let kind = if extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
-        let mut left = parts.len();
-        for (mut buf, len) in parts.drain(..).zip(lens) {
+        let mut left = extents.len();
+        for buf in extents.drain(..).map(|extents| extents.finish(end)) {
             left -= 1;
-            buf.set_len(len);
             let flags = if left == 0 { chunk::DONE } else { 0 };
-            let head = self.chunk_head(&header, flags, kind, len as u64);
+            let head = self.chunk_head(&header, flags, kind, buf.len() as u64);
             self.out.head(head.bytes());
             self.out.data(buf, charge);
         }
+        self.slots.get(slot).extents = extents;
         self.slots.remove(slot);
     }
 
@@ -220,8 +257,8 @@ impl Core {
 }
 
 /// Writes the extents of one context into a buffer.
-struct Extents<'a> {
-    bytes: &'a mut [u8],
+pub(super) struct Extents {
+    buf: Buf,
     context: u32,
     extended: bool,
     len: usize,
@@ -232,16 +269,10 @@ struct Extents<'a> {
     state: Option<u32>,
 }
 
-impl Extents<'_> {
-    fn start(
-        buf: &mut Buf,
-        context: u32,
-        at: u64,
-        (extended, count_max): (bool, usize),
-    ) -> Extents<'_> {
-        let bytes = buf.bytes_mut();
+impl Extents {
+    fn start(buf: Buf, context: u32, at: u64, (extended, count_max): (bool, usize)) -> Extents {
         let mut extents =
-            Extents { bytes, context, extended, len: 0, count: 0, count_max, at, state: None };
+            Extents { buf, context, extended, len: 0, count: 0, count_max, at, state: None };
         extents.put(context);
         if extended {
             extents.put(0);
@@ -250,7 +281,8 @@ impl Extents<'_> {
     }
 
     fn put(&mut self, value: u32) {
-        self.bytes[self.len..self.len + 4].copy_from_slice(&value.to_be_bytes());
+        let bytes = &mut self.buf.bytes_mut()[self.len..self.len + 4];
+        bytes.copy_from_slice(&value.to_be_bytes());
         self.len += 4;
     }
 
@@ -289,14 +321,15 @@ impl Extents<'_> {
         self.at = end;
     }
 
-    /// Ends at `end`. Bytes written.
-    fn finish(mut self, end: u64) -> usize {
+    /// Ends at `end`. What was written.
+    fn finish(mut self, end: u64) -> Buf {
         if let Some(state) = self.state {
             self.push(end, state);
         }
         if self.extended {
-            self.bytes[4..8].copy_from_slice(&(self.count as u32).to_be_bytes());
+            self.buf.bytes_mut()[4..8].copy_from_slice(&(self.count as u32).to_be_bytes());
         }
-        self.len
+        self.buf.set_len(self.len);
+        self.buf
     }
 }

@@ -5,7 +5,7 @@ mod requests;
 
 use super::{Budget, Export, ExportTable, Limits, Session, SessionEvent, Share, Ticket, Tls};
 use crate::frontend::VolumeBytes;
-use forebay_engine::{Buf, BufPool, IoError, Request, VolumeId};
+use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -149,7 +149,12 @@ impl Driven {
     fn asked(&mut self) -> (Ticket, Request) {
         assert!(!self.events.is_empty());
         match self.events.remove(0) {
-            SessionEvent::Submit { ticket, request } => (ticket, request),
+            SessionEvent::Submit { ticket, mut request } => {
+                if request.kind == RequestKind::Read {
+                    request.buf = self.bufs.take(request.len as usize);
+                }
+                (ticket, request)
+            }
             other => panic!("{other:?}"),
         }
     }

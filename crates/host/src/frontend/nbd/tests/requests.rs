@@ -266,23 +266,75 @@ fn fast_zero_is_refused_where_zeroing_is_slow() {
 
 #[test]
 fn a_long_trim_has_few_parts_under_way_and_stops_at_an_error() {
+    let parts_max = (Limits::default().dataless_bytes_max / MIB) as usize;
     let mut driven = Driven::open(&[]);
     driven.send(bytes().request(0, 4, 3, 0, 40 << 20));
-    assert_eq!(driven.events.len(), Limits::default().parts_max);
+    assert_eq!(driven.events.len(), parts_max);
     for done in 0..40 {
         let (ticket, request) = driven.asked();
         assert_eq!((request.offset, request.len), (done * MIB, MIB));
         driven.answer(ticket, Ok(()), request.buf);
-        assert!(driven.events.len() <= Limits::default().parts_max);
+        assert!(driven.events.len() <= parts_max);
     }
     assert_eq!(driven.output(), simple(0, 3).0);
     driven.send(bytes().request(0, 4, 4, 0, 40 << 20));
     driven.carry_out(Err(IoError::Gone), 0);
-    assert_eq!(driven.events.len(), Limits::default().parts_max - 1);
+    assert_eq!(driven.events.len(), parts_max - 1);
     while !driven.events.is_empty() {
         driven.carry_out(Ok(()), 0);
     }
     assert_eq!(driven.output(), simple(5, 4).0);
+}
+
+/// A client queued 1,024 requests to zero 4 GiB in 28 KiB: sixteen parts of each went to the
+/// engine, and it carried them out for minutes after the client had left.
+#[test]
+fn requests_without_data_have_few_parts_under_way_together_and_turns() {
+    let mut driven = Driven::open(&[]);
+    driven.send(bytes().request(0, 6, 0, 0, 60 << 20));
+    for cookie in 1..100 {
+        driven.send(bytes().request(0, 4, cookie, 0, 2 << 20).request(0, 5, cookie, 0, 4096));
+    }
+    let bytes_max = Limits::default().dataless_bytes_max;
+    let mut zeroed = 0;
+    // It is the first, and the others have their turns before its end.
+    while zeroed < 60 {
+        let asked = driven.events.iter().map(|event| match event {
+            SessionEvent::Submit { request, .. } => request.len,
+            other => panic!("{other:?}"),
+        });
+        assert!(asked.sum::<u64>() < bytes_max + MIB);
+        let (ticket, request) = driven.asked();
+        zeroed += u64::from(request.kind == RequestKind::WriteZeroes { unmap: true });
+        driven.answer(ticket, Ok(()), request.buf);
+    }
+    assert_eq!(driven.output().len(), 16 * 199, "all others");
+    // What has not begun when the client leaves does not begin.
+    for cookie in 0..100 {
+        driven.send(bytes().request(0, 6, cookie, 0, 60 << 20));
+    }
+    driven.session.disconnected(&mut driven.bufs);
+    for left in (0..driven.events.len()).rev() {
+        driven.carry_out(Ok(()), 0);
+        assert_eq!((driven.events.len(), driven.session.in_flight()), (left, left));
+    }
+}
+
+#[test]
+fn a_prefetch_for_which_there_is_no_memory_is_left_out() {
+    let limits = Limits { payload_bytes_max: 4 << 20, ..Limits::default() };
+    let budget = Arc::new(Budget::new(16 << 20, 512));
+    let mut driven = Driven::new(table(), limits, Arc::clone(&budget)).open_with(&[]);
+    driven.send(bytes().request(0, 5, 1, 0, 8 << 20));
+    assert_eq!(budget.used_bytes(), 4 << 20, "it is counted");
+    while !driven.events.is_empty() {
+        driven.carry_out(Ok(()), 0);
+    }
+    assert_eq!((budget.used_bytes(), driven.output()), (0, simple(0, 1).0));
+    (0..2).for_each(|cookie| driven.send(bytes().request(0, 0, cookie, 0, 4 << 20)));
+    assert_eq!(driven.events.len(), 8);
+    driven.send(bytes().request(0, 5, 3, 0, 8 << 20));
+    assert_eq!((driven.events.len(), driven.output()), (8, simple(0, 3).0));
 }
 
 /// A session that has both contexts, in one of the two forms.
@@ -300,12 +352,24 @@ fn with_contexts(option: u32) -> Driven {
 }
 
 impl Driven {
-    /// Answers the status request: blocks 0 to 9 are dirty, up to 19 clean, others not cached.
+    /// Answers the status request, slice by slice: blocks 0 to 9 are dirty, up to 19 clean, others
+    /// not cached. The first block, and how many.
     fn tell_status(&mut self) -> (u64, u64) {
-        let Some(SessionEvent::Status { ticket, volume, block, count }) = self.events.pop() else {
+        let (first, mut blocks) = self.tell_slice().expect("a status is asked");
+        while let Some((block, count)) = self.tell_slice() {
+            assert_eq!(block, first + blocks);
+            blocks += count;
+        }
+        (first, blocks)
+    }
+
+    fn tell_slice(&mut self) -> Option<(u64, u64)> {
+        let event = self.events.pop()?;
+        let SessionEvent::Status { ticket, volume, block, count } = event else {
             panic!("no status was asked")
         };
         assert_eq!(volume, VolumeId(7));
+        assert!(count <= Limits::default().status_slice_blocks);
         let mut last = None;
         let lookup = |at| {
             assert!(last.is_none_or(|last| last < at) && at >= block && at < block + count);
@@ -316,8 +380,8 @@ impl Driven {
                 _ => BlockStatus::NotCached,
             }
         };
-        self.session.status(ticket, lookup, &mut self.bufs);
-        (block, count)
+        self.session.status(ticket, lookup, &mut self.bufs, &mut self.events);
+        Some((block, count))
     }
 }
 
@@ -395,7 +459,7 @@ fn holes_are_told_where_the_origin_tells_them() {
         },
         hole: (2..8).contains(&block),
     };
-    driven.session.status(ticket, lookup, &mut driven.bufs);
+    driven.session.status(ticket, lookup, &mut driven.bufs, &mut driven.events);
     let out = driven.output();
     let extents: Vec<(u32, u32)> =
         out[24..].chunks(8).map(|pair| (u32_at(pair, 0), u32_at(pair, 4))).collect();
