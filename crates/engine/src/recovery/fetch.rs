@@ -30,8 +30,10 @@ impl Opening {
     /// Issues the reads that are due, a bounded number at once.
     pub(super) fn recover_reads(&mut self, engine: &mut Engine) -> Result<(), String> {
         loop {
-            let busy = self.under_way >= RECOVERY_READS_MAX
+            let full = self.under_way >= RECOVERY_READS_MAX
                 || self.blocks_under_way + self.load.waiting() >= RECOVERY_BLOCKS_MAX;
+            // What the others wait for may be a read that is tried again.
+            let busy = full && self.under_way > 0;
             let Some(read) = self.reads.pop_front_if(|_| !busy) else { break };
             self.recover_read(engine, read);
         }

@@ -430,7 +430,8 @@ fn a_pool_without_its_device_says_why_and_can_be_stopped() {
     let path = dir.path().join("cache");
     create_file(&path, 32 << 20).unwrap();
     let device = Device::open(&path, Access::Exclusive).unwrap();
-    format_pool(&[device], &FormatOptions::default()).unwrap();
+    let options = FormatOptions { name: "fast".into(), ..FormatOptions::default() };
+    format_pool(&[device], &options).unwrap();
     let mut pool = read_pool(&[path], Access::Exclusive).unwrap();
     pool.devices[0].device = Err("pulled out".to_owned());
     let shard = ShardHandle::start(ShardSettings {
