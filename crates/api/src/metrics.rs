@@ -249,6 +249,12 @@ pub const METRICS: &[Metric] = &[
         Pool(|p| plain(u64::from(p.degraded))),
         "1 when a cache device has failed.",
     ),
+    metric(
+        "forebay_pool_internal_errors_total",
+        Counter,
+        Pool(|p| plain(p.internal_errors)),
+        "Times that the pool's thread ended by an internal error.",
+    ),
 ];
 
 const STATES: [State; 6] =

@@ -171,6 +171,9 @@ pub struct PoolCounters {
     pub write_stalls: u64,
     /// Whether a cache device has failed.
     pub degraded: bool,
+    /// Times that its thread ended by an internal error, since the daemon started.
+    #[serde(default)]
+    pub internal_errors: u64,
 }
 
 /// All counters at one moment.

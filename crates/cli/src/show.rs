@@ -123,7 +123,9 @@ pub fn status(format: Format, body: Body) -> Result<u8, ApiError> {
             } else {
                 lines = output::table(VOLUMES, &status.volumes, wide, below_volume);
             }
-            for pool in status.pools.iter().filter(|pool| pool.state.needs_attention()) {
+            let told =
+                |pool: &&PoolInfo| pool.state.needs_attention() || !pool.attention.why.is_empty();
+            for pool in status.pools.iter().filter(told) {
                 lines.push(format!("pool {}: {}", pool.name, pool.state.name()));
                 lines.extend(attention(&pool.attention));
             }

@@ -111,6 +111,7 @@ pub fn pool_counters(name: &str, stats: &PoolStats) -> PoolCounters {
         index_bytes: stats.index_bytes,
         write_stalls: stats.write_stalls,
         degraded: stats.degraded,
+        internal_errors: 0,
     }
 }
 

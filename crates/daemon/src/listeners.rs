@@ -8,6 +8,7 @@ use forebay_host::frontend::nbd::Tls;
 use forebay_host::shard::{ListenerSocket, ShardHandle};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -35,8 +36,15 @@ struct Now {
 struct Listening {
     pool: String,
     handle: ShardHandle,
-    unix: u32,
-    tcp: Option<u32>,
+    unix: (u32, UnixListener),
+    tcp: Option<(u32, TcpListener)>,
+}
+
+impl Listening {
+    /// Its thread panicked. Who connects waits until another one listens on the same socket.
+    fn fell(&self) -> bool {
+        self.handle.fell().is_some()
+    }
 }
 
 impl Listeners {
@@ -49,7 +57,7 @@ impl Listeners {
 
     /// Whether clients are let in.
     pub fn are_on(&self) -> bool {
-        lock(&self.now).listening.is_some()
+        lock(&self.now).listening.as_ref().is_some_and(|it| !it.fell())
     }
 
     /// What keeps clients out.
@@ -79,29 +87,45 @@ impl Listeners {
 
     fn listen_unix(&self, pool: Option<(String, ShardHandle)>) -> Result<(), ApiError> {
         let Some((pool, handle)) = pool.filter(|_| !self.are_on()) else { return Ok(()) };
-        let socket = bind(&self.unix).map_err(|error| ApiError::failed(format!("{error:#}")))?;
-        let unix = handle
-            .listen(ListenerSocket::Unix(socket), Tls::Off)
-            .map_err(|error| shard_error(&pool, &error))?;
-        lock(&self.now).listening = Some(Listening { pool, handle, unix, tcp: None });
+        let before = lock(&self.now).listening.take();
+        let (unix, tcp) = match before {
+            Some(before) => (before.unix.1, before.tcp.map(|(_, socket)| socket)),
+            None => {
+                let bound = bind(&self.unix);
+                (bound.map_err(|error| ApiError::failed(format!("{error:#}")))?, None)
+            }
+        };
+        let failed = |error| ApiError::failed(format!("keep an NBD socket: {error}"));
+        let listen =
+            |socket, tls| handle.listen(socket, tls).map_err(|error| shard_error(&pool, &error));
+        let own = ListenerSocket::Unix(unix.try_clone().map_err(failed)?);
+        let unix = (listen(own, Tls::Off)?, unix);
+        let tcp = tcp.map(|socket| {
+            let own = ListenerSocket::Tcp(socket.try_clone().map_err(failed)?);
+            Ok::<_, ApiError>((listen(own, self.tls.clone())?, socket))
+        });
+        // What fails is bound anew.
+        let tcp = tcp.and_then(Result::ok);
+        lock(&self.now).listening = Some(Listening { pool, handle, unix, tcp });
         Ok(())
     }
 
     fn listen_tcp(&self, tries: u32) -> Result<(), ApiError> {
         let Some(address) = self.tcp else { return Ok(()) };
         let (pool, handle) = match &lock(&self.now).listening {
-            Some(Listening { pool, handle, tcp: None, .. }) => (pool.clone(), handle.clone()),
+            Some(it) if it.tcp.is_none() && !it.fell() => (it.pool.clone(), it.handle.clone()),
             _ => return Ok(()),
         };
         let socket = bind_tcp(address, tries).map_err(|error| {
             ApiError::failed(format!("no NBD at {address}: {error}"))
                 .action("choose another nbd-listen, or stop who listens there")
         })?;
+        let kept = socket.try_clone().map_err(|error| ApiError::failed(error.to_string()))?;
         let listener = handle
             .listen(ListenerSocket::Tcp(socket), self.tls.clone())
             .map_err(|error| shard_error(&pool, &error))?;
         if let Some(listening) = &mut lock(&self.now).listening {
-            listening.tcp = Some(listener);
+            listening.tcp = Some((listener, kept));
         }
         Ok(())
     }
@@ -111,7 +135,8 @@ impl Listeners {
         let is_meant = |it: &mut Listening| pool.is_none_or(|pool| it.pool == pool);
         let stopped = lock(&self.now).listening.take_if(is_meant);
         let Some(listening) = stopped else { return false };
-        for listener in [Some(listening.unix), listening.tcp].into_iter().flatten() {
+        let tcp = listening.tcp.map(|(listener, _)| listener);
+        for listener in [Some(listening.unix.0), tcp].into_iter().flatten() {
             listening.handle.unlisten(listener);
         }
         let _ = std::fs::remove_file(&self.unix);

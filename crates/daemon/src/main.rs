@@ -13,6 +13,7 @@ mod journal;
 mod listeners;
 mod lock;
 mod manager;
+mod panics;
 mod parts;
 mod place;
 mod sampler;
@@ -85,6 +86,7 @@ enum LogFormat {
 fn main() -> ExitCode {
     let args = Args::parse();
     start_log(args.log);
+    panics::log_them();
     process::stand_limits();
     let done = match &args.other {
         Some(Other::Hold { socket }) => export::run_holder(socket),
@@ -166,11 +168,15 @@ fn run(args: Args) -> anyhow::Result<()> {
     let supervisor = Supervisor::new(&place, config, state, listen)?;
     let manager = Arc::new(Manager::find());
     let own = Arc::clone(&supervisor);
-    thread("open", move || own.open_all())?;
+    thread("open", move || {
+        if !panics::passes(|| own.open_all()) {
+            own.opened_anyway();
+        }
+    })?;
     let own = Arc::clone(&supervisor);
-    thread("watch", move || own.keep_watch())?;
+    thread("watch", move || panics::again(|| own.keep_watch()))?;
     let (telling, told) = (Arc::clone(&manager), Arc::clone(&supervisor));
-    thread("manager", move || telling.keep_told(&told))?;
+    thread("manager", move || panics::again(|| telling.keep_told(&told)))?;
     let result = control::serve(control, &supervisor, &manager);
     drop(announced);
     result

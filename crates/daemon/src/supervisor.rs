@@ -8,6 +8,7 @@ mod absent;
 mod boot;
 mod bypass;
 mod cache;
+mod fallen;
 mod find;
 mod fstab;
 mod job;
@@ -30,10 +31,12 @@ use crate::export::Exports;
 use crate::job::JobCell;
 use crate::listeners::Listeners;
 use crate::lock::lock;
+use crate::panics;
 use crate::parts::{Failed, Parts};
 use crate::place::Place;
 use crate::sampler::Samples;
 use crate::state::{PoolState, State, Store};
+use fallen::Falls;
 use forebay_api::config::Config;
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, RamNeed, Request};
@@ -95,6 +98,10 @@ struct Inner {
     given_up: BTreeSet<String>,
     /// The pools of the configuration and the state were tried once.
     opened: bool,
+    /// Panics of pools' threads, by the pool.
+    falls: BTreeMap<String, Falls>,
+    /// Since when a pool that fell is opened again.
+    picked_up: Option<Instant>,
     /// How long a start waits for origins.
     origins_until: Option<Instant>,
 }
@@ -251,6 +258,9 @@ impl Supervisor {
 
     /// Carries out a change, with the lock on changes held.
     fn change(self: &Arc<Self>, request: &Request) -> Result<Done, ApiError> {
+        if let Request::VolumeDrain(wanted) = request {
+            panics::plant(&wanted.name, || self.inner());
+        }
         match request {
             Request::Cache(wanted) => self.cache(wanted),
             Request::PoolCreate(wanted) => self.pool_create(wanted),

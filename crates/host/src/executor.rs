@@ -362,6 +362,13 @@ impl Executor {
         lanes + self.helper.under_way()
     }
 
+    /// Begins nothing more that threads are to do. Whether none of them is at anything.
+    pub fn threads_rest(&mut self) -> bool {
+        let lanes = self.lanes.values_mut().map(|lane| &mut lane.workers);
+        // Each is asked.
+        lanes.chain([&mut self.helper]).fold(true, |rest, workers| workers.rests() && rest)
+    }
+
     #[cfg(test)]
     fn has_begun(&self) -> bool {
         self.lanes.values().any(|lane| lane.workers.has_begun())

@@ -31,6 +31,7 @@ use forebay_sys::waker::Waker;
 use mailbox::{Mailbox, Message};
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -74,6 +75,9 @@ pub enum ShardError {
     /// The shard has stopped.
     #[error("the pool is stopped")]
     Stopped,
+    /// The shard's thread panicked, with these words. See [`ShardHandle::fell`].
+    #[error("an internal error of the pool's thread: {0}")]
+    Fell(String),
     /// Too much was asked and not answered.
     #[error("the pool has {0} requests waiting; ask again later")]
     Full(usize),
@@ -153,9 +157,18 @@ impl ShardHandle {
             .name(format!("forebay-shard{number}"))
             .spawn(move || match Driver::new(settings.backend, &waker) {
                 Ok((driver, notice)) => {
+                    server.add_shard(number, Arc::clone(&own));
                     let _ = ready.send(Ok(()));
-                    let shard = build(settings, driver, notice, (distrust, witness), waker, own);
-                    run::run(shard);
+                    let mailbox = Arc::clone(&own);
+                    let notes = (distrust, witness);
+                    let build = || build(settings, driver, notice, notes, waker, mailbox);
+                    match catch_unwind(AssertUnwindSafe(build)) {
+                        Ok(shard) => run::run(shard),
+                        Err(panic) => {
+                            server.remove_shard(number);
+                            own.close(Some(run::words_of(panic.as_ref())));
+                        }
+                    }
                 }
                 Err(e) => {
                     let _ = ready.send(Err(e));
@@ -164,7 +177,6 @@ impl ShardHandle {
             .map_err(system("start a thread"))?;
         let started = started.recv().map_err(|_| ShardError::Stopped)?;
         started.map_err(system("set up I/O"))?;
-        server.add_shard(number, Arc::clone(&mailbox));
         let inner = Inner { mailbox, number, thread: Mutex::new(Some(thread)) };
         Ok(ShardHandle(Arc::new(inner)))
     }
@@ -297,7 +309,20 @@ impl ShardHandle {
         bytes.map_err(|e| ShardError::System("ask the origin's size", e))
     }
 
-    /// Whether the thread still does its work: it answers in time, or has ended in order.
+    /// What the shard's thread said when it panicked, if it did: from then on the pool is as after
+    /// `kill -9`, and all that was acknowledged is on its devices.
+    pub fn fell(&self) -> Option<String> {
+        self.0.mailbox.fell()
+    }
+
+    /// Whether the thread has ended. Before that nobody may open the pool again: I/O of its may be
+    /// under way.
+    pub fn has_ended(&self) -> bool {
+        let thread = self.0.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Whether the thread still does its work: it answers in time, or has ended.
     pub fn is_alive(&self, timeout: Duration) -> bool {
         let answer = self.ask(Message::Snapshot).and_then(|answer| receive(&answer, timeout));
         !matches!(answer, Err(ShardError::Timeout(_) | ShardError::Full(_)))
@@ -382,7 +407,7 @@ impl ShardHandle {
         let reply = receive(&reply, timeout)?;
         let thread = self.0.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(thread) = thread {
-            // A panic in it ends the process before this.
+            // It panics at most while it drops what is left.
             let _ = thread.join();
         }
         Ok(reply)

@@ -87,6 +87,9 @@ pub enum Arrival<L: Loans> {
     Woken,
 }
 
+/// How long [`Driver::rest`] waits at once.
+const REST_STEP: Duration = Duration::from_secs(1);
+
 /// Keys of ports are below this: they travel with a tag in one number through the kernel.
 pub const PORT_KEYS: u32 = 1 << 24;
 
@@ -225,5 +228,22 @@ impl<L: Loans> Driver<L> {
             Driver::Ring(ring) => ring.wait(timeout, out),
             Driver::Poll(poll) => poll.wait(timeout, out),
         }
+    }
+
+    /// Waits until no device I/O is under way, however long that takes, and tells nobody how it
+    /// ended: for a thread that has nobody left to tell. What it uses stays open until then.
+    ///
+    /// # Errors
+    /// The system refuses to wait at all.
+    pub fn rest(&mut self) -> io::Result<()> {
+        let Driver::Ring(ring) = self else { return Ok(()) };
+        let mut unread = Vec::new();
+        // What sockets that were shut down were lent comes back now.
+        ring.wait(Some(Duration::ZERO), &mut unread)?;
+        while ring.ios() > 0 {
+            ring.wait(Some(REST_STEP), &mut unread)?;
+            unread.clear();
+        }
+        Ok(())
     }
 }

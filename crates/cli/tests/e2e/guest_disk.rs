@@ -16,7 +16,7 @@ const REPLY: u32 = 1 << 2;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects as QEMU does. What the disk can do.
-fn connect(socket: &Path) -> (UnixStream, u64) {
+pub fn connect(socket: &Path) -> (UnixStream, u64) {
     let mut stream = UnixStream::connect(socket).expect("connect to the disk's socket");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let asked = [GET_FEATURES, VERSION, 0].map(u32::to_le_bytes).concat();
@@ -28,7 +28,7 @@ fn connect(socket: &Path) -> (UnixStream, u64) {
     (stream, u64::from_le_bytes(reply[12..].try_into().unwrap()))
 }
 
-fn waits_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn waits_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < PATIENCE, "{what}");

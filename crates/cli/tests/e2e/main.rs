@@ -2,6 +2,7 @@
 //! client.
 
 mod damaged;
+mod fallen;
 mod gone;
 mod guest_disk;
 mod hostile;

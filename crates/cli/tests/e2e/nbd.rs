@@ -29,6 +29,12 @@ impl Nbd {
         }
     }
 
+    /// Connects to the export `name`, if that is possible at this moment.
+    pub fn attempt(socket: &Path, name: &str) -> Option<Nbd> {
+        let connection = Connection::open(UnixStream::connect(socket).ok()?, name).ok()?;
+        Some(Nbd { bytes: connection.export.bytes, connection })
+    }
+
     /// Reads `len` bytes.
     pub fn read(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
         let mut data = vec![0; len as usize];

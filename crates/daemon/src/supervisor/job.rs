@@ -6,6 +6,7 @@ use super::{FoundVolume, Supervisor, shard_error};
 use crate::convert::{api_mode, engine_mode};
 use crate::export::Offer;
 use crate::job::JobCell;
+use crate::panics;
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
 use forebay_api::size::human;
@@ -116,7 +117,12 @@ impl Supervisor {
         let (own, running) = (Arc::clone(self), Arc::clone(&job));
         std::thread::Builder::new()
             .name(format!("job-{name}"))
-            .spawn(move || own.run_job(&pool, &running, &reply, after))
+            .spawn(move || {
+                if !panics::passes(|| own.run_job(&pool, &running, &reply, after)) {
+                    let error = ApiError::failed("an internal error").action("see the log");
+                    running.end(JobState::Failed { error });
+                }
+            })
             .map_err(|error| ApiError::failed(format!("start a thread: {error}")))?;
         job.wait_a_moment();
         let report = job.report();

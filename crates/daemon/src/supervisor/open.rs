@@ -64,9 +64,14 @@ impl Supervisor {
             }
         }
         self.config_volumes();
+        self.opened_anyway();
+        tracing::info!("ready");
+    }
+
+    /// No more pools are tried: who waits for that goes on.
+    pub fn opened_anyway(&self) {
         self.inner().opened = true;
         self.opened.notify_all();
-        tracing::info!("ready");
     }
 
     fn config_pools(&self) -> Vec<PoolState> {
@@ -132,7 +137,7 @@ impl Supervisor {
     }
 
     /// At the start, tries again for a while when something is in use: a daemon that was killed
-    /// holds its devices until the kernel has ended its I/O.
+    /// holds its devices until the kernel has ended its I/O. A pool that fell does, too.
     pub(super) fn patiently<T, E>(
         &self,
         mut open: impl FnMut() -> Result<T, E>,
@@ -141,7 +146,7 @@ impl Supervisor {
         loop {
             match open() {
                 Err(error) if is_in_use(&error) => {
-                    if self.inner().opened || self.started.elapsed() > IN_USE_PATIENCE {
+                    if !self.is_patient() {
                         return Err(error);
                     }
                     std::thread::sleep(Duration::from_millis(20));
@@ -151,12 +156,21 @@ impl Supervisor {
         }
     }
 
+    fn is_patient(&self) -> bool {
+        let inner = self.inner();
+        match inner.picked_up {
+            Some(since) => since.elapsed() < IN_USE_PATIENCE,
+            None => !inner.opened && self.started.elapsed() < IN_USE_PATIENCE,
+        }
+    }
+
     /// Starts the shard of a pool. Its volumes are exported at once: requests wait until it is
     /// open. Returns the volumes whose origin was changed.
     fn launch_pool(
         self: &Arc<Self>,
         pool: &PoolState,
     ) -> Result<Vec<(String, Returned)>, ApiError> {
+        self.check_rests(&pool.name)?;
         let gives_up = self.inner().given_up.remove(&pool.name);
         let paths: Vec<PathBuf> = pool.devices.iter().map(PathBuf::from).collect();
         let supervisor = Arc::clone(self);
@@ -267,7 +281,10 @@ impl Supervisor {
     ) -> Result<(), ApiError> {
         let open = self.open_pool(name)?;
         match open.handle.wait_open(OPEN_TIMEOUT) {
-            Ok(()) => self.note_begun(name, &open.parts)?,
+            Ok(()) => {
+                self.serves(name);
+                self.note_begun(name, &open.parts)?;
+            }
             Err(ShardError::OpenFailed(why)) => {
                 // Nothing was written: it is as if the devices were missing.
                 self.close_pool(name, &open)?;

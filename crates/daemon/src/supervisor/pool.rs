@@ -227,6 +227,7 @@ impl Supervisor {
         if let Err(error) = self.forget_witness(name) {
             tracing::warn!("{}", error.message);
         }
+        self.inner().falls.remove(name);
         self.remember(|all| {
             all.pools.retain(|pool| pool.name != *name);
             all.seen.retain(|seen| seen.name != *name);

@@ -92,9 +92,11 @@ impl Supervisor {
         let mut counters =
             Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
         for (pool, snapshot) in self.look() {
+            let (name, internal_errors) = (pool.known.name.clone(), self.falls(&pool.known.name));
+            let without =
+                PoolCounters { name, internal_errors, degraded: true, ..Default::default() };
             let Ok(snapshot) = snapshot else {
-                let name = pool.known.name.clone();
-                counters.pools.push(PoolCounters { name, degraded: true, ..Default::default() });
+                counters.pools.push(without);
                 continue;
             };
             let is_bypass = pool.open.as_ref().is_ok_and(|open| open.bypass.is_some());
@@ -104,12 +106,11 @@ impl Supervisor {
                 .extend(volumes.map(|v| volume_counters(&v.view.name, &pool.known.name, &v.stats)));
             counters.pools.push(match is_bypass {
                 // What stands for it caches nothing.
-                true => PoolCounters {
-                    name: pool.known.name.clone(),
-                    degraded: true,
-                    ..PoolCounters::default()
+                true => without,
+                false => PoolCounters {
+                    internal_errors,
+                    ..pool_counters(&pool.known.name, &snapshot.pool)
                 },
-                false => pool_counters(&pool.known.name, &snapshot.pool),
             });
         }
         counters
@@ -196,6 +197,7 @@ impl Supervisor {
                 ));
             }
         }
+        self.tell_falls(&pool.known.name, &mut attention);
         let dirty: u64 = snapshot.volumes.iter().map(|volume| volume.stats.dirty_blocks).sum();
         PoolInfo {
             name: pool.known.name.clone(),

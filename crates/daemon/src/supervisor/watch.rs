@@ -17,6 +17,7 @@ impl Supervisor {
         let mut last = Instant::now();
         while !self.is_stopping() {
             std::thread::sleep(PAUSE);
+            self.watch_falls();
             self.exports.watch_holder();
             match self.changes.try_lock() {
                 // Who changes something looks after it.

@@ -334,3 +334,23 @@ fn a_device_hangs_with_one_io_although_it_ends_all_others() {
     }
     assert_eq!(rig.executor.hanging().collect::<Vec<_>>(), [DeviceId(0)]);
 }
+
+#[test]
+fn threads_that_rest_have_ended_what_they_began_and_begin_nothing_more() {
+    let mut rig = rig(Backend::Threads);
+    for n in 0..1000 {
+        let read = rig.read(n * 4096, 4096);
+        rig.executor.start(&mut rig.driver, 0, read);
+    }
+    let end = Instant::now() + Duration::from_secs(10);
+    while !rig.executor.threads_rest() {
+        assert!(Instant::now() < end, "no read hangs");
+        std::thread::yield_now();
+    }
+    let mut done = Vec::new();
+    rig.executor.collect(0, &mut done, &mut rig.notices);
+    let before = done.len();
+    std::thread::sleep(Duration::from_millis(50));
+    rig.executor.collect(0, &mut done, &mut rig.notices);
+    assert_eq!(done.len(), before, "nothing ends after that");
+}

@@ -6,6 +6,7 @@ use forebay_engine::{Buf, OpId};
 use forebay_sys::waker::Waker;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -100,6 +101,13 @@ impl Workers {
         state.looks.values().copied().max().unwrap_or(0)
     }
 
+    /// Begins nothing more of what waits. Whether no thread is at anything.
+    pub fn rests(&mut self) -> bool {
+        let mut state = self.shared.lock();
+        state.waiting.clear();
+        state.running.is_empty()
+    }
+
     #[cfg(test)]
     pub fn has_begun(&self) -> bool {
         !self.shared.lock().looks.is_empty()
@@ -144,7 +152,9 @@ fn work(shared: &Shared) {
             state.looks.insert(job.number, 0);
             state.running.insert(job.number, (job.op, Arc::clone(&data), job.buf.len()));
             drop(state);
-            let result = job.perform(data.bytes());
+            // A job that never ends would be waited for, for ever.
+            let result = catch_unwind(AssertUnwindSafe(|| job.perform(data.bytes())))
+                .unwrap_or_else(|_| Err(io::Error::other("an internal error; see the log")));
             state = shared.lock();
             state.running.remove(&job.number);
             if let Some(data) = Arc::into_inner(data).filter(|_| is_write) {

@@ -71,6 +71,8 @@ pub(crate) enum Message {
 struct State {
     messages: VecDeque<Message>,
     closed: bool,
+    /// Why, if that was not in order.
+    fell: Option<String>,
 }
 
 /// Where messages wait for the shard.
@@ -92,7 +94,7 @@ impl Mailbox {
     pub fn send(&self, message: Message) -> Result<(), ShardError> {
         let mut state = self.lock();
         if state.closed {
-            return Err(ShardError::Stopped);
+            return Err(state.fell.clone().map_or(ShardError::Stopped, ShardError::Fell));
         }
         let waiting = state.messages.len();
         if waiting >= MESSAGES_MAX {
@@ -121,10 +123,16 @@ impl Mailbox {
         out.append(&mut self.lock().messages);
     }
 
+    /// Why the shard fell, if it did.
+    pub fn fell(&self) -> Option<String> {
+        self.lock().fell.clone()
+    }
+
     /// Refuses messages from now on. What waits is dropped, and with it the askers' channels.
-    pub fn close(&self) {
+    /// `fell`: why the shard does not end in order.
+    pub fn close(&self, fell: Option<String>) {
         let mut state = self.lock();
-        state.closed = true;
+        (state.closed, state.fell) = (true, fell);
         let dropped = std::mem::take(&mut state.messages);
         drop(state);
         drop(dropped);

@@ -1,7 +1,11 @@
 //! The loop: gather what happened, tell the engine, carry out what it says, wait.
 
+mod fall;
 mod origins;
+mod planted;
 mod stop;
+
+pub(super) use fall::words_of;
 
 use super::clients::Clients;
 use super::mailbox::{Answer, Mailbox, Message};
@@ -22,6 +26,7 @@ use forebay_engine::{
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -290,6 +295,7 @@ impl Shard {
     }
 
     fn submit(&mut self, asker: Asker, request: Request) {
+        planted::look(&request);
         let id = RequestId(self.requests.insert(asker).into());
         self.engine.handle(self.now, Event::Submit(id, request), &mut self.effects);
     }
@@ -455,25 +461,18 @@ fn origin_of(effect: &Effect) -> Option<VolumeId> {
     }
 }
 
-/// Ends the process if the shard's thread panics: a broken invariant must neither go on serving nor free
-/// memory that the kernel still writes to. What was acknowledged is safe, as after any `kill -9`.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
-}
-
 /// Runs a shard to its end on this thread.
 pub(super) fn run(mut shard: Shard) {
-    let _guard = AbortOnPanic;
-    shard.turn();
-    while !shard.is_done() {
-        shard.gather();
+    let worked = catch_unwind(AssertUnwindSafe(|| {
         shard.turn();
+        while !shard.is_done() {
+            shard.gather();
+            shard.turn();
+        }
+        shard.leave();
+    }));
+    match worked {
+        Ok(()) => shard.finish(),
+        Err(panic) => shard.fall(panic),
     }
-    shard.finish();
 }

@@ -485,3 +485,55 @@ mod growth;
 mod guest_disk;
 mod nbd_clients;
 mod ublk_port;
+
+#[test]
+fn a_panic_ends_its_pool_alone_and_what_was_acknowledged_is_there() {
+    on_both(|backend| {
+        let rig = rig(backend);
+        let uri = rig.dir.path().join("disk");
+        create_file(&uri, ORIGIN_BYTES).unwrap();
+        let volume = rig.add_as("disk", uri.to_str().unwrap(), Mode::WriteBack);
+        let other_dir = TempDir::new().unwrap();
+        let other = start(&other_dir, 2, backend, &rig.server);
+        let others = other.add("other");
+        for n in 0..64_u64 {
+            let answer = rig.ask(volume, RequestKind::Write, n * 4096, filled(4096, n as u8 + 1));
+            assert_eq!(answer.result, Ok(()));
+        }
+        let write = |offset, buf: Buf| {
+            let len = buf.len() as u64;
+            let kind = RequestKind::Write;
+            rig.shard.submit(Request { volume, kind, offset, len, fua: false, buf })
+        };
+        // Some of it is under way when the thread panics.
+        let mut under_way: Vec<_> = (64..1064_u64)
+            .map(|n| write(n * 4096, filled(4096, n as u8 | 1)).expect("it runs"))
+            .collect();
+        let mut words = Buf::zeroed(4096);
+        words.bytes_mut()[..24].copy_from_slice(b"forebay: a planted panic");
+        under_way.push(write(0, words).expect("it runs"));
+        let answers: Vec<bool> =
+            under_way.iter().map(|answer| answer.recv_timeout(SECONDS).is_ok()).collect();
+        assert!(!answers[1000], "who panics answers nothing");
+        assert_eq!(rig.shard.fell().as_deref(), Some("a planted panic"));
+        let told = rig.shard.snapshot().unwrap_err().to_string();
+        assert_eq!(told, "an internal error of the pool's thread: a planted panic");
+        assert!(rig.shard.is_alive(SECONDS), "no reason to end the process");
+        let end = Instant::now() + SECONDS;
+        while !rig.shard.has_ended() {
+            assert!(Instant::now() < end, "nothing hangs here");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(other.ask(others, RequestKind::Write, 0, filled(4096, 9)).result, Ok(()));
+        assert_eq!(other.shard.fell(), None);
+        let origins = vec![(volume, Origin::open(uri.to_str().unwrap()).unwrap())];
+        let cache = rig.dir.path().join("cache1");
+        let again = start_on(&rig.dir, cache, origins, 3, backend, &rig.server);
+        let acknowledged = (0..64).chain((64..1064).filter(|n| answers[n - 64]));
+        for n in acknowledged {
+            let answer = again.ask(volume, RequestKind::Read, n as u64 * 4096, Buf::zeroed(4096));
+            let byte = if n < 64 { n as u8 + 1 } else { n as u8 | 1 };
+            assert_eq!(answer.buf.bytes(), [byte; 4096], "block {n}");
+        }
+    });
+}

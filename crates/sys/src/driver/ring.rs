@@ -45,6 +45,8 @@ pub struct Ring<L: Loans> {
     commanded: bool,
     fixed: Fixed,
     lent: Lent<L>,
+    /// Device I/O that was started and has not ended.
+    ios: usize,
     waker: Waker,
     /// Whether a wait for the waker is under way.
     waking: bool,
@@ -100,7 +102,7 @@ impl<L: Loans> Ring<L> {
         let fixed = Fixed::new(&ring.submitter());
         let ring = ManuallyDrop::new(ring);
         let (waker, lent) = (waker.clone(), Lent::new());
-        Ok(Ring { ring, commanded: false, fixed, lent, waker, waking: false })
+        Ok(Ring { ring, commanded: false, fixed, lent, ios: 0, waker, waking: false })
     }
 
     /// Has the kernel use up to so many threads of its own for I/O on files and block devices that
@@ -140,6 +142,7 @@ impl<L: Loans> Ring<L> {
         self.lent.lend_io(slot, buf, false);
         // SAFETY: the buffer is lent until the completion; its memory stays where it is.
         unsafe { self.push(entry.user_data(IO | u64::from(slot))) }
+        self.ios += 1;
     }
 
     /// Starts to write a buffer, all but its first `done` bytes, to `offset` of a file, which stays
@@ -156,6 +159,7 @@ impl<L: Loans> Ring<L> {
         self.lent.lend_io(slot, buf, true);
         // SAFETY: the buffer is lent until the completion; its memory stays where it is.
         unsafe { self.push(entry.user_data(IO | u64::from(slot))) }
+        self.ios += 1;
     }
 
     /// The buffer of a write under way.
@@ -168,6 +172,7 @@ impl<L: Loans> Ring<L> {
         let entry = opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build();
         // SAFETY: the entry points to nothing.
         unsafe { self.push(entry.user_data(FLUSH | u64::from(slot))) }
+        self.ios += 1;
     }
 
     pub(super) fn receive(&mut self, key: u32, fd: RawFd, input: Box<[u8]>) {
@@ -257,6 +262,11 @@ impl<L: Loans> Ring<L> {
         entries.taskrun() || entries.cq_overflow()
     }
 
+    /// Device I/O that was started and has not ended.
+    pub(super) fn ios(&self) -> usize {
+        self.ios
+    }
+
     pub(super) fn wait(
         &mut self,
         timeout: Option<Duration>,
@@ -288,6 +298,7 @@ impl<L: Loans> Ring<L> {
         for completion in self.ring.completion() {
             let (data, result) = (completion.user_data(), completion.result());
             let (key, port) = (data as u32, (data >> 32) as u32 & (PORT_KEYS - 1));
+            self.ios -= usize::from(matches!(data & KIND, IO | FLUSH));
             out.push(match data & KIND {
                 IO => Arrival::Io(key, result, self.lent.take_io(key)),
                 RECEIVE => Arrival::Received(key, result, self.lent.take_input(key)),

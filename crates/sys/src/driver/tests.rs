@@ -1,8 +1,10 @@
 use super::*;
 use crate::file::memory_file;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 /// Memory with a mark.
 pub(super) struct Buf {
@@ -100,6 +102,25 @@ fn a_buffer_of_a_write_can_be_looked_at_and_one_of_a_read_cannot() {
     let mut found = [0; 1];
     file.read_exact_at(&mut found, 4096).unwrap();
     assert_eq!(found, [5]);
+}
+
+#[test]
+fn a_thread_that_rests_waits_for_its_io() {
+    let (mut driver, notice) = Driver::<Plain>::new(Backend::Auto, &Waker::new().unwrap()).unwrap();
+    let Some(ring) = driver.ring() else { return eprintln!("skipped: {notice:?}") };
+    let (here, mut there) = UnixStream::pair().unwrap();
+    ring.read(0, here.as_raw_fd(), 0, (Buf::zeroed(4096), 0));
+    let file = memory_file(4096).unwrap();
+    ring.flush(1, file.as_raw_fd());
+    let begin = Instant::now();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        there.write_all(&[1; 4096]).unwrap();
+    });
+    driver.rest().unwrap();
+    assert!(begin.elapsed() >= Duration::from_millis(200), "{:?}", begin.elapsed());
+    ends.join().unwrap();
+    driver.rest().unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! How a shard stops.
 
-use super::{AbortOnPanic, Shard, Stopping};
+use super::{Shard, Stopping};
 use crate::notice::HostNotice;
 use forebay_engine::{Command, CommandId, CommandReply};
 use std::sync::mpsc::SyncSender;
@@ -40,12 +40,10 @@ impl Shard {
         self.clients.is_empty() && self.ports.is_empty() && self.executor.under_way() == 0
     }
 
-    /// Takes everything off the driver, so that no memory is in use by the kernel, and says
-    /// goodbye.
-    pub(super) fn finish(mut self) {
-        let _guard = AbortOnPanic;
+    /// Takes everything off the driver, so that no memory is in use by the kernel.
+    pub(super) fn leave(&mut self) {
         self.links.server.remove_shard(self.links.number);
-        self.links.mailbox.close();
+        self.links.mailbox.close(None);
         self.clients.cut_off(&mut self.driver);
         let end = Instant::now() + REST;
         while !self.rests() && Instant::now() < end {
@@ -63,6 +61,10 @@ impl Shard {
             // The driver keeps the memory, and ports what they have open.
             self.ports.abandon();
         }
+    }
+
+    /// Says goodbye.
+    pub(super) fn finish(mut self) {
         let stopping = self.stopping.take().expect("finished after a stop");
         let answer = stopping.answer.map(|(answer, _)| answer);
         drop(self);
