@@ -365,8 +365,11 @@ impl Executor {
     /// Begins nothing more that threads are to do. Whether none of them is at anything.
     pub fn threads_rest(&mut self) -> bool {
         let lanes = self.lanes.values_mut().map(|lane| &mut lane.workers);
-        // Each is asked.
-        lanes.chain([&mut self.helper]).fold(true, |rest, workers| workers.rests() && rest)
+        let mut rest = true;
+        for workers in lanes.chain([&mut self.helper]) {
+            rest &= workers.rests();
+        }
+        rest
     }
 
     #[cfg(test)]

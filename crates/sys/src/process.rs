@@ -71,13 +71,14 @@ pub fn io_flusher() -> io::Result<()> {
 }
 
 /// What [`forget_rights`] leaves: block devices, their control and mounts (`SYS_ADMIN`), files of
-/// any owner, modules, locked memory, limits, NBD over TCP at any port.
-pub const RIGHTS_KEPT: [(&str, u32); 7] = [
+/// any owner, modules, who has a device open, locked memory, limits, NBD over TCP at any port.
+pub const RIGHTS_KEPT: [(&str, u32); 8] = [
     ("CAP_DAC_OVERRIDE", 1),
     ("CAP_FOWNER", 3),
     ("CAP_NET_BIND_SERVICE", 10),
     ("CAP_IPC_LOCK", 14),
     ("CAP_SYS_MODULE", 16),
+    ("CAP_SYS_PTRACE", 19),
     ("CAP_SYS_ADMIN", 21),
     ("CAP_SYS_RESOURCE", 24),
 ];
