@@ -180,8 +180,8 @@ pub struct World {
     distrusts: BTreeMap<OpId, Distrust>,
     /// What the host has written down about distrust.
     distrust: Distrust,
-    /// And about how far the log is durable.
-    witness: u64,
+    /// And about how far the log is durable, unless nobody ever keeps that.
+    witness: Option<u64>,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
     queued: u64,
     next_id: u64,
@@ -243,7 +243,7 @@ impl World {
             ops: BTreeMap::new(),
             distrusts: BTreeMap::new(),
             distrust: Distrust::default(),
-            witness: 0,
+            witness: (!seed.is_multiple_of(4)).then_some(0),
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,
@@ -403,7 +403,8 @@ impl World {
         let mut effects = Vec::new();
         let now = self.now;
         self.engine().settle(now, &mut effects);
-        self.witness = self.engine().durable().max(self.witness);
+        let durable = self.engine().durable();
+        self.witness = self.witness.map(|seen| seen.max(durable));
         self.perform(effects)
     }
 

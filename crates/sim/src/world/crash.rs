@@ -123,7 +123,7 @@ impl World {
         if text.contains(LOG_IS_SHORT) && self.may_be_short() {
             // An administrator goes on with what is there.
             self.coverage.mark("logs refused as short");
-            self.witness = 0;
+            self.witness = Some(0);
             return Ok(());
         }
         // Of two devices that cannot be read now, one may have had the second copy of what the

@@ -183,7 +183,7 @@ impl World {
             devices,
             origins,
             distrust: self.distrust.clone(),
-            witness: self.witness,
+            witness: self.witness.unwrap_or(0),
             ram_bytes: self.params.ram_bytes,
             tuning: Tuning {
                 index_share: self.index_share() * index_times as f64,
