@@ -100,6 +100,7 @@ impl Witness {
 
     fn begin(&mut self) -> bool {
         let (wakes, woken) = sync_channel(1);
+        let _ = wakes.try_send(());
         let (ends, ended) = sync_channel(1);
         let (seen, path) = (Arc::clone(&self.seen), self.file.clone());
         let work = move || {

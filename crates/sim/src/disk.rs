@@ -159,6 +159,14 @@ impl Disk {
     pub fn poke(&mut self, first: u64, data: &[u8]) {
         self.current.write(first, data);
         self.durable.write(first, data);
+        // What was written before, and is in the volatile cache, does not come after it.
+        for pending in &mut self.pending {
+            for (sector, new) in (first..).zip(data.chunks_exact(SECTOR_SIZE)) {
+                let at = sector.checked_sub(pending.first).map(|at| at as usize * SECTOR_SIZE);
+                let old = at.and_then(|at| pending.data.get_mut(at..at + SECTOR_SIZE));
+                old.into_iter().for_each(|old| old.copy_from_slice(new));
+            }
+        }
         for sector in first..first + (data.len() / SECTOR_SIZE) as u64 {
             self.unreadable.remove(&sector);
         }

@@ -65,7 +65,7 @@ fn the_same_seed_is_the_same_world() {
 /// Swarm worlds pass, and they go where bugs live: each of these rare things happens in one block.
 #[test]
 fn swarm_worlds_pass_and_reach_the_rare_paths() {
-    let coverage = run_block(1_200_000, false);
+    let coverage = run_block(1_200_600, false);
     for mark in [
         "power cuts",
         "killed processes",

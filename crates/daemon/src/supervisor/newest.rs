@@ -56,6 +56,7 @@ impl Supervisor {
         if on_disk.map_or(true, |on_disk| self.check_newest(&on_disk).is_ok()) {
             return Ok(());
         }
+        self.forget_witness(pool)?;
         self.remember(|all| {
             if let Some(seen) = all.seen.iter_mut().find(|seen| seen.name == pool) {
                 (seen.begun, seen.left) = (0, Vec::new());
