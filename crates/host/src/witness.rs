@@ -6,6 +6,7 @@
 //! meanwhile: a power cut may leave an older number there, which is true as well.
 
 use crate::notice::{HostNotice, Notices};
+use forebay_sys::file::{create_private, read_plain};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 /// Time between two writes of the file, which others may see as well.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The file has a line with a number.
+const BYTES_MAX: u64 = 64;
 /// How long the last write may take.
 const LAST_LIMIT: Duration = Duration::from_secs(5);
 
@@ -48,10 +51,10 @@ fn file(state_dir: &Path, pool: &[u8; 16]) -> PathBuf {
 /// # Errors
 /// The file is there and cannot be read.
 pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<u64> {
-    match std::fs::read_to_string(file(state_dir, pool)) {
-        Ok(text) => Ok(text.trim().parse().unwrap_or(0)),
+    match read_plain(&file(state_dir, pool), BYTES_MAX) {
         // A power cut may leave what was never flushed.
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => Ok(0),
+        Ok(text) => Ok(std::str::from_utf8(&text).map_or(0, |it| it.trim().parse().unwrap_or(0))),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(0),
         Err(e) => Err(e),
     }
 }
@@ -146,18 +149,13 @@ fn write(path: &Path, file: &mut Option<File>, durable: u64, flush: bool) -> io:
     let new = file.is_none();
     let file = match file {
         Some(file) => file,
-        None => file.insert(open(path)?),
+        None => file.insert(create_private(path)?),
     };
     file.write_all_at(format!("{durable:020}\n").as_bytes(), 0)?;
     if new || flush {
         file.sync_all()?;
     }
     Ok(())
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    File::options().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 #[cfg(test)]

@@ -59,7 +59,10 @@ fn an_administrator_goes_on_with_an_older_copy() {
     swap(&world);
     world.start();
     world.forebay(&["status"]).expect(3).says("volume attach big --keep-dirty");
-    world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
+    let attach = ["volume", "attach", "big", "--keep-dirty"];
+    let dry = world.forebay(&[&attach[..], &["--dry-run"]].concat()).expect(0);
+    dry.says("would go on with what is here");
+    world.forebay(&[&attach[..], &["--yes"]].concat()).expect(0);
     assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(1, WRITTEN));
     world.stop();
     world.start();

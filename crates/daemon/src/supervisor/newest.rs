@@ -74,11 +74,13 @@ impl Supervisor {
     ) -> Result<Option<String>, ApiError> {
         let why = self.why_closed(pool).unwrap_or_default();
         let held = why.contains(ABSENT_HOLD);
+        let short = why.contains(LOG_IS_SHORT);
         if dry_run {
-            return Ok(held.then(|| format!("would give up what only they hold: {why}")));
+            let would = held.then(|| format!("would give up what only they hold: {why}"));
+            return Ok(would.or(short.then(|| format!("would go on with what is here: {why}"))));
         }
         self.accept_old(pool)?;
-        if why.contains(LOG_IS_SHORT) {
+        if short {
             self.forget_witness(pool)?;
         }
         if held {

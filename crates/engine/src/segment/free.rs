@@ -190,9 +190,10 @@ impl Segments {
         else {
             return Vec::new();
         };
+        let of_all = self.may_hold_dirty(unit);
+        let list = if of_all { &mut self.room.free } else { &mut self.room.free_clean };
         if !leaves {
-            self.room.free.retain(|free| free != unit);
-            self.room.free_clean.retain(|free| free != unit);
+            list.remove(list.given);
         }
         let bytes = self.segment_bytes();
         let told: Vec<_> = self
