@@ -2,10 +2,19 @@
 
 use crate::world::{World, pattern};
 use std::fs;
+use std::time::{Duration, Instant};
 
 const WRITTEN: usize = 1 << 20;
 
-/// A volume that was written to twice, and its cache device as it was between.
+/// How far the log was durable, as the state directory says.
+fn witnessed(world: &World) -> u64 {
+    let files = fs::read_dir(world.state_dir()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = files.filter(|path| path.to_string_lossy().contains("/witness-"));
+    files.next().map_or(0, |path| fs::read_to_string(path).unwrap().trim().parse().unwrap())
+}
+
+/// A volume that was written to twice, and its cache device as it was between. What is seen is
+/// written down a moment later: it is waited for, or the older device says as much as the newest.
 fn used(mode: &str) -> World {
     let world = World::started();
     world.forebay(&["cache", "big.img", "--with", "ssd.img", "--mode", mode]).expect(0);
@@ -13,9 +22,16 @@ fn used(mode: &str) -> World {
     client.write(0, &pattern(1, WRITTEN)).unwrap();
     client.flush().unwrap();
     fs::copy(world.path("ssd.img"), world.path("old.img")).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let before = witnessed(&world);
     client.write(0, &pattern(2, WRITTEN)).unwrap();
     client.flush().unwrap();
     drop(client);
+    let end = Instant::now() + Duration::from_secs(20);
+    while witnessed(&world) == before {
+        assert!(Instant::now() < end, "nothing new is seen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     world
 }
 
@@ -29,8 +45,6 @@ fn swap(world: &World) {
 fn an_older_copy_of_the_same_life_is_not_believed() {
     for (mode, orderly) in [("writeback", false), ("writeback", true), ("writethrough", false)] {
         let mut world = used(mode);
-        // What is seen is written down a moment later.
-        std::thread::sleep(std::time::Duration::from_millis(500));
         match orderly {
             true => world.stop(),
             false => world.kill(),
