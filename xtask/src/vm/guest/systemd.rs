@@ -274,11 +274,17 @@ fn survive(how: &str, deed: &[&str], starts_again: bool) -> Result<()> {
     let before = show("forebayd", "MainPID")?;
     let restarts = restarts()?;
     run_for("systemctl", deed, LIMIT)?;
+    let mut more = false;
     wait_until("another daemon serves", LIMIT, || {
-        let state = show("forebayd", "ActiveState")?;
-        Ok(state == "active" && show("forebayd", "MainPID")? != before)
+        // Asked for one after the other they may be of two moments.
+        let asked = ["show", "forebayd", "--property=ActiveState,MainPID,NRestarts"];
+        let told = run("systemctl", &asked)?;
+        let is = |property: &str| told.lines().find_map(|line| line.strip_prefix(property));
+        let pid = is("MainPID=").context("systemd knows the process")?;
+        let count: u64 = is("NRestarts=").context("systemd counts starts")?.parse()?;
+        more = count > restarts;
+        Ok(is("ActiveState=") == Some("active") && pid != "0" && pid != before)
     })?;
-    let more = self::restarts()? > restarts;
     ensure!(more == starts_again, "the daemon was {how}; started again by itself: {more}");
     ensure!(is_mounted(DATA)? && is_mounted(SECOND)?, "the daemon was {how}: still mounted");
     Ok(())
