@@ -1,6 +1,7 @@
 //! The loop: the way in and the way out, and the owners of all state. What an operation does is in
 //! the folder of the owner whose state it changes, or in `op/`.
 
+use crate::Mutant;
 use crate::buf::Buf;
 use crate::ends::Ends;
 use crate::event::*;
@@ -8,12 +9,11 @@ use crate::ids::Key;
 use crate::io::Io;
 use crate::limits::*;
 use crate::log::Log;
-use crate::map::Map;
+use crate::map::{Map, index_shape};
 use crate::mode::Mode;
 use crate::pool::Pool;
 use crate::pool::Stage;
 use crate::reclaim::Reclaim;
-use crate::recovery::index_shape;
 use crate::requests::{Req, ReqKey, Requests, Wait};
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
@@ -21,7 +21,6 @@ use crate::stats::{PoolStats, VolumeStats};
 use crate::volume::Volume;
 use crate::volumes::Volumes;
 use crate::writeback::Writeback;
-use crate::{BlockStatus, Mutant};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 
 /// Where the engine stands.
@@ -62,6 +61,17 @@ pub struct VolumeView {
     pub lost: bool,
     /// Every FLUSH of it fails: its origin may have lost what clients had written there.
     pub poisoned: bool,
+}
+
+/// Whether a block is in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockStatus {
+    /// Only the origin has it.
+    NotCached,
+    /// Cached, equal to the origin.
+    Clean,
+    /// Cached, newer than the origin.
+    Dirty,
 }
 
 /// What is the pool's (`pool`, `volumes`) and what is one shard's: one log, one index, one thread.
@@ -245,6 +255,31 @@ impl Engine {
         dirty.map_or(0, |located| self.map.mask(located.slot))
     }
 
+    /// Where the engine stands.
+    pub fn state(&self) -> State {
+        match self.pool.stage() {
+            Stage::Opening(_) | Stage::Recovering => State::Opening,
+            Stage::Serving => State::Serving,
+            Stage::Stopping(_) => State::Stopping,
+            Stage::Failed(why) => State::Failed(why.clone()),
+        }
+    }
+
+    /// Whether recovery runs.
+    pub(crate) fn is_opening(&self) -> bool {
+        matches!(self.pool.stage(), Stage::Opening(_) | Stage::Recovering)
+    }
+
+    /// Whether requests are served, and nobody closes the pool.
+    pub(crate) fn is_serving(&self) -> bool {
+        matches!(self.pool.stage(), Stage::Serving)
+    }
+
+    /// Whether the pool is being closed.
+    pub(crate) fn is_stopping(&self) -> bool {
+        matches!(self.pool.stage(), Stage::Stopping(_))
+    }
+
     /// Takes a buffer back that a reply or effect carried and the executor has no use for.
     pub fn recycle(&mut self, buf: Buf) {
         self.io.give(buf);
@@ -339,11 +374,6 @@ impl Engine {
         let result = req.error.map_or(Ok(()), Err);
         self.io.put(Effect::Reply { id: req.id, result, buf: req.buf });
     }
-}
-
-/// Blocks that a pool of `slots` can hold at once, about: reclaim keeps one segment in 32 free.
-pub(crate) fn live_max(slots: u32) -> u32 {
-    slots - slots / 32
 }
 
 fn refuse(volume: &Volume, request: &Request) -> Option<IoError> {

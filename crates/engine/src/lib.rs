@@ -152,6 +152,7 @@
 
 pub mod buf;
 mod check;
+mod due;
 mod ends;
 pub mod engine;
 pub mod event;
@@ -181,7 +182,7 @@ mod volumes;
 mod writeback;
 
 pub use buf::{Buf, BufPool};
-pub use engine::{Engine, State, VolumeView};
+pub use engine::{BlockStatus, Engine, State, VolumeView};
 pub use event::{
     Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, Notice, OpId,
     Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
@@ -193,14 +194,3 @@ pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
 pub use recovery::{ABSENT_HOLD, LOG_IS_SHORT};
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
 pub use slab::Keyed;
-
-/// Whether a block is in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockStatus {
-    /// Only the origin has it.
-    NotCached,
-    /// Cached, equal to the origin.
-    Clean,
-    /// Cached, newer than the origin.
-    Dirty,
-}

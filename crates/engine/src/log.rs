@@ -3,16 +3,16 @@
 //! a number is given once. Without a cache device the log is dead, and stays so.
 
 use crate::buf::Buf;
+use crate::due::Due;
 use crate::event::{OpId, Time};
 use crate::ids::{Dseq, Key, SegmentId, Seq, Slot};
 use crate::limits::{
     FILL_AGE_MAX_NS, GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES,
 };
-use crate::parts::Due;
 use crate::requests::ReqKey;
 use crate::stats::PoolStats;
 use forebay_format::BLOCK_SIZE;
-use forebay_format::record::Entry;
+use forebay_format::record::{Entry, EntryKind};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -208,6 +208,65 @@ impl Log {
     /// A start: dirty data goes on in this segment.
     pub fn reopen(&mut self, segment: SegmentId) {
         self.open[Point::Dirty as usize] = Some(segment);
+    }
+
+    /// The open segment of a write point.
+    fn open_at(&self, point: Point) -> Option<SegmentId> {
+        self.open[point as usize]
+    }
+
+    /// What a write point gathers goes to this segment from now on.
+    fn opens(&mut self, point: Point, segment: SegmentId) {
+        self.open[point as usize] = Some(segment);
+    }
+
+    /// Nothing more goes to the open segment of a write point: which one that was.
+    fn closes(&mut self, point: Point) -> Option<SegmentId> {
+        self.open[point as usize].take()
+    }
+
+    /// The record being gathered at a write point.
+    fn gathering(&self, point: Point) -> Option<&Gather> {
+        self.gather[point as usize].as_ref()
+    }
+
+    /// A record is gathered at a write point from now on.
+    fn gathers(&mut self, point: Point, gather: Gather) {
+        self.gather[point as usize] = Some(gather);
+    }
+
+    /// The record being gathered at a write point, which it is no more.
+    fn take_gathered(&mut self, point: Point) -> Option<Gather> {
+        self.gather[point as usize].take()
+    }
+
+    /// Empty lists of entries and of waiting requests.
+    fn spare_lists(&mut self) -> (Vec<Entry>, Vec<ReqKey>) {
+        let entries = self.spare_entries.pop().unwrap_or_default();
+        (entries, self.spare_waiters.pop().unwrap_or_default())
+    }
+
+    /// The block in `slot` does not count in the clean record that gathers it, if one does.
+    fn void(&mut self, slot: Slot) {
+        let gathers = self.gather[1..].iter_mut().flatten();
+        for gather in gathers.filter(|gather| gather.holds(slot)) {
+            gather.entries[slot.since(gather.payload_slot) as usize].kind = EntryKind::Void as u8;
+        }
+    }
+
+    /// No cache device works any more.
+    fn dies(&mut self) {
+        self.dead = true;
+    }
+
+    /// Entries that found no room never will.
+    fn drop_backlog(&mut self) {
+        self.backlog.clear();
+    }
+
+    /// Whether a dirty-class record could not be written: the log ends before it.
+    fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// Whether no cache device works: volumes go on without.

@@ -5,6 +5,7 @@ use crate::ids::{Key, Slot};
 use crate::index::{Bits, Index, Located, Shape};
 use crate::policy::admission::Admission;
 use crate::ram::Ram;
+use crate::settings::Tuning;
 use forebay_format::MASK_FULL;
 use forebay_format::checkpoint::{BUCKET_WAYS, BucketItem};
 use std::collections::BTreeMap;
@@ -289,4 +290,14 @@ impl Map {
             true
         });
     }
+}
+
+/// The index that a pool of `slots` wants.
+pub(crate) fn index_shape(slots: u32, tuning: &Tuning) -> Shape {
+    Shape::new(slots, (f64::from(live_max(slots)) * tuning.index_share) as u32)
+}
+
+/// Blocks that a pool of `slots` can hold at once, about: reclaim keeps one segment in 32 free.
+fn live_max(slots: u32) -> u32 {
+    slots - slots / 32
 }

@@ -2,8 +2,8 @@
 //! has moved, and when it next has something to do that only time makes due. None can be left out
 //! of one of the three.
 
+use crate::due::Due;
 use crate::engine::Engine;
-use crate::event::Time;
 use crate::limits::SETTLE_ROUNDS_MAX;
 
 /// Changes whenever a part has moved, beside what it put out.
@@ -33,20 +33,6 @@ const fn of_log(
     due: fn(&Engine, &mut Due),
 ) -> Part {
     Part { step, mark, due, rests: true }
-}
-
-/// The earliest of several times that are to come.
-pub(crate) struct Due {
-    now: Time,
-    first: Option<Time>,
-}
-
-impl Due {
-    /// One of them. What is due already and was not done waits for an event, not for time.
-    pub(crate) fn at(&mut self, times: impl IntoIterator<Item = Time>) {
-        let times = times.into_iter().filter(|&time| time > self.now);
-        self.first = times.chain(self.first).min();
-    }
 }
 
 /// All that a step does is put something out, or change what is another part's to say.
@@ -87,10 +73,10 @@ impl Engine {
             }
             let after = self.marks();
             if after == before {
-                let mut due = Due { now: self.io.now(), first: None };
+                let mut due = Due::new(self.io.now());
                 let parts = PARTS.iter().filter(|part| !part.rests || !self.log.is_dead());
                 parts.for_each(|part| (part.due)(self, &mut due));
-                self.io.tick(due.first);
+                self.io.tick(due.first());
                 return;
             }
             if self.io.is_enough() {

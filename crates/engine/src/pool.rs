@@ -5,6 +5,7 @@
 //! One update of the superblock follows the other, and what is to happen when one is durable goes
 //! with it as a [`Then`]. A checkpoint counts when a superblock that names it is durable.
 
+use crate::event::{Command, CommandId};
 use crate::settings::Distrust;
 use forebay_format::superblock::Superblock;
 
@@ -36,5 +37,23 @@ impl Pool {
             checkpoint: checkpoint::Checkpoint::default(),
             distrust: distrust::Distrusting::new(noted),
         }
+    }
+
+    /// Where the engine stands.
+    pub(crate) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// It stands elsewhere from now on. Where it stood.
+    pub(crate) fn enter(&mut self, stage: Stage) -> Stage {
+        std::mem::replace(&mut self.stage, stage)
+    }
+
+    /// A command waits until the pool is open.
+    pub(crate) fn keep(&mut self, id: CommandId, command: Command) {
+        let Stage::Opening(opening) = &mut self.stage else {
+            unreachable!("no step of recovery brings a command")
+        };
+        opening.keep(id, command);
     }
 }

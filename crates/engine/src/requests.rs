@@ -12,23 +12,13 @@ use forebay_format::BLOCK_SIZE;
 use std::ops::Range;
 
 mod fetches;
+mod key;
 pub mod overlap;
 mod stall;
 mod turns;
 
 pub use fetches::Joined;
-
-/// A request under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ReqKey(u64);
-
-#[cfg(test)]
-impl ReqKey {
-    /// A name for tests of what only keeps names.
-    pub fn nth(number: u64) -> ReqKey {
-        ReqKey(number)
-    }
-}
+pub use key::ReqKey;
 
 /// What a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -107,6 +107,27 @@ impl Volumes {
     }
 }
 
+/// Blocks that are left behind each volume for it to grow, at least: a tebibyte.
+const GROWTH_BLOCKS_MIN: u64 = 1 << 28;
+
+/// The first stretch of the keys below `keys_max` that has room for `blocks`, where others are
+/// taken; if there is one, with room for all of them to grow.
+pub(crate) fn base_among(taken: &mut [(Key, Key)], blocks: u64, keys_max: Key) -> Option<Key> {
+    taken.sort_unstable();
+    let ample = |blocks: u64| (4 * blocks).max(GROWTH_BLOCKS_MIN);
+    let fit = |wanted: u64, room: &dyn Fn(u64) -> u64| {
+        let mut base = Key::FIRST;
+        for &(from, to) in taken.iter() {
+            if base + wanted <= from {
+                break;
+            }
+            base = base.max(from + room(to - from));
+        }
+        (base + wanted <= keys_max).then_some(base)
+    };
+    fit(ample(blocks), &ample).or_else(|| fit(blocks, &|blocks| blocks))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,5 +168,23 @@ mod tests {
         volumes.remove(VolumeId(1));
         assert_eq!([4, 5].map(|key| of(&volumes, key)), [None, Some(2)]);
         assert_eq!(volumes.iter().count(), 1);
+    }
+
+    #[test]
+    fn volumes_have_room_to_grow_as_long_as_there_is_some() {
+        const TIB: u64 = GROWTH_BLOCKS_MIN;
+        let base = |taken: &[(u64, u64)], blocks, keys_max| {
+            let keys = |&(from, to): &(u64, u64)| (Key::of(from), Key::of(to));
+            let mut taken: Vec<_> = taken.iter().map(keys).collect();
+            base_among(&mut taken, blocks, Key::of(keys_max)).map(Key::raw)
+        };
+        assert_eq!(base(&[], 100, 256 * TIB), Some(0));
+        assert_eq!(base(&[(0, 100)], 100, 256 * TIB), Some(TIB));
+        assert_eq!(base(&[(TIB, TIB + 100)], 100, 256 * TIB), Some(0));
+        assert_eq!(base(&[(0, 2 * TIB)], TIB, 256 * TIB), Some(8 * TIB));
+        // Where that is too much, as near as can be.
+        assert_eq!(base(&[(0, 100)], 50, 1000), Some(100));
+        assert_eq!(base(&[(10, 100), (150, 200)], 50, 1000), Some(100));
+        assert_eq!(base(&[(0, 100)], 901, 1000), None);
     }
 }

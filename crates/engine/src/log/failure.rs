@@ -1,7 +1,7 @@
 //! Cache devices that fail: the log goes on with those that are left, or the volumes without one.
 
 use crate::Mutant;
-use crate::ends::sweep::Sweep;
+use crate::ends::Sweep;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Key, SegmentId};
@@ -20,14 +20,14 @@ impl Engine {
         self.io.notify(Notice::DeviceFailed(device, why.to_owned()));
         if self.segments.devices().iter().any(|device| device.healthy) {
             for point in crate::log::POINTS {
-                if self.log.open[point as usize].is_some_and(|open| self.leaves(point, open)) {
+                if self.log.open_at(point).is_some_and(|open| self.leaves(point, open)) {
                     self.send(point);
                     self.seal(point);
                 }
             }
             self.sweep(Sweep::Unreachable);
             if !self.is_opening() {
-                self.pool.await_records(self.log.seq);
+                self.pool.await_records(self.log.seq());
                 let failed = self.segments.devices().iter().filter(|device| !device.healthy);
                 if failed.count() > 1 && !self.is(Mutant::AwayTooEarly) {
                     self.checkpoint_anew();
@@ -96,7 +96,7 @@ impl Engine {
                 self.forget(key);
             }
             // Nor may the word be there that others have ended.
-            let ended = self.log.cleaned.iter().map(|&(_, key)| key);
+            let ended = self.log.ended().map(|(_, key)| key);
             back.extend(ended.filter(|key| (base..end).contains(key)));
             self.log.unsay(base..end);
             self.pool.give_up(id, back);
@@ -113,14 +113,14 @@ impl Engine {
     /// soon; dirty ones are read as long as that works, and cannot be written. Contract points 4
     /// and 6.
     pub(crate) fn die(&mut self) {
-        self.log.dead = true;
+        self.log.dies();
         if !self.is_opening() {
             self.drop_untold();
         }
         self.sweep(Sweep::All);
-        self.log.backlog.clear();
+        self.log.drop_backlog();
         for point in crate::log::POINTS {
-            if let Some(gather) = self.log.gather[point as usize].take() {
+            if let Some(gather) = self.log.take_gathered(point) {
                 self.io.give(gather.buf);
                 for req in gather.waiters {
                     self.req(req).fail(IoError::Io);

@@ -4,11 +4,13 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::ids::{SegmentId, Slot};
 use crate::limits::RECORD_ENTRIES;
-use crate::log::record::PAYLOAD_MAX;
 use crate::log::{Gather, Point};
 use crate::segment::{Purpose, Use};
 use forebay_format::BLOCK_SIZE;
-use forebay_format::record::EntryKind;
+use forebay_format::record::PAYLOAD_BLOCKS_MAX;
+
+/// Payload blocks of one record: header and payload together fill a buffer of half a megabyte.
+const PAYLOAD_MAX: u32 = PAYLOAD_BLOCKS_MAX as u32 - 1;
 
 impl Engine {
     /// Makes sure that the record gathered at `point` has room for one more entry (and block).
@@ -20,7 +22,7 @@ impl Engine {
         if self.log.is_dead() || (payload && !may) {
             return false;
         }
-        if let Some(gather) = &self.log.gather[point as usize] {
+        if let Some(gather) = self.log.gathering(point) {
             let blocks = !payload || gather.payload < gather.payload_max;
             if blocks && gather.entries.len() < RECORD_ENTRIES {
                 return true;
@@ -35,7 +37,7 @@ impl Engine {
     /// Starts a record at a write point: in the open segment, in the other half of its unit if that
     /// is full, or in a new unit.
     fn start_gather(&mut self, point: Point, purpose: Purpose, payload: bool) -> bool {
-        if let Some(open) = self.log.open[point as usize] {
+        if let Some(open) = self.log.open_at(point) {
             let end = self.segments.unit(self.segments.unit_of(open)).end;
             if !self.leaves(point, open) && end + u32::from(payload) < self.segments.blocks() {
                 self.gather_at(point, open, end);
@@ -67,33 +69,35 @@ impl Engine {
     fn open_segment(&mut self, point: Point, segment: SegmentId) {
         let unit = self.segments.unit_of(segment);
         self.segments.turn_half(unit);
-        self.log.open[point as usize] = Some(segment);
+        self.log.opens(point, segment);
         self.gather_at(point, segment, 0);
     }
 
     fn gather_at(&mut self, point: Point, segment: SegmentId, offset: u32) {
         let payload_max = (self.segments.blocks() - offset - 1).min(PAYLOAD_MAX);
         let buf = self.io.take((1 + PAYLOAD_MAX as usize) * BLOCK_SIZE);
-        self.log.gather[point as usize] = Some(Gather {
+        let (entries, waiters) = self.log.spare_lists();
+        let gather = Gather {
             segment,
             offset,
             payload_slot: self.segments.slot(segment, offset + 1),
             buf,
-            entries: self.log.spare_entries.pop().unwrap_or_default(),
+            entries,
             payload: 0,
             payload_max,
-            waiters: self.log.spare_waiters.pop().unwrap_or_default(),
+            waiters,
             readers: Vec::new(),
             over_dirty: false,
             since: self.io.now(),
-        });
+        };
+        self.log.gathers(point, gather);
     }
 
     /// Blocks that fit into the open unit of dirty data.
     pub(crate) fn left_in_open(&self) -> u32 {
         let blocks = self.segments.blocks();
-        let open = self.log.open[Point::Dirty as usize];
-        let end = match &self.log.gather[Point::Dirty as usize] {
+        let open = self.log.open_at(Point::Dirty);
+        let end = match self.log.gathering(Point::Dirty) {
             Some(gather) => gather.offset + 1 + gather.payload,
             None => open.map_or(blocks, |segment| {
                 self.segments.unit(self.segments.unit_of(segment)).end + 1
@@ -104,7 +108,7 @@ impl Engine {
 
     /// Closes the open segment of a write point.
     pub(crate) fn seal(&mut self, point: Point) {
-        if let Some(open) = self.log.open[point as usize].take() {
+        if let Some(open) = self.log.closes(point) {
             let unit = self.segments.unit_of(open);
             if self.segments.unit(unit).usage == Use::Open {
                 self.segments.becomes(unit, Use::Sealed);
@@ -118,10 +122,7 @@ impl Engine {
         if self.is(Mutant::NoVoid) {
             return;
         }
-        let gathers = self.log.gather[1..].iter_mut().flatten();
-        for gather in gathers.filter(|gather| gather.holds(slot)) {
-            gather.entries[slot.since(gather.payload_slot) as usize].kind = EntryKind::Void as u8;
-        }
+        self.log.void(slot);
     }
 
     /// Whether the version in `slot` survives power loss.

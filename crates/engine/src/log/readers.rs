@@ -9,7 +9,7 @@ use crate::event::OpId;
 use crate::ids::{Key, Seq};
 use crate::index::Located;
 use crate::op::Op;
-use crate::op::cached::{CacheRun, Reader};
+use crate::op::run::{CacheRun, Reader};
 use crate::requests::ReqKey;
 use forebay_format::BLOCK_SIZE;
 
@@ -38,7 +38,7 @@ impl Engine {
     /// Answers the reads of a record that has ended. Where an older one has not, the writers wait
     /// for that and may still fail, and so the readers wait too (`complete_dirty`).
     pub(crate) fn serve_readers(&mut self, seq: Seq, buf: &Buf) {
-        let oldest = self.log.is_oldest(seq) && !self.log.broken;
+        let oldest = self.log.is_oldest(seq) && !self.log.is_broken();
         let sent = self.log.sent(seq).expect("under way");
         if sent.copies == 0 || !(oldest || sent.record.waiters.is_empty()) {
             return;

@@ -16,13 +16,10 @@ use crate::log::{Gather, Point, Sent};
 use crate::op::Op;
 use crate::requests::ReqKey;
 use crate::segment::Purpose;
-use forebay_format::record::{Entry, EntryKind, PAYLOAD_BLOCKS_MAX, RecordHeader};
+use forebay_format::record::{Entry, EntryKind, RecordHeader};
 use forebay_format::{BLOCK_SIZE, checksum};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
-
-/// Payload blocks of one record: header and payload together fill a buffer of half a megabyte.
-pub(super) const PAYLOAD_MAX: u32 = PAYLOAD_BLOCKS_MAX as u32 - 1;
 
 impl Engine {
     /// Gathers an entry without payload. Returns the dirty-class number that its record will have.
@@ -323,7 +320,7 @@ impl Engine {
     /// count I/Os.
     fn worth_a_block(&self) -> bool {
         let gather = self.log.gather[Point::Dirty as usize].as_ref().expect("the caller looked");
-        let most = self.log.flushes.wanted.last().copied().max(self.pool.checkpoint_wants());
+        let most = self.log.wanted_durable().max(self.pool.checkpoint_wants());
         let wanted = most > Some(self.log.dseq);
         let awaited = || {
             wanted

@@ -5,11 +5,11 @@
 //! more.
 
 use crate::Mutant;
+use crate::due::Due;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Dseq, Written};
 use crate::op::Op;
-use crate::parts::Due;
 use crate::requests::{Queue, ReqKey, Wait};
 
 impl Engine {

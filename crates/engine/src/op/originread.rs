@@ -11,26 +11,12 @@ use crate::event::*;
 use crate::ids::Key;
 use crate::log::Point;
 use crate::op::Op;
+use crate::op::run::OriginRun;
 use crate::requests::{Fetch, Joined, ReqKey};
 use crate::segment::Purpose;
 use crate::stats::Reason;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
-
-/// Blocks being read from the origin.
-#[derive(Debug)]
-pub struct OriginRun {
-    /// The request.
-    pub req: ReqKey,
-    /// First block.
-    pub key: Key,
-    /// Blocks.
-    pub blocks: u64,
-    /// The buffer is the request's own.
-    pub direct: bool,
-    /// Cached sectors that are newer than what the origin has of the (single) block.
-    pub overlay: Option<(u8, Buf)>,
-}
 
 impl Engine {
     /// Reads blocks for this request alone.

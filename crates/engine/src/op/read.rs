@@ -9,8 +9,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Key;
 use crate::index::Located;
-use crate::op::cached::{CacheRun, Lost, Reader};
-use crate::op::originread::OriginRun;
+use crate::op::run::{CacheRun, Lost, OriginRun, Reader};
 use crate::requests::ReqKey;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 

@@ -5,13 +5,13 @@
 //! or is made while the origin rests; and under load that does not end, seldom.
 
 use crate::Mutant;
-use crate::ends::sweep::Sweep;
+use crate::due::Due;
+use crate::ends::Sweep;
 use crate::engine::Engine;
 use crate::event::{RequestKind, Time, VolumeId};
 use crate::ids::{Dseq, Written};
 use crate::limits::{SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
-use crate::parts::Due;
 use crate::requests::Wait;
 use crate::volume::{Sync, Volume};
 use forebay_format::record::EntryKind;

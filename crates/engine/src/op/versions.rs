@@ -1,6 +1,6 @@
 //! Versions: blocks that come into the map, become clean there and leave it. The units' counts and
 //! the volumes' dirty sets follow here (I2), in service as in recovery's replay;
-//! `recovery/load.rs` fills them with a whole checkpoint at once.
+//! `recovery/load/place.rs` fills them with a whole checkpoint at once.
 
 use crate::engine::Engine;
 use crate::ids::{Key, Slot};

@@ -10,14 +10,11 @@ use crate::event::*;
 use crate::ids::{Key, Slot, Written};
 use crate::index::Located;
 use crate::log::Point;
-use crate::op::cached::{CacheRun, Lost, Reader};
+use crate::op::run::{CacheRun, Lost, Reader};
 use crate::requests::{Req, ReqKey, Wait};
 use crate::segment::Purpose;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
-
-/// Zeroes up to this many bytes are written as data; more are zeroed at the origin.
-pub(crate) const ZERO_AS_DATA_MAX: u64 = 1 << 20;
 
 impl Engine {
     /// Whether a write goes into the cache, by the mode and what its volume is doing.

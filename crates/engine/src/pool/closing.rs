@@ -4,31 +4,8 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Written;
 use crate::limits::SHUTDOWN_FLUSHES_MAX;
-use crate::pool::Stage;
-use crate::pool::Then;
-
-/// How far the pool is closed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Closing(Step);
-
-#[derive(Debug, Clone, Copy)]
-enum Step {
-    /// What is under way ends.
-    Ends(Asked),
-    /// A checkpoint more than these is waited for.
-    Checkpoint(Asked, u64),
-    /// The clean mark is written.
-    Marking(CommandId),
-    /// The command is answered.
-    Closed,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Asked {
-    command: CommandId,
-    /// FLUSHes of origins that had failed.
-    failures: u64,
-}
+use crate::pool::stage::{Asked, Closing, Step};
+use crate::pool::{Stage, Then};
 
 impl Engine {
     /// A command closes the pool.
@@ -37,19 +14,19 @@ impl Engine {
     }
 
     fn close(&mut self, step: Step) {
-        self.pool.stage = Stage::Stopping(Closing(step));
+        self.pool.enter(Stage::Stopping(Closing(step)));
     }
 
     /// Goes on with it.
     pub(crate) fn closing_more(&mut self) {
-        let Stage::Stopping(Closing(step)) = self.pool.stage else { return };
+        let &Stage::Stopping(Closing(step)) = self.pool.stage() else { return };
         let (asked, after) = match step {
             Step::Marking(_) | Step::Closed => return,
             Step::Ends(asked) => (asked, None),
             Step::Checkpoint(asked, after) => (asked, Some(after)),
         };
         if self.flush_failures() - asked.failures > SHUTDOWN_FLUSHES_MAX {
-            self.pool.stage = Stage::Serving;
+            self.pool.enter(Stage::Serving);
             let why = "an origin cannot be flushed, so what was written to it last may be lost; \
                        repair it and stop again, or end the process: the log is safe";
             return self.refuse(asked.command, why);
@@ -81,14 +58,14 @@ impl Engine {
         if !self.origins_flushed() || self.pool.checkpoint_runs() {
             return;
         }
-        let counted = self.pool.checkpoint.counted;
+        let counted = self.pool.checkpoints();
         if after.is_some_and(|after| counted > after) {
             self.close(Step::Marking(asked.command));
-            self.pool.sb.block.header.clean = 1;
+            self.pool.mark_clean();
             return self.superblock_write(Then::Closed);
         }
         self.close(Step::Checkpoint(asked, after.unwrap_or(counted)));
-        self.pool.checkpoint.wanted = true;
+        self.pool.want_checkpoint();
     }
 
     fn flush_failures(&self) -> u64 {
@@ -111,7 +88,7 @@ impl Engine {
 
     /// The pool is closed, as far as it can be.
     pub(crate) fn closed(&mut self) {
-        let Stage::Stopping(Closing(Step::Marking(id))) = self.pool.stage else { return };
+        let &Stage::Stopping(Closing(Step::Marking(id))) = self.pool.stage() else { return };
         self.close(Step::Closed);
         if self.log.is_dead() && self.volumes.iter().any(|v| !v.dirty.is_empty()) {
             let why = "the cache device failed while it held dirty blocks, which are nowhere else";

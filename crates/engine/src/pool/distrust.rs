@@ -2,16 +2,15 @@
 //! back with the device, the executor notes on another medium: the clean blocks, which the origins
 //! replace from now on, and the dirty ones of volumes of which somebody gave them up.
 
-use crate::engine::Engine;
-use crate::event::{CommandId, CommandReply, Effect, IoError, Notice, Time, VolumeId};
+use crate::event::{CommandId, Time, VolumeId};
 use crate::ids::Key;
 use crate::limits::{DISTRUST_RETRY_NS, DISTRUST_RETRY_NS_MAX, DISTRUST_WAIT_NS_MAX};
-use crate::op::Op;
-use crate::parts::Due;
 use crate::pool::Pool;
 use crate::settings::Distrust;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+
+mod note;
 
 /// The note, as far as it is made.
 #[derive(Debug, Default)]
@@ -83,82 +82,49 @@ impl Pool {
         self.distrust.noted.dropped.iter().map(|(&volume, &epoch)| (VolumeId(volume), epoch))
     }
 
+    /// This life must be noted, from now on.
+    fn wants_note(&mut self, now: Time) {
+        self.distrust.wanted = Some(now);
+    }
+
+    /// Dirty blocks of a volume are given up with the next note.
+    fn note_gives_up(&mut self, volume: VolumeId, command: CommandId) {
+        self.distrust.drops.push((volume, command));
+    }
+
+    /// The note is made: what the executor is to write.
+    fn note_begins(&mut self) -> Distrust {
+        let epoch = self.epoch();
+        let drops = std::mem::take(&mut self.distrust.drops);
+        let mut note = self.distrust.noted.clone();
+        note.epoch = note.epoch.max(epoch);
+        note.dropped.extend(self.distrust.given_up.iter().map(|volume| (volume.0, epoch)));
+        note.dropped.extend(drops.iter().map(|(volume, _)| (volume.0, epoch)));
+        self.distrust.under_way = Some((note.clone(), drops));
+        note
+    }
+
+    /// The note is durable: the commands that waited for it.
+    fn note_made(&mut self) -> Vec<(VolumeId, CommandId)> {
+        let (note, drops) = self.distrust.under_way.take().expect("it was asked for");
+        (self.distrust.noted, self.distrust.wanted, self.distrust.pause_ns) = (note, None, 0);
+        self.distrust.is_noted = true;
+        drops
+    }
+
+    /// The note could not be written: the commands that waited for it, and whether the one before
+    /// it could.
+    fn note_failed(&mut self, now: Time) -> (Vec<(VolumeId, CommandId)>, bool) {
+        let (_, drops) = self.distrust.under_way.take().expect("it was asked for");
+        let is_first = self.distrust.pause_ns == 0;
+        let pause = self.distrust.pause_ns.max(DISTRUST_RETRY_NS);
+        self.distrust.retry_at = now + pause;
+        self.distrust.pause_ns = (2 * pause).min(DISTRUST_RETRY_NS_MAX);
+        (drops, is_first)
+    }
+
     /// The clean blocks of which lives were not to be used, as the start found it.
     pub(crate) fn distrusted_epoch(&self) -> u64 {
         self.distrust.noted.epoch
-    }
-}
-
-impl Engine {
-    /// The cache is not to be trusted from now on.
-    pub(crate) fn distrust(&mut self) {
-        self.pool.distrust.wanted = Some(self.io.now());
-        self.distrust_more();
-    }
-
-    /// What a lost device holds dirty of a volume is given up: before clients may rely on it, it is
-    /// noted.
-    pub(crate) fn distrust_dirty(&mut self, volume: VolumeId, command: CommandId) {
-        self.pool.distrust.drops.push((volume, command));
-        self.distrust_more();
-    }
-
-    /// When the note is tried again, and when writes wait for it no more.
-    pub(crate) fn distrust_due(&self, due: &mut Due) {
-        if self.log.is_dead() {
-            due.at(self.pool.note_due());
-            due.at(self.pool.note_gives_up_at());
-        }
-    }
-
-    /// Asks for the note if it is due.
-    pub(crate) fn distrust_more(&mut self) {
-        if self.pool.note_due().is_none_or(|at| at > self.io.now()) {
-            return;
-        }
-        let epoch = self.pool.epoch();
-        let drops = std::mem::take(&mut self.pool.distrust.drops);
-        let mut note = self.pool.distrust.noted.clone();
-        note.epoch = note.epoch.max(epoch);
-        note.dropped.extend(self.pool.distrust.given_up.iter().map(|volume| (volume.0, epoch)));
-        note.dropped.extend(drops.iter().map(|(volume, _)| (volume.0, epoch)));
-        self.pool.distrust.under_way = Some((note.clone(), drops));
-        let op = self.io.op(Op::Distrust);
-        self.io.put(Effect::Distrust { op, note });
-    }
-
-    /// The executor has the note, or could not write it.
-    pub(crate) fn distrust_done(&mut self, result: Result<(), IoError>) {
-        let (note, drops) = self.pool.distrust.under_way.take().expect("it was asked for");
-        if result.is_err() {
-            let pause = self.pool.distrust.pause_ns.max(DISTRUST_RETRY_NS);
-            self.pool.distrust.retry_at = self.io.now() + pause;
-            if self.pool.distrust.pause_ns == 0 {
-                self.io.notify(Notice::DistrustFailed);
-            }
-            self.pool.distrust.pause_ns = (2 * pause).min(DISTRUST_RETRY_NS_MAX);
-            for (_, command) in drops {
-                let why = "no cache device works, and the state directory cannot be written: \
-                           nothing is given up. Make room there and try again";
-                self.answer(command, CommandReply::Failed(why.to_owned()));
-            }
-            return;
-        }
-        (self.pool.distrust.noted, self.pool.distrust.wanted, self.pool.distrust.pause_ns) =
-            (note, None, 0);
-        self.pool.distrust.is_noted = true;
-        for (volume, command) in drops {
-            self.give_up_dirty(volume, command);
-        }
-        self.distrust_more();
-    }
-
-    fn give_up_dirty(&mut self, id: VolumeId, command: CommandId) {
-        if let Some(volume) = self.volume(id) {
-            // Versions whose end was not written yet do not come back either.
-            let (base, end) = volume.keys();
-            self.log.unsay(base..end);
-        }
-        self.end_on_dead(id, command);
     }
 }

@@ -1,9 +1,6 @@
 //! The stages of a pool's service, each with what counts in that stage only.
 
-use crate::engine::{Engine, State};
-use crate::event::{Command, CommandId};
-use crate::pool::Pool;
-use crate::pool::closing::Closing;
+use crate::event::CommandId;
 use crate::recovery::Opening;
 
 /// Where the engine stands.
@@ -21,49 +18,25 @@ pub(crate) enum Stage {
     Failed(String),
 }
 
-impl Pool {
-    /// Where the engine stands.
-    pub(crate) fn stage(&self) -> &Stage {
-        &self.stage
-    }
+/// How far the pool is closed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Closing(pub(super) Step);
 
-    /// It stands elsewhere from now on. Where it stood.
-    pub(crate) fn enter(&mut self, stage: Stage) -> Stage {
-        std::mem::replace(&mut self.stage, stage)
-    }
-
-    /// A command waits until the pool is open.
-    pub(crate) fn keep(&mut self, id: CommandId, command: Command) {
-        let Stage::Opening(opening) = &mut self.stage else {
-            unreachable!("no step of recovery brings a command")
-        };
-        opening.keep(id, command);
-    }
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    /// What is under way ends.
+    Ends(Asked),
+    /// A checkpoint more than these is waited for.
+    Checkpoint(Asked, u64),
+    /// The clean mark is written.
+    Marking(CommandId),
+    /// The command is answered.
+    Closed,
 }
 
-impl Engine {
-    /// Where the engine stands.
-    pub fn state(&self) -> State {
-        match &self.pool.stage {
-            Stage::Opening(_) | Stage::Recovering => State::Opening,
-            Stage::Serving => State::Serving,
-            Stage::Stopping(_) => State::Stopping,
-            Stage::Failed(why) => State::Failed(why.clone()),
-        }
-    }
-
-    /// Whether recovery runs.
-    pub(crate) fn is_opening(&self) -> bool {
-        matches!(self.pool.stage, Stage::Opening(_) | Stage::Recovering)
-    }
-
-    /// Whether requests are served, and nobody closes the pool.
-    pub(crate) fn is_serving(&self) -> bool {
-        matches!(self.pool.stage, Stage::Serving)
-    }
-
-    /// Whether the pool is being closed.
-    pub(crate) fn is_stopping(&self) -> bool {
-        matches!(self.pool.stage, Stage::Stopping(_))
-    }
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) command: CommandId,
+    /// FLUSHes of origins that had failed.
+    pub(super) failures: u64,
 }

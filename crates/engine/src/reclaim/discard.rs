@@ -1,10 +1,10 @@
 //! Freed units are given to their devices, as long as the pool serves.
 
 use crate::Mutant;
+use crate::due::Due;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::op::Op;
-use crate::parts::Due;
 use crate::pool::Stage;
 
 impl Engine {

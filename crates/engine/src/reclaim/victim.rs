@@ -12,7 +12,7 @@ use crate::index::Located;
 use crate::limits::*;
 use crate::log::Point;
 use crate::op::Op;
-use crate::op::cached::{CacheRun, Lost, Reader};
+use crate::op::run::{CacheRun, Lost, Reader};
 use crate::policy::eviction::Choice;
 use crate::reclaim::Victim;
 use crate::segment::{Purpose, Unit};

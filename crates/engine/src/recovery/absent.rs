@@ -6,13 +6,9 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::DeviceId;
 use crate::ids::UnitId;
-use crate::recovery::Opening;
-use crate::recovery::epoch::LOG_WENT_ON;
+use crate::recovery::{ABSENT_HOLD, LOG_WENT_ON, Opening};
 use crate::volume::Volume;
 use forebay_format::BLOCK_SIZE;
-
-/// What a refusal for that reason says.
-pub const ABSENT_HOLD: &str = "of dirty data are only on what is missing";
 
 impl Opening {
     /// Refuses a start that would give up dirty data which is nowhere but on devices that may come

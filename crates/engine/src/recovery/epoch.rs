@@ -8,12 +8,7 @@ use crate::engine::Engine;
 use crate::event::{DeviceId, VolumeId};
 use crate::ids::Seq;
 use crate::log::FlushFor;
-use crate::recovery::{Opening, Step};
-
-/// Why a start fails where [`Opening::log_may_go_on`].
-pub(super) const LOG_WENT_ON: &str = "the log may have gone on on a device that failed beside one \
-     that was away before: what was written last is not known. Bring the devices back as they \
-     were, or `forebay pool destroy` the pool to go on with what the origins hold";
+use crate::recovery::{LOG_WENT_ON, Opening, Step};
 
 impl Opening {
     /// The superblock and the records that were read may not have survived a power cut yet: before

@@ -7,24 +7,8 @@ use crate::ids::SegmentId;
 use crate::limits::*;
 use crate::op::Op;
 use crate::recovery::Opening;
+use crate::recovery::io::RecoverRead;
 use forebay_format::BLOCK_SIZE;
-
-/// A read of recovery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RecoverRead {
-    /// Blocks of the checkpoint, from this one on.
-    Checkpoint(u64),
-    /// The first block of a segment.
-    Head(SegmentId),
-    /// The header of a record in a segment.
-    Header(SegmentId, u32),
-    /// The payload of the record found with this number.
-    Payload(u32),
-    /// Blocks of a segment, from this one on.
-    Segment(SegmentId, u32),
-    /// One block of a segment, after a read of several has failed.
-    Block(SegmentId, u32),
-}
 
 impl Opening {
     /// Issues the reads that are due, a bounded number at once.
@@ -50,7 +34,7 @@ impl Opening {
             RecoverRead::Checkpoint(from) => {
                 let source = self.source.expect("a checkpoint is being read");
                 let area = engine.pool.layout().checkpoint_offset(source.area);
-                let blocks = step.min(self.load.end - from);
+                let blocks = step.min(self.load.end() - from);
                 (DeviceId(source.device), area + from * BLOCK_SIZE as u64, blocks)
             }
             RecoverRead::Head(segment) => {

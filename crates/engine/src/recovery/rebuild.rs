@@ -3,9 +3,9 @@
 use crate::Mutant;
 use crate::engine::Engine;
 use crate::ids::{Dseq, SegmentId, Seq, UnitId};
+use crate::map::index_shape;
 use crate::recovery::Opening;
-use crate::recovery::load::index_shape;
-use crate::recovery::replay::Found;
+use crate::recovery::found::Found;
 use crate::segment::Use;
 use forebay_format::record::RecordHeader;
 use std::collections::BTreeMap;

@@ -7,26 +7,13 @@ use crate::Mutant;
 use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::ids::SegmentId;
 use crate::limits::{CACHE_READ_TRIES, REPAIRS_MAX};
 use crate::op::Op;
 use crate::recovery::Opening;
-use crate::recovery::replay::Found;
-use crate::recovery::survey::bad_payload;
+use crate::recovery::found::{Found, bad_payload};
+use crate::recovery::io::Repair;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::record;
-
-/// A record of which one copy is missing.
-#[derive(Debug, Clone, Copy)]
-pub struct Repair {
-    from: SegmentId,
-    to: SegmentId,
-    offset: u32,
-    blocks: u32,
-    /// Reads that failed.
-    tries: u8,
-    written: bool,
-}
 
 impl Opening {
     pub(super) fn recover_repair(&mut self, engine: &mut Engine) -> Result<(), String> {

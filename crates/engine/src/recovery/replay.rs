@@ -10,57 +10,11 @@ use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::ids::{Dseq, Key, SegmentId, Seq, Slot, UnitId};
 use crate::index::Located;
-use crate::recovery::Opening;
+use crate::recovery::found::{Found, Plan};
+use crate::recovery::{LOG_IS_SHORT, Opening};
 use forebay_format::checkpoint::SEGMENT_OPEN;
-use forebay_format::record::{Entry, EntryKind, RecordClass, RecordHeader};
+use forebay_format::record::{Entry, EntryKind};
 use std::collections::BTreeMap;
-
-/// What a refusal says where the log ends before what was durable.
-pub const LOG_IS_SHORT: &str = "was durable, and the log ends before it";
-
-/// A record found in a segment.
-#[derive(Debug, Clone)]
-pub(super) struct Found {
-    pub(super) header: RecordHeader,
-    pub(super) entries: Vec<Entry>,
-    /// Entries whose payload does not match its checksum.
-    pub(super) bad: Vec<usize>,
-    /// Whether its payload was looked at.
-    pub(super) verified: bool,
-    /// Whether the copy in its segment, and the one in the second segment, is there and whole.
-    pub(super) whole: [bool; 2],
-}
-
-impl Found {
-    pub(super) fn seq(&self) -> Seq {
-        Seq::of(self.header.seq.get())
-    }
-
-    fn dseq(&self) -> Dseq {
-        Dseq::of(self.header.dseq.get())
-    }
-
-    fn epoch(&self) -> u64 {
-        self.header.epoch.get()
-    }
-
-    pub(super) fn segment(&self) -> SegmentId {
-        SegmentId::of(self.header.segment.get())
-    }
-
-    pub(super) fn is_dirty_class(&self) -> bool {
-        self.header.class == RecordClass::Dirty as u8
-    }
-}
-
-/// What the log says, as far as the state depends on all of it.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    /// The greatest generation of each unit that the log calls empty.
-    pub(super) freed: BTreeMap<UnitId, u64>,
-    /// Units whose entries in the checkpoint do not count.
-    pub(super) gone: Vec<bool>,
-}
 
 /// The dirty-class records.
 struct Valid<'a> {
@@ -70,22 +24,8 @@ struct Valid<'a> {
     end: Dseq,
     /// Those of this life behind the gap.
     behind: Vec<&'a Found>,
-    /// See [`Summary::half`].
+    /// See `Summary::half`.
     half: bool,
-}
-
-/// What recovery decided.
-#[derive(Debug, Default)]
-pub(super) struct Summary {
-    /// Last dirty-class record that counts.
-    pub(super) dseq_end: Dseq,
-    /// Records that count.
-    pub(super) records: u64,
-    /// A device lacks durable records that another one has. It may be an older copy: no clean block
-    /// is believed.
-    pub(super) half: bool,
-    /// The unit in which the log ends had room left: it went on nowhere else.
-    pub(super) ends_here: bool,
 }
 
 /// Whether a device that is here has no whole copy of a record of a mirror.

@@ -6,27 +6,12 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{SegmentId, Seq, Slot};
 use crate::limits::RECOVERY_READ_BLOCKS;
-use crate::recovery::fetch::RecoverRead;
-use crate::recovery::replay::Found;
+use crate::recovery::found::{Chain, Found, Life, bad_payload};
+use crate::recovery::io::RecoverRead;
 use crate::recovery::{Opening, Step};
 use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
-use forebay_format::{BLOCK_SIZE, FormatError, checkpoint, checksum};
+use forebay_format::{BLOCK_SIZE, FormatError, checkpoint};
 use std::collections::BTreeMap;
-
-/// What the records of one life of a segment have in common, and how far they go.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Life {
-    generation: u32,
-    epoch: u64,
-    seq: Seq,
-}
-
-/// The records of a segment as far as their headers were read.
-#[derive(Debug, Default)]
-pub(super) struct Chain {
-    records: Vec<Found>,
-    life: Option<Life>,
-}
 
 impl Opening {
     pub(super) fn recover_heads(&mut self, engine: &mut Engine) -> Result<(), String> {
@@ -309,11 +294,8 @@ impl Engine {
             && header.offset.get() == at
             && at + 1 + payload <= self.segments.blocks()
             && entries.iter().all(|entry| self.entry_makes_sense(entry));
-        let generation = header.segment_generation.get();
-        let life = Life { generation, epoch: header.epoch.get(), seq: Seq::of(header.seq.get()) };
-        let goes_on = before.is_none_or(|old| {
-            life.generation == old.generation && life.epoch >= old.epoch && life.seq > old.seq
-        });
+        let life = Life::of(&header);
+        let goes_on = before.is_none_or(|old| life.goes_on(old));
         (fits && goes_on).then_some((header, entries, life))
     }
 
@@ -325,19 +307,4 @@ impl Engine {
             _ => true,
         }
     }
-}
-
-/// Entries whose payload block is not what their checksum says, or is not there. `blocks` are those
-/// of the record, in order; `None` cannot be read.
-pub(super) fn bad_payload<'a>(
-    entries: &[Entry],
-    mut blocks: impl Iterator<Item = Option<&'a [u8]>>,
-) -> Vec<usize> {
-    let with_payload = entries.iter().enumerate().filter(|(_, entry)| entry.kind().has_payload());
-    with_payload
-        .filter(|(_, entry)| {
-            blocks.next().flatten().is_none_or(|block| checksum(block) != entry.crc.get())
-        })
-        .map(|(n, _)| n)
-        .collect()
 }

@@ -2,11 +2,11 @@
 //! volume gets as much as the others, and one whose origin takes nothing keeps its share.
 
 use crate::Mutant;
+use crate::due::Due;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Dseq;
 use crate::limits::{ROOM_NS_MAX, STALL_NS_MAX, WAVE_NS_MAX, WAVE_WRITES_MAX};
-use crate::parts::Due;
 use crate::policy::writeback::write_gap_ns;
 use crate::requests::overlap::Access;
 use crate::requests::{Queue, ReqKey, Wait};

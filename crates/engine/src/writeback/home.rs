@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Key, Slot};
 use crate::op::Op;
-use crate::op::cached::{CacheRun, Lost, Reader};
+use crate::op::run::{CacheRun, Lost, Reader};
 use crate::writeback::sector_runs;
 use crate::writeback::slice::{Item, Place, Run, RunState};
 use forebay_format::record::EntryKind;
