@@ -46,6 +46,18 @@ impl ErrorKind {
     }
 }
 
+/// What keeps a pool closed until an administrator says to go on (`--keep-dirty`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hold {
+    /// Dirty data is only on devices that are missing.
+    DirtyIsAway,
+    /// The devices hold an older state than they once did.
+    OlderState,
+    /// Nobody can tell whether the dirty data on them is of the newest state.
+    UnknownAge,
+}
+
 /// An error as it is sent and shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
@@ -57,12 +69,15 @@ pub struct ApiError {
     /// What to do next, a line each; commands stand alone after a colon.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<String>,
+    /// What keeps the pool closed that it is about, if an administrator may go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
 }
 
 impl ApiError {
     /// An error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
-        ApiError { kind, message: message.into(), actions: Vec::new() }
+        ApiError { kind, message: message.into(), actions: Vec::new(), hold: None }
     }
 
     /// [`ErrorKind::Failed`].

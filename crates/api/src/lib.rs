@@ -21,7 +21,7 @@ pub mod socket;
 pub mod stats;
 
 pub use client::Client;
-pub use error::{ApiError, ErrorKind};
+pub use error::{ApiError, ErrorKind, Hold};
 pub use mode::Mode;
 pub use ram::RamNeed;
 pub use reply::{Body, Done, Outcome, Reply};

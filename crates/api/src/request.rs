@@ -126,6 +126,10 @@ pub struct PoolCreate {
     /// Overwrite what the devices hold.
     #[serde(default)]
     pub force: bool,
+    /// Go on with the dirty data of the pool that is on the devices, of which nobody can tell
+    /// whether it is of the newest state.
+    #[serde(default)]
+    pub keep_dirty: bool,
 }
 
 /// How a volume is made visible.

@@ -153,6 +153,10 @@ pub struct PoolCreateArgs {
     /// Overwrite what the devices hold
     #[arg(long)]
     pub force: bool,
+    /// The pool that is on the devices has dirty data, and nobody can tell how old that is: go on
+    /// with it
+    #[arg(long, conflicts_with = "force")]
+    pub keep_dirty: bool,
     #[command(flatten)]
     pub flags: ChangeFlags,
 }

@@ -129,6 +129,7 @@ pub fn pool_create(cli: &Cli, args: &PoolCreateArgs) -> Result<u8, ApiError> {
         ram: args.ram.map(|size| size.to_string()),
         dry_run: false,
         force: args.force,
+        keep_dirty: args.keep_dirty,
     };
     let request = |dry_run| Request::PoolCreate(PoolCreate { dry_run, ..wanted.clone() });
     plan_then(cli, &cli.client()?, (&args.flags, args.force), request)

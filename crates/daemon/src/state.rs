@@ -6,11 +6,9 @@ use crate::lock::lock;
 use anyhow::{Context, bail};
 use forebay_api::request::{Export, check_name};
 use forebay_api::{ApiError, Mode};
-use forebay_host::file::{create_private, read_plain};
+use forebay_host::file::{read_plain, replace_private};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -59,6 +57,10 @@ pub struct PoolSeen {
     /// The newest life that is known to have begun: its devices cannot be older.
     #[serde(default)]
     pub begun: u64,
+    /// Whether a witness of its log is kept since it was seen first. Older versions kept none: that
+    /// there is none tells nothing then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub witnessed: bool,
     /// Identities of devices without which it went on: what they hold is old.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
@@ -341,27 +343,15 @@ fn is_full(error: &anyhow::Error) -> bool {
 
 fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
     let path = dir.join(FILE);
-    let beside = dir.join(format!("{FILE}.new"));
-    let json = serde_json::to_vec_pretty(state).context("encode the state")?;
-    let written = (|| {
-        let mut file = create_private(&beside)?;
-        file.set_len(0)?;
-        file.write_all(&json)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&beside, &path)?;
-        File::open(dir)?.sync_all()
-    })();
-    if written.is_err() {
-        // What was written of it takes room.
-        let _ = fs::remove_file(&beside);
-    }
-    written.with_context(|| format!("write {}", path.display()))
+    let mut json = serde_json::to_vec_pretty(state).context("encode the state")?;
+    json.push(b'\n');
+    replace_private(&path, &json).with_context(|| format!("write {}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn pool(name: &str) -> PoolState {

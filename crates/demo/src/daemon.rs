@@ -115,6 +115,7 @@ impl Daemon {
             ram: None,
             dry_run: false,
             force: true,
+            keep_dirty: false,
         }))?;
         self.client.ask(&Request::VolumeCreate(VolumeCreate {
             name: VOLUME.to_string(),

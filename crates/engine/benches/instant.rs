@@ -2,8 +2,8 @@
 
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceId, DeviceSettings, Effect, Engine,
-    Event, IoError, Notice, OriginSettings, Presence, Request, RequestId, RequestKind, Settings,
-    State, Target, VolumeId,
+    Event, IoError, Notice, OpenError, OriginSettings, Presence, Request, RequestId, RequestKind,
+    Settings, State, Target, VolumeId,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -149,7 +149,7 @@ impl World {
         spec: &WorldSpec,
         mut devices: Devices,
         meter: Option<Meter>,
-    ) -> Result<World, String> {
+    ) -> Result<World, OpenError> {
         devices.cache_bytes_read = 0;
         devices.cache_bytes_written = 0;
         let settings = Settings {
@@ -202,10 +202,11 @@ impl World {
             match world.engine.state() {
                 State::Opening => world.step(),
                 State::Serving => return Ok(world),
-                other => return Err(format!("the pool does not open: {other:?}")),
+                State::Failed(error) => return Err(error),
+                other => return Err(format!("the pool does not open: {other:?}").into()),
             }
         }
-        Err("the pool does not open".to_owned())
+        Err("the pool does not open".into())
     }
 
     /// The devices, as a killed process leaves them: I/O under way is carried out, nothing else is.

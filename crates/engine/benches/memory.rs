@@ -1,7 +1,7 @@
 //! What a world is made of: its devices are memory. Pages of zeros take none where it is sparse.
 
 use super::VOLUME;
-use forebay_engine::{Buf, Distrust, Mode, Target, Tuning};
+use forebay_engine::{Buf, Distrust, Mode, Target, Tuning, Witness};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{
     PoolSpec, SUPERBLOCK_SIZE, Superblock, VolumeEntry, new_pool, text_field,
@@ -27,8 +27,8 @@ pub struct WorldSpec {
     pub volume_bytes: u64,
     /// Its mode.
     pub mode: Mode,
-    /// How far the log went.
-    pub witness: u64,
+    /// What is known of how far the log went.
+    pub witness: Witness,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
     /// The engine's tuning.
@@ -48,7 +48,7 @@ impl WorldSpec {
             discards: false,
             volume_bytes,
             mode: Mode::WriteBack,
-            witness: 0,
+            witness: Witness::default(),
             ram_bytes: 0,
             tuning: Tuning { sequential_bytes: u64::MAX, ..Tuning::default() },
             origin_present: true,

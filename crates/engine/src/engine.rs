@@ -11,6 +11,7 @@ use crate::limits::*;
 use crate::log::Log;
 use crate::map::{Map, index_shape};
 use crate::mode::Mode;
+use crate::open_error::OpenError;
 use crate::pool::Pool;
 use crate::pool::Stage;
 use crate::reclaim::Reclaim;
@@ -32,8 +33,8 @@ pub enum State {
     Serving,
     /// A shutdown command was accepted; nothing new is served.
     Stopping,
-    /// The pool could not be opened; the text says why and what to do.
-    Failed(String),
+    /// The pool could not be opened: why.
+    Failed(OpenError),
 }
 
 /// What the engine knows of one volume.
@@ -190,12 +191,14 @@ impl Engine {
         self.volumes.iter().filter(|v| !v.is_leaving()).map(view).collect()
     }
 
-    /// How far the log is durable: it is never found to end before. 0 as long as the pool is being
-    /// opened. For [`Settings::witness`].
-    pub fn durable(&self) -> u64 {
+    /// How far the log is durable: it is never found to end before. `None` as long as the pool is
+    /// not open. For [`crate::Witness`].
+    pub fn durable(&self) -> Option<u64> {
         match self.pool.stage() {
-            Stage::Serving | Stage::Stopping(_) => self.log.durable_dseq().raw(),
-            Stage::Opening(_) | Stage::Recovering | Stage::Failed(_) => 0,
+            Stage::Serving | Stage::Stopping(_) => {
+                Some(self.log.durable_dseq().max(self.pool.checkpointed()).raw())
+            }
+            Stage::Opening(_) | Stage::Recovering | Stage::Failed(_) => None,
         }
     }
 

@@ -7,6 +7,7 @@
 
 use crate::buf::Buf;
 use crate::mode::Mode;
+use crate::open_error::OpenError;
 use crate::settings::Distrust;
 
 /// Nanoseconds since the executor started. Never goes backwards.
@@ -293,7 +294,7 @@ pub enum Notice {
         dirty: u64,
     },
     /// The pool cannot be opened; nothing was written. The text says why and what to do.
-    OpenFailed(String),
+    OpenFailed(OpenError),
     /// A cache device failed and is no longer used.
     DeviceFailed(DeviceId, String),
     /// A record of the log was lost while a device failed: nothing behind it would be recovered, so

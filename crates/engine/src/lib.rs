@@ -90,7 +90,7 @@
 //! #         }],
 //! #         origins: Vec::new(), // Those of the volumes that the superblock has: none yet.
 //! #         distrust: Distrust::default(),
-//! #         witness: 0,
+//! #         witness: Witness::Seen(0),
 //! #         ram_bytes: 0,
 //! #         #[cfg(feature = "mutants")]
 //! #         mutant: None,
@@ -165,6 +165,7 @@ mod map;
 pub mod mode;
 mod mutant;
 mod op;
+mod open_error;
 mod parts;
 mod policy;
 mod pool;
@@ -191,6 +192,6 @@ pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
 pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
-pub use recovery::{ABSENT_HOLD, LOG_IS_SHORT};
-pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning};
+pub use open_error::{OpenError, WhyClosed};
+pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning, Witness};
 pub use slab::Keyed;

@@ -11,6 +11,7 @@ use crate::ids::{Dseq, SegmentId, Seq, UnitId};
 use crate::pool::Source;
 use crate::recovery::found::{Chain, Found, Plan, Summary};
 use crate::recovery::load::Load;
+use crate::settings::Witness;
 use forebay_format::checkpoint;
 use forebay_format::record::RecordHeader;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,12 +31,6 @@ mod steps;
 mod survey;
 
 pub use io::{RecoverRead, Repair};
-
-/// What a refusal says where dirty data is only on devices that are absent.
-pub const ABSENT_HOLD: &str = "of dirty data are only on what is missing";
-
-/// What a refusal says where the log ends before what was durable.
-pub const LOG_IS_SHORT: &str = "was durable, and the log ends before it";
 
 /// Why a start fails where [`Opening::log_may_go_on`].
 const LOG_WENT_ON: &str = "the log may have gone on on a device that failed beside one \
@@ -92,8 +87,7 @@ pub(crate) struct Opening {
     behind: Vec<usize>,
     /// Devices of which an administrator says that they will never be back.
     given_up: Vec<DeviceId>,
-    /// The log went at least so far.
-    witness: Dseq,
+    witness: Witness,
     flushes: usize,
     /// Checkpoints that have to count before the first answer.
     checkpoints: u64,

@@ -73,10 +73,8 @@ pub struct Settings {
     pub origins: Vec<OriginSettings>,
     /// What of the pool must not be used, as the executor noted it ([`crate::Effect::Distrust`]).
     pub distrust: Distrust,
-    /// What somebody outside of the devices has seen of the log last
-    /// ([`crate::Engine::durable`]); 0 for nothing. A log that ends before is an older one, or
-    /// damaged.
-    pub witness: u64,
+    /// What somebody outside of the devices has seen of the log.
+    pub witness: Witness,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
     /// A planted bug, for the test of the simulator.
@@ -84,6 +82,27 @@ pub struct Settings {
     pub mutant: Option<crate::Mutant>,
     /// Tuning. The default suits production; the simulator varies it.
     pub tuning: Tuning,
+}
+
+/// What somebody outside of the devices knows of how far the log went ([`crate::Engine::durable`]):
+/// an older copy of all devices looks like the newest state in all else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Witness {
+    /// It was durable up to this record: a log that ends before is an older one, or damaged. 0 for
+    /// a pool of which nothing was seen yet, or nobody looked.
+    Seen(u64),
+    /// Nobody knows any more. What is clean is read from the origins again; a pool with dirty data
+    /// is not opened before somebody accepts it.
+    Missing,
+    /// Nobody knows, and an administrator goes on with what is there. What is clean is read from
+    /// the origins again.
+    Accepted,
+}
+
+impl Default for Witness {
+    fn default() -> Witness {
+        Witness::Seen(0)
+    }
 }
 
 /// What a cache device holds and must never be used again, since the volumes went on without it.

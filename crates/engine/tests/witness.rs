@@ -6,7 +6,9 @@
 #[allow(dead_code, reason = "the bench uses the rest")]
 mod instant;
 
-use forebay_engine::{Command, CommandReply, DeviceId, LOG_IS_SHORT, Mode, RequestKind, Target};
+use forebay_engine::{
+    Command, CommandReply, DeviceId, Mode, OpenError, RequestKind, Target, WhyClosed, Witness,
+};
 use instant::{Devices, VOLUME, World, WorldSpec};
 
 const MIB: u64 = 1 << 20;
@@ -17,21 +19,33 @@ fn spec(mode: Mode) -> WorldSpec {
 }
 
 /// Why a pool on these devices is not opened by somebody who has seen so much of its log.
-fn refusal(spec: &WorldSpec, devices: Devices, witness: u64) -> Option<String> {
+fn refusal(spec: &WorldSpec, devices: Devices, witness: Witness) -> Option<OpenError> {
     let spec = WorldSpec { witness, ..spec.clone() };
     World::try_open(&spec, devices, None).err()
 }
 
+fn seen(world: &World) -> Witness {
+    Witness::Seen(world.engine.durable().expect("it is open"))
+}
+
 /// A pool in use, the devices as they were before that, and how much of its log was seen.
-fn used(spec: &WorldSpec) -> (World, Devices, u64) {
+fn used(spec: &WorldSpec) -> (World, Devices, Witness) {
     let mut world = World::new(spec);
     world.run(4, 200, RequestKind::Write, BLOCK, |n| n);
     world.run(1, 1, RequestKind::Flush, 0, |_| 0);
     let image = world.devices().clone();
     world.run(4, 200, RequestKind::Write, BLOCK, |n| n + 100);
     world.run(1, 1, RequestKind::Flush, 0, |_| 0);
-    let witness = world.engine.durable();
+    let witness = seen(&world);
     (world, image, witness)
+}
+
+/// Until no region is marked any more.
+fn rest(world: &mut World) {
+    for _ in 0..10_000 {
+        world.now += 2_000_000;
+        world.step();
+    }
 }
 
 #[test]
@@ -40,9 +54,13 @@ fn an_older_state_of_the_same_life_is_refused() {
         let spec = spec(mode);
         let (world, image, witness) = used(&spec);
         let why = refusal(&spec, image.clone(), witness).expect("it is old");
-        assert!(why.contains(LOG_IS_SHORT), "{why}");
+        assert_eq!(why.why, WhyClosed::OlderState, "{why}");
         assert_eq!(refusal(&spec, world.kill(), witness), None, "it is not");
-        assert_eq!(refusal(&spec, image, 0), None, "an administrator may go on with it");
+        assert_eq!(
+            refusal(&spec, image, Witness::Accepted),
+            None,
+            "an administrator may go on with it"
+        );
     }
 }
 
@@ -54,13 +72,29 @@ fn an_older_state_is_refused_after_an_orderly_stop() {
     while world.commands.is_empty() {
         world.step();
     }
-    let witness = world.engine.durable();
-    assert!(refusal(&spec, image, witness).is_some_and(|why| why.contains(LOG_IS_SHORT)));
+    let witness = seen(&world);
+    assert!(refusal(&spec, image, witness).is_some_and(|why| why.why == WhyClosed::OlderState));
+    assert_eq!(refusal(&spec, world.kill(), witness), None);
+}
+
+/// What no client has flushed is durable too when a pool was closed.
+#[test]
+fn an_older_state_from_before_an_orderly_stop_is_refused_though_nobody_flushed() {
+    let spec = spec(Mode::WriteBack);
+    let (mut world, ..) = used(&spec);
+    let image = world.devices().clone();
+    world.run(4, 200, RequestKind::Write, BLOCK, |n| n);
+    world.command(Command::Shutdown);
+    while world.commands.is_empty() {
+        world.step();
+    }
+    let witness = seen(&world);
+    assert!(refusal(&spec, image, witness).is_some_and(|why| why.why == WhyClosed::OlderState));
     assert_eq!(refusal(&spec, world.kill(), witness), None);
 }
 
 /// What the origin holds when all has gone home; nothing where that failed.
-fn home(spec: &WorldSpec, devices: Devices, witness: u64) -> Option<Vec<u8>> {
+fn home(spec: &WorldSpec, devices: Devices, witness: Witness) -> Option<Vec<u8>> {
     let spec = WorldSpec { witness, ..spec.clone() };
     let mut world = World::try_open(&spec, devices, None).ok()?;
     world.command(Command::Drain(VOLUME));
@@ -76,7 +110,7 @@ fn home(spec: &WorldSpec, devices: Devices, witness: u64) -> Option<Vec<u8>> {
 }
 
 /// Blocks in the end of the log that, each rotten, take acknowledged data back without a word.
-fn silent(spec: &WorldSpec, (image, newest): (&Devices, &Devices), witness: u64) -> usize {
+fn silent(spec: &WorldSpec, (image, newest): (&Devices, &Devices), witness: Witness) -> usize {
     let cache = Target::Cache(DeviceId(0));
     let block = |devices: &Devices, at: u64| {
         let mut bytes = vec![0; BLOCK as usize];
@@ -101,7 +135,7 @@ fn rot_in_the_end_of_the_log_is_told() {
     let (world, image, witness) = used(&spec);
     let newest = world.kill();
     assert_eq!(silent(&spec, (&image, &newest), witness), 0);
-    assert!(silent(&spec, (&image, &newest), 0) > 0, "nobody else can tell");
+    assert!(silent(&spec, (&image, &newest), Witness::default()) > 0, "nobody else can tell");
 }
 
 /// One of two devices is replaced by an older copy of itself: what it holds clean may be old.
@@ -113,16 +147,12 @@ fn what_is_clean_is_not_believed_beside_an_older_half() {
     let write = |world: &mut World| {
         world.run(4, 2000, RequestKind::Write, BLOCK, |n| n);
         world.run(1, 1, RequestKind::Flush, 0, |_| 0);
-        // Until no region is marked any more.
-        for _ in 0..10_000 {
-            world.now += 2_000_000;
-            world.step();
-        }
+        rest(world);
     };
     write(&mut world);
     let older = world.devices().cache[1].clone();
     write(&mut world);
-    let witness = world.engine.durable();
+    let witness = seen(&world);
     let spec = WorldSpec { witness, ..spec };
     let cached = |devices: Devices| {
         let world = World::try_open(&spec, devices, None).expect("one has all that is dirty");
@@ -133,4 +163,37 @@ fn what_is_clean_is_not_believed_beside_an_older_half() {
     let mut mixed = newest;
     mixed.cache[1] = older;
     assert_eq!(cached(mixed), 0);
+}
+
+/// Without a witness nobody knows how old what is there is: nothing clean is believed, and nothing
+/// dirty before somebody accepts it.
+#[test]
+fn what_nobody_has_seen_is_not_believed() {
+    for (mode, dirty) in [(Mode::WriteThrough, false), (Mode::WriteBack, true)] {
+        let spec = spec(mode);
+        let (mut world, ..) = used(&spec);
+        if !dirty {
+            rest(&mut world);
+        }
+        let newest = world.kill();
+        let kept = if dirty { 300 } else { 0 };
+        assert_eq!(cached(&spec, newest.clone(), Witness::default()), Some((300, kept)));
+        assert_eq!(cached(&spec, newest.clone(), Witness::Accepted), Some((kept, kept)));
+        match dirty {
+            true => {
+                let error = refusal(&spec, newest, Witness::Missing).expect("some is dirty");
+                assert_eq!(error.why, WhyClosed::UnknownAge);
+                assert!(error.text.contains("1200 KiB of volume"), "{error}");
+            }
+            false => assert_eq!(cached(&spec, newest, Witness::Missing), Some((0, 0))),
+        }
+    }
+}
+
+/// Blocks that are cached when a pool is open, and those of them that are dirty.
+fn cached(spec: &WorldSpec, devices: Devices, witness: Witness) -> Option<(u64, u64)> {
+    let spec = WorldSpec { witness, ..spec.clone() };
+    let world = World::try_open(&spec, devices, None).ok()?;
+    let dirty = world.engine.volume_stats(VOLUME).expect("it is there").dirty_blocks;
+    Some((world.engine.pool_stats().cached_blocks, dirty))
 }

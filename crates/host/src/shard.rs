@@ -20,12 +20,12 @@ use crate::limit::within;
 use crate::notice::NoticeSink;
 use crate::origin::Origin;
 use crate::pool::PoolOnDisk;
-use crate::witness::{self, Witness};
+use crate::witness::WitnessFile;
 use forebay_engine::Distrust;
 use forebay_engine::stats::{PoolStats, VolumeStats};
 use forebay_engine::{
-    Command, CommandReply, DeviceSettings, OriginSettings, Request, Settings, State, Target,
-    Tuning, VolumeId, VolumeSpec, VolumeView,
+    Command, CommandReply, DeviceSettings, OpenError, OriginSettings, Request, Settings, State,
+    Target, Tuning, VolumeId, VolumeSpec, VolumeView, Witness,
 };
 use forebay_sys::waker::Waker;
 use mailbox::{Mailbox, Message};
@@ -59,6 +59,9 @@ pub struct ShardSettings {
     pub number: u32,
     /// What all shards of the process serve together.
     pub server: Arc<NbdServer>,
+    /// What is known of the pool's log, see [`crate::witness::read`]; `None` where no witness is
+    /// kept: the pool does not outlive its shard.
+    pub witness: Option<Witness>,
     /// Takes notices, on the shard's thread.
     pub notices: NoticeSink,
 }
@@ -83,7 +86,7 @@ pub enum ShardError {
     Full(usize),
     /// The pool could not be opened.
     #[error("{0}")]
-    OpenFailed(String),
+    OpenFailed(OpenError),
 }
 
 /// One volume at one moment.
@@ -147,8 +150,6 @@ impl ShardHandle {
         let mailbox = Arc::new(Mailbox::new(waker.clone()));
         let distrust = read_distrust(&settings.state_dir, &settings.pool.uuid())
             .map_err(system("read the pool's distrust note"))?;
-        let witness = witness::read(&settings.state_dir, &settings.pool.uuid())
-            .map_err(system("read the pool's witness"))?;
         let number = settings.number;
         let server = Arc::clone(&settings.server);
         let own = Arc::clone(&mailbox);
@@ -160,8 +161,7 @@ impl ShardHandle {
                     server.add_shard(number, Arc::clone(&own));
                     let _ = ready.send(Ok(()));
                     let mailbox = Arc::clone(&own);
-                    let notes = (distrust, witness);
-                    let build = || build(settings, driver, notice, notes, waker, mailbox);
+                    let build = || build(settings, driver, notice, distrust, waker, mailbox);
                     match catch_unwind(AssertUnwindSafe(build)) {
                         Ok(shard) => run::run(shard),
                         Err(panic) => {
@@ -438,7 +438,7 @@ fn build(
     settings: ShardSettings,
     mut driver: Driver,
     notice: Option<String>,
-    (distrust, witness): (Distrust, u64),
+    distrust: Distrust,
     waker: Waker,
     mailbox: Arc<Mailbox>,
 ) -> run::Shard {
@@ -472,7 +472,7 @@ fn build(
         origins: origin_settings.collect(),
         superblock: settings.pool.superblock.clone(),
         distrust,
-        witness,
+        witness: settings.witness.unwrap_or_default(),
         ram_bytes: settings.ram_bytes,
         tuning: settings.tuning,
     };
@@ -486,7 +486,7 @@ fn build(
         &mut driver,
         waker,
     );
-    let witness = Witness::new(&settings.state_dir, &uuid);
+    let witness = settings.witness.map(|_| WitnessFile::new(&settings.state_dir, &uuid));
     let links = run::Links { mailbox, server: settings.server, number: settings.number, witness };
     run::Shard::new(engine_settings, driver, executor, links, settings.notices, texts)
 }

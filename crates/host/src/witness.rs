@@ -6,7 +6,8 @@
 //! meanwhile: a power cut may leave an older number there, which is true as well.
 
 use crate::notice::{HostNotice, Notices};
-use forebay_sys::file::{create_private, read_plain};
+use forebay_engine::Witness;
+use forebay_sys::file::{create_private, read_plain, replace_private};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -19,8 +20,9 @@ use std::time::Duration;
 
 /// Time between two writes of the file, which others may see as well.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The file has a line with a number.
+/// The file has a line with a number, or this word.
 const BYTES_MAX: u64 = 64;
+const ACCEPTED: &str = "accepted";
 /// How long the last write may take.
 const LAST_LIMIT: Duration = Duration::from_secs(5);
 
@@ -32,9 +34,9 @@ struct Seen {
 }
 
 /// The witness of a shard. When it is dropped, it has written down what it saw.
-pub(crate) struct Witness {
+pub(crate) struct WitnessFile {
     seen: Arc<Seen>,
-    last: u64,
+    last: Option<u64>,
     told: bool,
     file: PathBuf,
     wakes: Option<SyncSender<()>>,
@@ -46,20 +48,39 @@ fn file(state_dir: &Path, pool: &[u8; 16]) -> PathBuf {
     state_dir.join(format!("witness-{uuid}"))
 }
 
-/// What was seen of a pool's log: 0 for nothing, and for what cannot be told.
+/// What was seen of a pool's log.
 ///
 /// # Errors
 /// The file is there and cannot be read.
-pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<u64> {
-    match read_plain(&file(state_dir, pool), BYTES_MAX) {
-        // A power cut may leave what was never flushed.
-        Ok(text) => Ok(std::str::from_utf8(&text).map_or(0, |it| it.trim().parse().unwrap_or(0))),
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(0),
-        Err(e) => Err(e),
-    }
+pub fn read(state_dir: &Path, pool: &[u8; 16]) -> io::Result<Witness> {
+    let text = match read_plain(&file(state_dir, pool), BYTES_MAX) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Witness::Missing),
+        Err(e) => return Err(e),
+    };
+    let text = str::from_utf8(&text).unwrap_or_default().trim();
+    Ok(match text.parse() {
+        Ok(durable) => Witness::Seen(durable),
+        Err(_) if text == ACCEPTED => Witness::Accepted,
+        Err(_) => Witness::Missing,
+    })
 }
 
-/// Forgets what was seen of a pool: whatever is on its devices is its newest state from now on.
+/// Writes down what is known of a pool before it is opened: that it is new, or that an
+/// administrator goes on with what is there. Durable when it returns.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn note(state_dir: &Path, pool: &[u8; 16], known: Witness) -> io::Result<()> {
+    let line = match known {
+        Witness::Seen(durable) => line(durable),
+        Witness::Accepted => format!("{ACCEPTED}\n"),
+        Witness::Missing => return forget(state_dir, pool),
+    };
+    replace_private(&file(state_dir, pool), line.as_bytes())
+}
+
+/// Forgets what was seen of a pool.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -70,20 +91,23 @@ pub fn forget(state_dir: &Path, pool: &[u8; 16]) -> io::Result<()> {
     }
 }
 
-impl Witness {
+/// Of one length, so that it is written in place.
+fn line(durable: u64) -> String {
+    format!("{durable:020}\n")
+}
+
+impl WitnessFile {
     /// The witness of a pool.
-    pub fn new(state_dir: &Path, pool: &[u8; 16]) -> Witness {
+    pub fn new(state_dir: &Path, pool: &[u8; 16]) -> WitnessFile {
         let file = file(state_dir, pool);
         let seen = Arc::new(Seen::default());
-        Witness { seen, last: 0, told: false, file, wakes: None, thread: None }
+        WitnessFile { seen, last: None, told: false, file, wakes: None, thread: None }
     }
 
-    /// The log is durable up to here.
-    pub fn saw(&mut self, durable: u64, notices: &mut Notices) {
-        if durable <= self.last {
-            return;
-        }
-        self.last = durable;
+    /// The log is durable up to here, if the pool is open.
+    pub fn saw(&mut self, durable: Option<u64>, notices: &mut Notices) {
+        let Some(durable) = durable.filter(|_| durable > self.last) else { return };
+        self.last = Some(durable);
         self.seen.durable.store(durable, Ordering::Release);
         let alive = match &self.wakes {
             Some(wakes) => !matches!(wakes.try_send(()), Err(TrySendError::Disconnected(()))),
@@ -117,7 +141,7 @@ impl Witness {
     }
 }
 
-impl Drop for Witness {
+impl Drop for WitnessFile {
     /// A disk that hangs is not waited for: then an older number stays.
     fn drop(&mut self) {
         self.wakes = None;
@@ -144,18 +168,23 @@ fn keep(path: &Path, seen: &Seen, woken: &Receiver<()>) {
     }
 }
 
-/// Writes in place: that needs no room on a disk that is full.
+/// Writes in place, but for the first time: that needs no room on a disk that is full.
 fn write(path: &Path, file: &mut Option<File>, durable: u64, flush: bool) -> io::Result<()> {
-    let new = file.is_none();
+    let line = line(durable);
     let file = match file {
         Some(file) => file,
-        None => file.insert(create_private(path)?),
+        None => {
+            if std::fs::metadata(path).map_or(0, |it| it.len()) != line.len() as u64 {
+                replace_private(path, line.as_bytes())?;
+            }
+            file.insert(create_private(path)?)
+        }
     };
-    file.write_all_at(format!("{durable:020}\n").as_bytes(), 0)?;
-    if new || flush {
-        file.sync_all()?;
+    file.write_all_at(line.as_bytes(), 0)?;
+    match flush {
+        true => file.sync_all(),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -176,28 +205,49 @@ mod tests {
     fn what_was_seen_is_there_after_an_end_and_until_it_is_forgotten() {
         let dir = tempfile::TempDir::new().unwrap();
         let (mut notices, told) = notices();
-        assert_eq!(read(dir.path(), &POOL).unwrap(), 0);
+        assert_eq!(read(dir.path(), &POOL).unwrap(), Witness::Missing);
         for last in [1, 70_000, u64::MAX] {
-            let mut witness = Witness::new(dir.path(), &POOL);
-            witness.saw(last - 1, &mut notices);
-            witness.saw(last, &mut notices);
+            let mut witness = WitnessFile::new(dir.path(), &POOL);
+            witness.saw(None, &mut notices);
+            witness.saw(Some(last - 1), &mut notices);
+            witness.saw(Some(last), &mut notices);
             drop(witness);
-            assert_eq!(read(dir.path(), &POOL).unwrap(), last);
+            assert_eq!(read(dir.path(), &POOL).unwrap(), Witness::Seen(last));
         }
         forget(dir.path(), &POOL).unwrap();
         forget(dir.path(), &POOL).unwrap();
-        assert_eq!(read(dir.path(), &POOL).unwrap(), 0);
+        assert_eq!(read(dir.path(), &POOL).unwrap(), Witness::Missing);
         assert!(told.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_word_of_an_administrator_stands_until_the_pool_is_open() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let (mut notices, _) = notices();
+        for known in [Witness::Accepted, Witness::Seen(7), Witness::Missing, Witness::Accepted] {
+            note(dir.path(), &POOL, known).unwrap();
+            assert_eq!(read(dir.path(), &POOL).unwrap(), known);
+        }
+        let mut witness = WitnessFile::new(dir.path(), &POOL);
+        witness.saw(None, &mut notices);
+        drop(witness);
+        assert_eq!(read(dir.path(), &POOL).unwrap(), Witness::Accepted);
+        let mut witness = WitnessFile::new(dir.path(), &POOL);
+        witness.saw(Some(0), &mut notices);
+        drop(witness);
+        assert_eq!(read(dir.path(), &POOL).unwrap(), Witness::Seen(0));
+        std::fs::write(file(dir.path(), &POOL), "what is this").unwrap();
+        assert_eq!(read(dir.path(), &POOL).unwrap(), Witness::Missing);
     }
 
     #[test]
     fn what_was_seen_is_written_while_the_pool_is_in_use() {
         let dir = tempfile::TempDir::new().unwrap();
         let (mut notices, _) = notices();
-        let mut witness = Witness::new(dir.path(), &POOL);
-        witness.saw(5, &mut notices);
+        let mut witness = WitnessFile::new(dir.path(), &POOL);
+        witness.saw(Some(5), &mut notices);
         let end = std::time::Instant::now() + Duration::from_secs(10);
-        while read(dir.path(), &POOL).unwrap() != 5 {
+        while read(dir.path(), &POOL).unwrap() != Witness::Seen(5) {
             assert!(std::time::Instant::now() < end, "nothing is written");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -208,16 +258,16 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let gone = dir.path().join("gone");
         let (mut notices, told) = notices();
-        let mut witness = Witness::new(&gone, &POOL);
+        let mut witness = WitnessFile::new(&gone, &POOL);
         let end = std::time::Instant::now() + Duration::from_secs(10);
         let mut at = 0;
         while told.lock().unwrap().is_empty() {
             assert!(std::time::Instant::now() < end, "nobody is told");
             at += 1;
-            witness.saw(at, &mut notices);
+            witness.saw(Some(at), &mut notices);
             std::thread::sleep(Duration::from_millis(5));
         }
-        (0..100).for_each(|n| witness.saw(at + 1 + n, &mut notices));
+        (0..100).for_each(|n| witness.saw(Some(at + 1 + n), &mut notices));
         assert_eq!(told.lock().unwrap().len(), 1);
     }
 }

@@ -490,6 +490,18 @@ impl Disk {
         report.torn += u64::from(arrived > 0 && arrived < entry.end - entry.first);
     }
 
+    /// What would be read of it now.
+    pub fn image(&self) -> Store {
+        self.current.clone()
+    }
+
+    /// Somebody has put another one in its place, with nothing in its cache.
+    pub fn restore(&mut self, image: Store) {
+        self.durable = image.clone();
+        self.current = image;
+        self.pending.clear();
+    }
+
     /// The process that used the disk is gone; the disk is not.
     pub fn kill(&mut self, rng: &mut Rng) {
         self.plug = plug::Plug::default();

@@ -8,6 +8,7 @@ mod damage;
 mod finish;
 mod io;
 mod metadata;
+mod older;
 mod open;
 mod plug;
 
@@ -22,7 +23,7 @@ use admin::Asked;
 use client::{Client, Waiting};
 use forebay_engine::Distrust;
 use forebay_engine::{
-    CommandId, Effect, Engine, Event, Mode, OpId, RequestId, Target, Time, VolumeId,
+    CommandId, Effect, Engine, Event, Mode, OpId, OpenError, RequestId, Target, Time, VolumeId,
 };
 use forebay_format::{Layout, SECTOR_SIZE};
 use std::cmp::Reverse;
@@ -116,7 +117,7 @@ struct Life {
     /// A shutdown was answered.
     stopped: bool,
     errors: Vec<Delivered>,
-    open_failed: Option<String>,
+    open_failed: Option<OpenError>,
     /// What must not be used again could not be written down at first.
     unnoted: bool,
     /// Devices that the engine said have failed.
@@ -180,8 +181,8 @@ pub struct World {
     distrusts: BTreeMap<OpId, Distrust>,
     /// What the host has written down about distrust.
     distrust: Distrust,
-    /// And about how far the log is durable, unless nobody ever keeps that.
-    witness: Option<u64>,
+    /// And about how far the log is durable.
+    older: older::Older,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
     queued: u64,
     next_id: u64,
@@ -243,7 +244,7 @@ impl World {
             ops: BTreeMap::new(),
             distrusts: BTreeMap::new(),
             distrust: Distrust::default(),
-            witness: (!seed.is_multiple_of(4)).then_some(0),
+            older: older::Older::new(seed),
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,
@@ -403,8 +404,7 @@ impl World {
         let mut effects = Vec::new();
         let now = self.now;
         self.engine().settle(now, &mut effects);
-        let durable = self.engine().durable();
-        self.witness = self.witness.map(|seen| seen.max(durable));
+        self.older_sees();
         self.perform(effects)
     }
 

@@ -2,8 +2,8 @@
 
 use crate::{check, own, part};
 use std::ffi::{c_int, c_uint};
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -226,6 +226,28 @@ pub fn create_private(path: &Path) -> io::Result<File> {
         file.set_permissions(Permissions::from_mode(0o600))?;
     }
     Ok(file)
+}
+
+/// Puts a file with these bytes in the place of the one that was there, which nobody but its owner
+/// may read. After this returns it survives a power cut; a crash leaves the old or the new one.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = Path::new(&beside);
+    let written = (|| {
+        let mut file = create_private(beside)?;
+        file.set_len(0)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(beside, path)?;
+        File::open(directory)?.sync_all()
+    })();
+    if written.is_err() {
+        // What was written of it takes room.
+        let _ = fs::remove_file(beside);
+    }
+    written
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ fn one_pool_serves_many_volumes_and_survives_each_of_them() {
 }
 
 #[test]
-fn a_state_directory_that_is_lost_costs_nothing_but_the_command() {
+fn a_state_directory_that_is_lost_costs_nothing_but_the_commands() {
     let mut world = World::started();
     world.forebay(&["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"]).expect(0);
     let data = pattern(77, 4096);
@@ -203,7 +203,11 @@ fn a_state_directory_that_is_lost_costs_nothing_but_the_command() {
     world.kill();
     fs::remove_dir_all(world.state_dir()).unwrap();
     world.start();
-    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
+    let cache = ["cache", "big.img", "--with", "ssd.img"];
+    // Nobody can tell how old the dirty data is.
+    world.forebay(&cache).expect(1).complains("pool create ssd").complains("--keep-dirty");
+    world.forebay(&["pool", "create", "ssd", "ssd.img", "--keep-dirty"]).expect(0);
+    world.forebay(&cache).expect(0);
     assert_eq!(world.volume("big")["mode"], "writeback");
     assert!(world.nbd("big").read(8192, 4096).unwrap() == data);
 }

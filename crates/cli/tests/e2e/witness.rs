@@ -82,3 +82,90 @@ fn an_administrator_goes_on_with_an_older_copy() {
     world.start();
     world.forebay(&["status"]).expect(0);
 }
+
+fn forget_witness(world: &World) {
+    let files = fs::read_dir(world.state_dir()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files = files.filter(|path| path.to_string_lossy().contains("/witness-"));
+    fs::remove_file(files.next().expect("there is one")).unwrap();
+    assert!(files.next().is_none());
+}
+
+#[test]
+fn without_a_witness_dirty_data_waits_for_an_administrator() {
+    let mut world = used("writeback");
+    world.stop();
+    forget_witness(&world);
+    world.start();
+    let told = world.forebay(&["status"]).expect(3);
+    told.says("1024 KiB of volume big").says("forebay volume attach big --keep-dirty");
+    let attach = ["volume", "attach", "big", "--keep-dirty", "--yes"];
+    world.forebay(&[&attach[..4], &["--dry-run"]].concat()).expect(0).says("would go on");
+    world.forebay(&["status"]).expect(3);
+    world.forebay(&attach).expect(0);
+    assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(2, WRITTEN));
+    world.stop();
+    world.start();
+    world.forebay(&["status"]).expect(0);
+}
+
+#[test]
+fn without_a_witness_what_is_clean_is_read_from_the_origin() {
+    let mut world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
+    // The second miss is admitted.
+    for _ in 0..3 {
+        let mut client = world.nbd("big");
+        (0..64).rev().for_each(|n| drop(client.read(n << 16, 4096).unwrap()));
+    }
+    let used = |world: &World| {
+        let told = world.forebay(&["status", "-o", "json"]).expect(0).json();
+        told["volumes"][0]["used_bytes"].as_u64().unwrap()
+    };
+    let cached = used(&world);
+    assert!(cached > 0);
+    world.stop();
+    world.start();
+    assert_eq!(used(&world), cached);
+    world.stop();
+    forget_witness(&world);
+    world.start();
+    assert_eq!(used(&world), 0);
+}
+
+/// A version that kept no witness was in use here: that there is none tells nothing.
+#[test]
+fn a_pool_of_an_older_version_is_opened_as_before() {
+    let mut world = used("writeback");
+    world.stop();
+    forget_witness(&world);
+    let state = world.state_dir().join("state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    let older = text.replace("      \"witnessed\": true,\n", "");
+    assert_ne!(older, text);
+    fs::write(&state, older).unwrap();
+    world.start();
+    world.forebay(&["status"]).expect(0);
+    world.stop();
+    forget_witness(&world);
+    world.start();
+    world.forebay(&["status"]).expect(3).says("nothing here tells");
+}
+
+#[test]
+fn a_pool_from_elsewhere_with_dirty_data_is_not_taken_before_that_is_accepted() {
+    let mut world = used("writeback");
+    world.stop();
+    fs::remove_dir_all(world.state_dir()).unwrap();
+    world.start();
+    let create = ["pool", "create", "ssd", "ssd.img"];
+    let with = |flags: &[&'static str]| world.forebay(&[&create[..], flags].concat());
+    with(&["--dry-run"]).expect(0).says("is refused without --keep-dirty");
+    for _ in 0..2 {
+        let refused = with(&["--yes"]).expect(1);
+        refused.complains("1024 KiB of volume big").complains("ssd.img --keep-dirty");
+        world.forebay(&["status"]).expect(3).says("do not use the origin");
+    }
+    with(&["--keep-dirty", "--dry-run"]).expect(0).says("whatever its age is");
+    with(&["--keep-dirty", "--yes"]).expect(0);
+    assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(2, WRITTEN));
+}

@@ -8,8 +8,8 @@ use super::volume::open_origin;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, STOP_TIMEOUT, Supervisor, shard_error};
 use crate::convert::{hex, unhex};
 use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
-use forebay_api::{ApiError, ErrorKind, Mode};
-use forebay_engine::{ABSENT_HOLD, Command, LOG_IS_SHORT};
+use forebay_api::{ApiError, ErrorKind, Hold, Mode};
+use forebay_engine::Command;
 use forebay_host::device::{Access, Device};
 use forebay_host::note_distrust;
 use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
@@ -33,6 +33,7 @@ impl Supervisor {
             uuid: hex(&on_disk.uuid()),
             epoch: on_disk.superblock.header.epoch.get() + 1,
             begun: 0,
+            witnessed: true,
             left: Vec::new(),
             devices: devices.collect(),
         };
@@ -40,6 +41,7 @@ impl Supervisor {
             let before = all.seen(&seen.name).filter(|before| before.uuid == seen.uuid);
             if let Some(before) = before {
                 (seen.begun, seen.left) = (before.begun, before.left.clone());
+                seen.witnessed = before.witnessed;
             }
             if before.is_none_or(|before| before.epoch + 1 < seen.epoch) {
                 // Another machine had it meanwhile, and wrote to the origins.
@@ -145,7 +147,8 @@ impl Supervisor {
             }
         })?;
         let memory = stand_in(&pool.name).map_err(|error| crate::convert::pool_error(&error))?;
-        let opened = Opened { bypass: Some(why.clone()), ..self.start_shard(pool, memory)?.0 };
+        let opened =
+            Opened { bypass: Some(why.clone()), ..self.start_shard(pool, memory, None)?.0 };
         let handle = opened.handle.clone();
         self.enter(pool, Ok(opened));
         self.listen();
@@ -334,15 +337,15 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
          --drop-dirty",
         volume.name
     );
-    let held = [ABSENT_HOLD, LOG_IS_SHORT].iter().any(|words| error.message.contains(words));
+    let goes_on = format!("forebay volume attach {} --keep-dirty", volume.name);
+    let hold = error.hold;
     let error = ApiError { message: text, ..error };
-    match held {
-        true => error.action(format!(
-            "if they will never be back, and only what they hold is lost: forebay volume attach {} \
-             --keep-dirty",
-            volume.name
+    match hold {
+        Some(Hold::DirtyIsAway | Hold::OlderState) => error.action(format!(
+            "if they will never be back, and only what they hold is lost: {goes_on}"
         )),
-        false => error,
+        Some(Hold::UnknownAge) => error.action(format!("if it is: {goes_on}")),
+        None => error,
     }
     .action(lost)
 }

@@ -22,7 +22,7 @@ impl Supervisor {
         }
         let pool_name = match (&user, whole_pool_on(&request.devices)) {
             (Some(user), _) => user.name.clone(),
-            (None, Ok(Some(found))) if !request.force => found,
+            (None, Ok(Some((found, _)))) if !request.force => found,
             _ => self.free_pool_name(&request.devices),
         };
         let wanted = Wanted {
@@ -30,6 +30,7 @@ impl Supervisor {
             devices: &request.devices,
             ram: request.ram.as_deref(),
             force: request.force,
+            keep_dirty: false,
         };
         wanted.check()?;
         let volume = VolumeCreate {

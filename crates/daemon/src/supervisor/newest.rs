@@ -4,8 +4,8 @@
 use super::{Supervisor, lock};
 use crate::convert::{hex, unhex};
 use crate::parts::{Failed, Parts};
-use forebay_api::ApiError;
-use forebay_engine::{ABSENT_HOLD, LOG_IS_SHORT, Notice};
+use forebay_api::{ApiError, Hold};
+use forebay_engine::{Notice, Witness};
 use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::{PoolOnDisk, read_pool};
@@ -56,7 +56,7 @@ impl Supervisor {
         if on_disk.map_or(true, |on_disk| self.check_newest(&on_disk).is_ok()) {
             return Ok(());
         }
-        self.forget_witness(pool)?;
+        self.accept_log(pool)?;
         self.remember(|all| {
             if let Some(seen) = all.seen.iter_mut().find(|seen| seen.name == pool) {
                 (seen.begun, seen.left) = (0, Vec::new());
@@ -72,39 +72,61 @@ impl Supervisor {
         pool: &str,
         dry_run: bool,
     ) -> Result<Option<String>, ApiError> {
-        let why = self.why_closed(pool).unwrap_or_default();
-        let held = why.contains(ABSENT_HOLD);
-        let short = why.contains(LOG_IS_SHORT);
+        let why = self.why_closed(pool).filter(|why| why.hold.is_some());
         if dry_run {
-            let would = held.then(|| format!("would give up what only they hold: {why}"));
-            return Ok(would.or(short.then(|| format!("would go on with what is here: {why}"))));
+            return Ok(why.map(|why| match why.hold {
+                Some(Hold::DirtyIsAway) => format!("would give up what only they hold: {why}"),
+                _ => format!("would go on with what is here: {why}"),
+            }));
         }
         self.accept_old(pool)?;
-        if short {
-            self.forget_witness(pool)?;
-        }
-        if held {
-            self.inner().given_up.insert(pool.to_string());
+        match why.and_then(|why| why.hold) {
+            Some(Hold::DirtyIsAway) => drop(self.inner().given_up.insert(pool.to_string())),
+            Some(Hold::OlderState | Hold::UnknownAge) => self.accept_log(pool)?,
+            None => {}
         }
         Ok(None)
     }
 
-    fn why_closed(&self, pool: &str) -> Option<String> {
+    fn why_closed(&self, pool: &str) -> Option<ApiError> {
         let inner = self.inner();
-        let why = match &inner.pools.get(pool)?.open {
-            Ok(open) => open.bypass.as_ref()?,
-            Err(error) => error,
-        };
-        Some(why.message.clone())
+        match &inner.pools.get(pool)?.open {
+            Ok(open) => open.bypass.clone(),
+            Err(error) => Some(error.clone()),
+        }
     }
 
-    /// Whatever is on the devices of a pool is its newest state from now on.
-    pub(super) fn forget_witness(&self, pool: &str) -> Result<(), ApiError> {
+    /// The log of a pool counts as far as it is on the devices.
+    fn accept_log(&self, pool: &str) -> Result<(), ApiError> {
         let state = self.store.get();
         let uuid = state.seen(pool).and_then(|seen| unhex(&seen.uuid));
-        let Some(uuid) = uuid else { return Ok(()) };
-        witness::forget(&self.state_dir, &uuid).map_err(|error| {
-            ApiError::failed(format!("remove the witness of pool {pool}: {error}"))
+        uuid.map_or(Ok(()), |uuid| self.note_witness(pool, &uuid, Witness::Accepted))
+    }
+
+    /// Notes what is known of a pool's log, for its next start.
+    pub(super) fn note_witness(
+        &self,
+        pool: &str,
+        uuid: &[u8; 16],
+        known: Witness,
+    ) -> Result<(), ApiError> {
+        witness::note(&self.state_dir, uuid, known).map_err(|error| {
+            let dir = self.state_dir.display();
+            ApiError::failed(format!("write the witness of pool {pool}: {error}"))
+                .action(format!("see to it that forebayd can write to {dir}, and has room there"))
+        })
+    }
+
+    /// What is known of a pool's log, before it is noted that it is seen.
+    pub(super) fn witness_of(&self, pool: &str, uuid: &[u8; 16]) -> Result<Witness, ApiError> {
+        let known = witness::read(&self.state_dir, uuid).map_err(|error| {
+            ApiError::failed(format!("read the witness of pool {pool}: {error}"))
+        })?;
+        let state = self.store.get();
+        let seen = state.seen(pool).filter(|seen| seen.uuid == hex(uuid));
+        Ok(match known {
+            Witness::Missing if seen.is_some_and(|seen| !seen.witnessed) => Witness::default(),
+            known => known,
         })
     }
 
@@ -112,7 +134,7 @@ impl Supervisor {
     pub(super) fn note_begun(&self, pool: &str, parts: &Parts) -> Result<(), ApiError> {
         self.remember(|all| {
             let Some(seen) = all.seen.iter_mut().find(|seen| seen.name == pool) else { return };
-            seen.begun = seen.epoch;
+            (seen.begun, seen.witnessed) = (seen.epoch, true);
             seen.left.extend(parts.absent().cloned());
             seen.left.retain(|uuid| !parts.used().any(|used| used == uuid));
             seen.left.sort();

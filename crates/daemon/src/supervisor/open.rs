@@ -9,8 +9,8 @@ use crate::parts::Parts;
 use crate::state::PoolState;
 use forebay_api::reply::DeviceInfo;
 use forebay_api::request::VolumeCreate;
-use forebay_api::{ApiError, ErrorKind};
-use forebay_engine::{Notice, Tuning, VolumeId};
+use forebay_api::{ApiError, ErrorKind, Hold};
+use forebay_engine::{Notice, OpenError, Tuning, VolumeId, WhyClosed, Witness};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::Backend;
 use forebay_host::device::{Access, DeviceError};
@@ -197,11 +197,12 @@ impl Supervisor {
             // Their superblock is all that can be used of them.
             return Err(ApiError::not_found(on_disk.findings.join("; ")));
         }
+        let witness = self.witness_of(&pool.name, &on_disk.uuid())?;
         self.note_seen(pool, &on_disk)?;
         for finding in &on_disk.findings {
             tracing::warn!(pool = pool.name.as_str(), "{finding}");
         }
-        let (opened, returned, late) = self.start_shard(pool, on_disk)?;
+        let (opened, returned, late) = self.start_shard(pool, on_disk, Some(witness))?;
         self.enter(pool, Ok(opened));
         late.into_iter().for_each(|late| self.follow_late(&pool.name, late));
         self.listen();
@@ -212,6 +213,7 @@ impl Supervisor {
         self: &Arc<Self>,
         pool: &PoolState,
         on_disk: PoolOnDisk,
+        witness: Option<Witness>,
     ) -> Result<Started, ApiError> {
         let header = on_disk.superblock.header;
         let block = BLOCK_SIZE as u64;
@@ -240,6 +242,7 @@ impl Supervisor {
             origins: origins.usable,
             state_dir: self.state_dir.clone(),
             ram_bytes: ram.tier_bytes,
+            witness,
             tuning: Tuning::default(),
             backend: Backend::Auto,
             number,
@@ -288,7 +291,7 @@ impl Supervisor {
             Err(ShardError::OpenFailed(why)) => {
                 // Nothing was written: it is as if the devices were missing.
                 self.close_pool(name, &open)?;
-                return Err(ApiError::not_found(format!("pool {name}: {why}")));
+                return Err(not_opened(name, &why));
             }
             Err(error) => return Err(shard_error(name, &error)),
         }
@@ -351,6 +354,16 @@ impl Supervisor {
             tracing::warn!(pool, "note that nothing is dirty: {error}");
         }
     }
+}
+
+fn not_opened(name: &str, error: &OpenError) -> ApiError {
+    let hold = match error.why {
+        WhyClosed::DirtyIsAway => Some(Hold::DirtyIsAway),
+        WhyClosed::OlderState => Some(Hold::OlderState),
+        WhyClosed::UnknownAge => Some(Hold::UnknownAge),
+        WhyClosed::Other => None,
+    };
+    ApiError { hold, ..ApiError::not_found(format!("pool {name}: {error}")) }
 }
 
 fn is_pool_in_use(error: &PoolError) -> bool {

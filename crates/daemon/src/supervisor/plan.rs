@@ -22,6 +22,7 @@ pub(super) struct Wanted<'r> {
     pub devices: &'r [String],
     pub ram: Option<&'r str>,
     pub force: bool,
+    pub keep_dirty: bool,
 }
 
 impl Wanted<'_> {
@@ -74,8 +75,8 @@ pub(super) fn content_of(device: &Path) -> Result<Content, ApiError> {
     in_time(&what, move || identify(&path).map_err(|error| device_error(&error)))
 }
 
-/// The pool that all of these devices hold, if they hold one and all of it.
-pub(super) fn whole_pool_on(devices: &[String]) -> Result<Option<String>, ApiError> {
+/// Name and identity of the pool that all of these devices hold, if they hold one and all of it.
+pub(super) fn whole_pool_on(devices: &[String]) -> Result<Option<(String, [u8; 16])>, ApiError> {
     let mut names = Vec::new();
     let mut pools = Vec::new();
     for device in devices {
@@ -88,7 +89,7 @@ pub(super) fn whole_pool_on(devices: &[String]) -> Result<Option<String>, ApiErr
         pools.push(uuid);
     }
     let whole = pools.iter().all(|pool| *pool == pools[0]);
-    Ok(names.pop().filter(|_| whole))
+    Ok(names.pop().filter(|_| whole).map(|name| (name, pools[0])))
 }
 
 impl Supervisor {

@@ -4,13 +4,13 @@ use super::Supervisor;
 use super::bypass::with_dirty;
 use super::late::in_time;
 use super::plan::{Wanted, content_of, same_file, whole_pool_on};
-use crate::convert::pool_error;
+use crate::convert::{pool_error, unhex};
 use crate::state::PoolState;
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
 use forebay_api::size::human;
-use forebay_api::{ApiError, Outcome};
-use forebay_engine::Buf;
+use forebay_api::{ApiError, Hold, Outcome};
+use forebay_engine::{Buf, Witness};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::CHECKPOINT_OFFSET;
 use forebay_host::device::{Access, Content, Device};
@@ -39,6 +39,7 @@ impl Supervisor {
             devices: &request.devices,
             ram: request.ram.as_deref(),
             force: request.force,
+            keep_dirty: request.keep_dirty,
         };
         wanted.check()?;
         wanted.devices.iter().try_for_each(|device| self.check_not_stacked(device))?;
@@ -86,10 +87,22 @@ impl Supervisor {
     }
 
     pub(super) fn pool_dry_run(&self, wanted: &Wanted) -> Result<Done, ApiError> {
-        if whole_pool_on(wanted.devices)?.as_deref() == Some(wanted.name) && !wanted.force {
+        if let Some(uuid) = self.there_already(wanted)? {
             drop(self.open_devices(wanted.devices, Access::Exclusive)?);
             let text = format!("would open the pool {} that is on the devices", wanted.name);
-            return Ok(Done::new(Outcome::Planned, text));
+            let mut done = Done::new(Outcome::Planned, text);
+            if self.witness_of(wanted.name, &uuid)? == Witness::Missing {
+                let text = match wanted.keep_dirty {
+                    false => {
+                        "nothing here tells whether that is its newest state: what it holds \
+                              clean is read from the origins again, and if it holds dirty data, it \
+                              is refused without --keep-dirty"
+                    }
+                    true => "would go on with the dirty data that it holds, whatever its age is",
+                };
+                done.messages.push(text.to_string());
+            }
+            return Ok(done);
         }
         self.check_awaited(wanted.name)?;
         // As for real, for a moment: what is in use is refused now as then.
@@ -116,9 +129,11 @@ impl Supervisor {
             ram_bytes: wanted.ram_bytes()?,
         };
         self.check_memory()?;
-        let on_devices = whole_pool_on(wanted.devices)?;
-        let is_there = on_devices.as_deref() == Some(wanted.name) && !wanted.force;
-        if !is_there {
+        let there = self.there_already(wanted)?;
+        if let (Some(uuid), true) = (&there, wanted.keep_dirty) {
+            self.note_witness(wanted.name, uuid, Witness::Accepted)?;
+        }
+        if there.is_none() {
             self.check_awaited(wanted.name)?;
             let devices = self.open_devices(wanted.devices, Access::Exclusive)?;
             // Before memory: what a device holds matters more to whoever mistyped its name.
@@ -127,9 +142,11 @@ impl Supervisor {
             }
             let plan = self.plan(wanted, &devices)?;
             let options = wanted.options(wanted.force);
-            in_time(&format!("write the pool {}", wanted.name), move || {
+            let made = in_time(&format!("write the pool {}", wanted.name), move || {
                 format_pool(&devices, &options).map_err(|error| pool_error(&error))
             })?;
+            let uuid = made.superblocks[0].header.pool_uuid;
+            self.note_witness(wanted.name, &uuid, Witness::default())?;
             // One of this name that nobody waits for: should its devices come back, they are old.
             self.give_up(wanted.name, None)?;
             self.remember(|all| all.seen.retain(|seen| seen.name != wanted.name))?;
@@ -145,14 +162,36 @@ impl Supervisor {
             self.close_bypass(&state.name)?;
             match is_known {
                 true => self.start_known_pool(&state),
-                false => self.start_pool(&state),
+                false => self.start_pool(&state).map_err(|error| self.not_taken(&state, error)),
             }
         })?;
         self.remember(|all| {
             all.pools.retain(|pool| pool.name != state.name);
             all.pools.push(state);
         })?;
-        Ok(if is_there { Made::Opened } else { Made::Created })
+        Ok(if there.is_some() { Made::Opened } else { Made::Created })
+    }
+
+    /// The identity of the pool of this name that is on the devices, unless it is overwritten.
+    fn there_already(&self, wanted: &Wanted) -> Result<Option<[u8; 16]>, ApiError> {
+        let there = whole_pool_on(wanted.devices)?.filter(|_| !wanted.force);
+        Ok(there.filter(|(name, _)| name == wanted.name).map(|(_, uuid)| uuid))
+    }
+
+    /// A pool that came from elsewhere, or whose state directory was lost, is not opened.
+    fn not_taken(&self, pool: &PoolState, error: ApiError) -> ApiError {
+        // It comes from elsewhere the next time, too.
+        let forgotten = self.remember(|all| all.seen.retain(|seen| seen.name != pool.name));
+        if let Err(error) = forgotten {
+            tracing::warn!("{}", error.message);
+        }
+        let (name, devices) = (&pool.name, pool.devices.join(" "));
+        match error.hold {
+            Some(Hold::UnknownAge) => {
+                error.action(format!("if it is: forebay pool create {name} {devices} --keep-dirty"))
+            }
+            _ => error,
+        }
     }
 
     /// Refuses to make a pool anew of which volumes are waiting for the old one: what only that one
@@ -224,7 +263,9 @@ impl Supervisor {
             Some(open) => self.close_pool(name, open)?,
             None => drop(self.inner().pools.remove(name)),
         }
-        if let Err(error) = self.forget_witness(name) {
+        if let Some(uuid) = unhex(&info.uuid)
+            && let Err(error) = self.note_witness(name, &uuid, Witness::Missing)
+        {
             tracing::warn!("{}", error.message);
         }
         self.inner().falls.remove(name);

@@ -167,7 +167,7 @@ impl Supervisor {
             forebay_engine::State::Serving => State::Ok,
             forebay_engine::State::Stopping => State::Draining,
             forebay_engine::State::Failed(why) => {
-                attention.why.push(why.clone());
+                attention.why.push(why.to_string());
                 State::Offline
             }
         };

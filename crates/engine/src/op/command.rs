@@ -28,7 +28,7 @@ impl Engine {
             Stage::Opening(_) | Stage::Recovering => return self.pool.keep(id, command),
             Stage::Stopping(_) => return self.refuse(id, "the pool is being closed"),
             Stage::Failed(why) => {
-                let why = why.clone();
+                let why = why.to_string();
                 return self.refuse(id, &why);
             }
             Stage::Serving => {}

@@ -59,6 +59,8 @@ pub(super) struct Checkpoint {
     pub(super) base: Option<Source>,
     /// How many have counted since the start.
     counted: u64,
+    /// What the last of them has made durable of the log.
+    durable: Dseq,
     /// Bytes written for them, and for superblocks.
     pub(super) bytes: u64,
 }

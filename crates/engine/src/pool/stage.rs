@@ -1,6 +1,7 @@
 //! The stages of a pool's service, each with what counts in that stage only.
 
 use crate::event::CommandId;
+use crate::open_error::OpenError;
 use crate::recovery::Opening;
 
 /// Where the engine stands.
@@ -15,7 +16,7 @@ pub(crate) enum Stage {
     /// The pool is closed, and so far it is.
     Stopping(Closing),
     /// It could not be opened: why.
-    Failed(String),
+    Failed(OpenError),
 }
 
 /// How far the pool is closed.

@@ -6,7 +6,8 @@ use crate::Mutant;
 use crate::engine::Engine;
 use crate::event::DeviceId;
 use crate::ids::UnitId;
-use crate::recovery::{ABSENT_HOLD, LOG_WENT_ON, Opening};
+use crate::open_error::{OpenError, WhyClosed};
+use crate::recovery::{LOG_WENT_ON, Opening};
 use crate::volume::Volume;
 use forebay_format::BLOCK_SIZE;
 
@@ -14,7 +15,7 @@ impl Opening {
     /// Refuses a start that would give up dirty data which is nowhere but on devices that may come
     /// back. (What is on such as were called away is lost already. A log that may have gone on on
     /// absent devices: see [`Opening::log_may_go_on`].)
-    pub(super) fn absent_hold_nothing(&self, engine: &Engine) -> Result<(), String> {
+    pub(super) fn absent_hold_nothing(&self, engine: &Engine) -> Result<(), OpenError> {
         if engine.is(Mutant::AbsentForgotten) {
             return Ok(());
         }
@@ -29,7 +30,7 @@ impl Opening {
         }
         if self.log_may_go_on(engine) {
             // Then it is not all that they hold, and giving it up is no way on.
-            return Err(LOG_WENT_ON.to_owned());
+            return Err(LOG_WENT_ON.into());
         }
         let mut devices: Vec<DeviceId> =
             held.iter().flat_map(|&(unit, _)| self.holders(engine, unit)).collect();
@@ -44,11 +45,13 @@ impl Opening {
             .iter()
             .find(|it| engine.out_of_reach(it))
             .map_or("NAME", |it| &it.identity().name);
-        Err(format!(
-            "{kib} KiB {ABSENT_HOLD}: device {numbers} of {count}. Bring it back, then \
-             `forebay volume attach {name}`. If it will never be back, and these {kib} KiB are \
-             lost: `forebay volume attach {name} --keep-dirty` goes on with the rest"
-        ))
+        let text = format!(
+            "{kib} KiB of dirty data are only on what is missing: device {numbers} of {count}. \
+             Bring it back, then `forebay volume attach {name}`. If it will never be back, and \
+             these {kib} KiB are lost: `forebay volume attach {name} --keep-dirty` goes on with \
+             the rest"
+        );
+        Err(OpenError { why: WhyClosed::DirtyIsAway, text })
     }
 
     /// The devices of a unit that may come back with what they hold.

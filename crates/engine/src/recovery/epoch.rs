@@ -8,12 +8,13 @@ use crate::engine::Engine;
 use crate::event::{DeviceId, VolumeId};
 use crate::ids::Seq;
 use crate::log::FlushFor;
+use crate::open_error::OpenError;
 use crate::recovery::{LOG_WENT_ON, Opening, Step};
 
 impl Opening {
     /// The superblock and the records that were read may not have survived a power cut yet: before
     /// anything follows from them, they must (I12).
-    pub(super) fn recover_settle(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn recover_settle(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         self.step = Step::Settle;
         let devices: Vec<DeviceId> = engine.segments.working().collect();
         for device in devices {
@@ -28,12 +29,12 @@ impl Opening {
         self.recover_settled(engine)
     }
 
-    fn recover_settled(&mut self, engine: &mut Engine) -> Result<(), String> {
+    fn recover_settled(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         if self.flushes > 0 || engine.log.is_dead() {
             return Ok(());
         }
         if self.log_may_go_on(engine) {
-            return Err(LOG_WENT_ON.to_owned());
+            return Err(LOG_WENT_ON.into());
         }
         let behind = std::mem::take(&mut self.behind);
         let behind: Vec<usize> =

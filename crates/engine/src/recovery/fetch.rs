@@ -6,13 +6,14 @@ use crate::event::*;
 use crate::ids::SegmentId;
 use crate::limits::*;
 use crate::op::Op;
+use crate::open_error::OpenError;
 use crate::recovery::Opening;
 use crate::recovery::io::RecoverRead;
 use forebay_format::BLOCK_SIZE;
 
 impl Opening {
     /// Issues the reads that are due, a bounded number at once.
-    pub(super) fn recover_reads(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn recover_reads(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         loop {
             let full = self.under_way >= RECOVERY_READS_MAX
                 || self.blocks_under_way + self.load.waiting() >= RECOVERY_BLOCKS_MAX;
@@ -74,7 +75,7 @@ impl Opening {
         engine: &mut Engine,
         read: RecoverRead,
         end: Completion,
-    ) -> Result<(), String> {
+    ) -> Result<(), OpenError> {
         let Completion { result, buf } = end;
         self.under_way -= 1;
         self.blocks_under_way -= (buf.len() / BLOCK_SIZE) as u64;

@@ -3,11 +3,12 @@
 
 use crate::engine::Engine;
 use crate::event::*;
-use crate::ids::{Dseq, Key};
+use crate::ids::Key;
+use crate::open_error::OpenError;
 use crate::pool::{Source, Stage, Then};
 use crate::recovery::Opening;
 use crate::requests::Queue;
-use crate::settings::{Presence, Settings};
+use crate::settings::{Presence, Settings, Witness};
 use crate::volume::Volume;
 use std::collections::VecDeque;
 
@@ -18,17 +19,17 @@ impl Engine {
         for entry in entries {
             let id = entry.id.get();
             let Some(base) = self.base_for(entry.bytes.get().div_ceil(4096)) else {
-                return self.open_failed("the volumes are too large for the index".to_owned());
+                return self.open_failed("the volumes are too large for the index".into());
             };
             let origin = settings.origins.iter().find(|origin| origin.volume.0 == id);
             let Some(volume) = Volume::of_entry(&entry, base, origin) else {
-                return self
-                    .open_failed(format!("volume {id} has an unknown mode; use a newer Forebay"));
+                let why = format!("volume {id} has an unknown mode; use a newer Forebay");
+                return self.open_failed(why.into());
             };
             self.volumes.insert(volume);
         }
         if self.segments.devices().iter().all(|device| !device.healthy) {
-            return self.open_failed("no device of the pool is there; attach one".to_owned());
+            return self.open_failed("no device of the pool is there; attach one".into());
         }
         let sources = self.checkpoint_sources();
         let devices_with = |presence: Presence| {
@@ -40,20 +41,11 @@ impl Engine {
             failed: vec![0; settings.devices.len()],
             behind: devices_with(Presence::Behind).map(usize::from).collect(),
             given_up: devices_with(Presence::GivenUp).map(DeviceId).collect(),
-            witness: self.witness(settings),
+            witness: witness(settings),
             checkpoints: 1,
             ..Opening::default()
         })));
         self.recovering(Opening::recover_checkpoint);
-    }
-
-    /// How far the log went at least. Whoever gives devices up may give its end up with them.
-    fn witness(&self, settings: &Settings) -> Dseq {
-        let gives_up = settings.devices.iter().any(|it| it.presence == Presence::GivenUp);
-        match gives_up {
-            true => Dseq::NONE,
-            false => Dseq::of(settings.witness),
-        }
     }
 
     /// The checkpoints that may be used, newest first, each from every device.
@@ -66,7 +58,7 @@ impl Engine {
         newest.chain(Source::previous(header)).flat_map(from_each).collect()
     }
 
-    pub(crate) fn open_failed(&mut self, why: String) {
+    pub(crate) fn open_failed(&mut self, why: OpenError) {
         let early = match self.pool.enter(Stage::Failed(why.clone())) {
             Stage::Opening(opening) => opening.early,
             _ => Vec::new(),
@@ -84,7 +76,7 @@ impl Engine {
     /// Takes a step of recovery, if that is under way; it may end in a pool that cannot be opened.
     pub(crate) fn recovering<T>(
         &mut self,
-        step: impl FnOnce(&mut Opening, &mut Engine) -> Result<T, String>,
+        step: impl FnOnce(&mut Opening, &mut Engine) -> Result<T, OpenError>,
     ) -> Option<T> {
         match self.pool.enter(Stage::Recovering) {
             Stage::Opening(mut opening) => {
@@ -139,5 +131,14 @@ impl Engine {
     /// Forgets all clean blocks that were found so far.
     pub(crate) fn drop_all_clean(&mut self) {
         self.forget_clean_of(Key::FIRST..Key::MAX);
+    }
+}
+
+/// What is known of the log. Whoever gives devices up may give its end up with them.
+fn witness(settings: &Settings) -> Witness {
+    let gives_up = settings.devices.iter().any(|it| it.presence == Presence::GivenUp);
+    match settings.witness {
+        Witness::Seen(_) if gives_up => Witness::default(),
+        witness => witness,
     }
 }

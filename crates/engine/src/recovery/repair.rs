@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::{CACHE_READ_TRIES, REPAIRS_MAX};
 use crate::op::Op;
+use crate::open_error::OpenError;
 use crate::recovery::Opening;
 use crate::recovery::found::{Found, bad_payload};
 use crate::recovery::io::Repair;
@@ -16,7 +17,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::record;
 
 impl Opening {
-    pub(super) fn recover_repair(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn recover_repair(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         let skip = engine.is(Mutant::RepairSkipped);
         let records = self.records.iter().filter(|_| !skip);
         let repairs = records.filter_map(|found| engine.repair_of(found)).collect();
@@ -24,7 +25,7 @@ impl Opening {
         self.repair_more(engine)
     }
 
-    fn repair_more(&mut self, engine: &mut Engine) -> Result<(), String> {
+    fn repair_more(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         while self.repairing < REPAIRS_MAX {
             let Some(repair) = self.repairs.pop_front() else { break };
             self.repairing += 1;

@@ -10,8 +10,10 @@ use crate::engine::Engine;
 use crate::event::VolumeId;
 use crate::ids::{Dseq, Key, SegmentId, Seq, Slot, UnitId};
 use crate::index::Located;
+use crate::open_error::{OpenError, WhyClosed};
+use crate::recovery::Opening;
 use crate::recovery::found::{Found, Plan};
-use crate::recovery::{LOG_IS_SHORT, Opening};
+use crate::settings::Witness;
 use forebay_format::checkpoint::SEGMENT_OPEN;
 use forebay_format::record::{Entry, EntryKind};
 use std::collections::BTreeMap;
@@ -38,7 +40,7 @@ fn lacks_a_copy(engine: &Engine, found: &Found) -> bool {
 
 impl Opening {
     /// Decides which records count. Fails where going on could return wrong data.
-    pub(super) fn replay_plan(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn replay_plan(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         let records = merge_copies(std::mem::take(&mut self.records));
         let from = self.source.map_or(Default::default(), |source| (source.seq, source.dseq));
         let heads = self.heads.values().map(|head| Seq::of(head.seq.get()));
@@ -75,7 +77,7 @@ impl Opening {
 
     /// Computes the state from checkpoint and records. Fails where going on could return wrong
     /// data.
-    pub(super) fn replay(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn replay(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         let records = std::mem::take(&mut self.records);
         let plan = std::mem::take(&mut self.plan);
         self.checkpoint_place(engine, &plan.gone);
@@ -114,7 +116,7 @@ impl Opening {
         engine: &Engine,
         records: &'a [Found],
         from: (Seq, Dseq),
-    ) -> Result<Valid<'a>, String> {
+    ) -> Result<Valid<'a>, OpenError> {
         let dirty: Vec<&Found> =
             records.iter().filter(|f| f.is_dirty_class() && f.seq() > from.0).collect();
         // The newest life, and where the checkpoint is of the one before, that up to its end.
@@ -134,7 +136,11 @@ impl Opening {
             .max()
             .unwrap_or_default();
         let vouched = if epoch == newest { vouched } else { vouched.max(began) };
-        let vouched = vouched.max(self.witness);
+        let seen = match self.witness {
+            Witness::Seen(dseq) => Dseq::of(dseq),
+            Witness::Missing | Witness::Accepted => Dseq::NONE,
+        };
+        let vouched = vouched.max(seen);
         let counts: BTreeMap<Dseq, &Found> =
             dirty.iter().filter(counts).map(|found| (found.dseq(), *found)).collect();
         let mut valid = Vec::new();
@@ -147,8 +153,8 @@ impl Opening {
             valid.push(found);
             next = dseq.next();
         }
-        if self.witness >= next {
-            return Err(self.log_is_short(engine, next));
+        if seen >= next {
+            return Err(log_is_short(engine, next, seen));
         }
         if vouched >= next && counts.range(next..).next().is_some() {
             return Err(format!(
@@ -156,22 +162,12 @@ impl Opening {
                  copy is there; what it held is not known. Bring the devices back as they were, or \
                  `forebay pool destroy` the pool to go on with what the origins hold",
                 next.raw()
-            ));
+            )
+            .into());
         }
         let behind = counts.range(next..).map(|(_, &found)| found).collect();
         let half = valid.iter().any(|found| found.dseq() <= vouched && lacks_a_copy(engine, found));
         Ok(Valid { records: valid, end: next.before(), behind, half })
-    }
-
-    fn log_is_short(&self, engine: &Engine, next: Dseq) -> String {
-        let name = engine.volumes.iter().next().map_or("NAME", |volume| &volume.identity().name);
-        let (lost, last) = (next.raw(), self.witness.raw());
-        format!(
-            "what records {lost} to {last} of the log hold {LOG_IS_SHORT}: the devices hold an \
-             older state than they once did (a snapshot that was rolled back, an old copy), or the \
-             end of the log is damaged. Bring the devices back as they were. If what was written \
-             since is lost: `forebay volume attach {name} --keep-dirty` goes on with what is here"
-        )
     }
 
     /// Whether the unit has room left in which this life of the log ends: with its last record, or
@@ -230,7 +226,7 @@ impl Opening {
         slot: Slot,
         n: usize,
         plan: &Plan,
-    ) -> Result<(), String> {
+    ) -> Result<(), OpenError> {
         let id = VolumeId(entry.address.volume());
         let block = entry.address.block();
         let Some((base, blocks)) = engine.volume(id).map(|v| (v.base(), v.blocks())) else {
@@ -241,7 +237,7 @@ impl Opening {
             EntryKind::Dirty | EntryKind::Clean | EntryKind::Tombstone | EntryKind::MarkClean
         );
         if of_block && block >= blocks {
-            return Err("a record names a block behind the end of its volume".to_owned());
+            return Err("a record names a block behind the end of its volume".into());
         }
         let key = base + block;
         match entry.kind() {
@@ -369,6 +365,20 @@ impl Engine {
         }
         freed
     }
+}
+
+/// The log ends before this record, and one up to which it was durable was seen.
+fn log_is_short(engine: &Engine, next: Dseq, seen: Dseq) -> OpenError {
+    let name = engine.volumes.iter().next().map_or("NAME", |volume| &volume.identity().name);
+    let (lost, last) = (next.raw(), seen.raw());
+    let text = format!(
+        "what records {lost} to {last} of the log hold was durable, and the log ends before it: \
+         the devices hold an older state than they once did (a snapshot that was rolled back, an \
+         old copy), or the end of the log is damaged. Bring the devices back as they were. If what \
+         was written since is lost: `forebay volume attach {name} --keep-dirty` goes on with what \
+         is here"
+    );
+    OpenError { why: WhyClosed::OlderState, text }
 }
 
 /// Entries with the slot of their payload block (0 for those without) and their number.

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{SegmentId, Seq, Slot};
 use crate::limits::RECOVERY_READ_BLOCKS;
+use crate::open_error::OpenError;
 use crate::recovery::found::{Chain, Found, Life, bad_payload};
 use crate::recovery::io::RecoverRead;
 use crate::recovery::{Opening, Step};
@@ -14,7 +15,7 @@ use forebay_format::{BLOCK_SIZE, FormatError, checkpoint};
 use std::collections::BTreeMap;
 
 impl Opening {
-    pub(super) fn recover_heads(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn recover_heads(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         let (healthy, away): (Vec<SegmentId>, Vec<SegmentId>) =
             engine.segments.segment_ids().partition(|&segment| engine.segments.healthy(segment));
         self.step = Step::Heads;
@@ -50,7 +51,7 @@ impl Opening {
 
     /// Goes through the segments that may hold records behind the checkpoint, from header to
     /// header.
-    pub(super) fn recover_segments(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn recover_segments(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         let segments = &engine.segments;
         self.step = Step::Segments;
         let from = self.source.map_or(Seq::default(), |source| source.seq);
@@ -115,7 +116,7 @@ impl Opening {
     }
 
     /// Looks at the payload of the records of which nothing says that it was durable.
-    pub(super) fn recover_payloads(&mut self, engine: &mut Engine) -> Result<(), String> {
+    pub(super) fn recover_payloads(&mut self, engine: &mut Engine) -> Result<(), OpenError> {
         self.step = Step::Payloads;
         // Each life of the log speaks for its own records: of those before it some may have been
         // lost.

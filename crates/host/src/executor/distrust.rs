@@ -1,9 +1,9 @@
 //! The note that a pool's clean content must not be used again, kept on another medium than the pool.
 
 use forebay_engine::Distrust;
-use forebay_sys::file::{create_private, read_plain};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use forebay_sys::file::{read_plain, replace_private};
+use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Most bytes of a note: a line for each number that a volume of the pool ever had.
@@ -62,17 +62,9 @@ pub fn note(state_dir: &Path, pool: &[u8; 16], epoch: u64) -> io::Result<()> {
 
 /// Writes the note: after this returns it survives a power failure; a crash leaves the old or the new one.
 pub(super) fn write(file: &Path, note: &Distrust) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("."));
-    let temporary = file.with_extension("new");
-    let mut new = create_private(&temporary)?;
-    new.set_len(0)?;
-    writeln!(new, "{}", note.epoch)?;
-    for (volume, epoch) in &note.dropped {
-        writeln!(new, "{volume} {epoch}")?;
-    }
-    new.sync_all()?;
-    fs::rename(&temporary, file)?;
-    File::open(directory)?.sync_all()
+    let dropped = note.dropped.iter().map(|(volume, epoch)| format!("{volume} {epoch}\n"));
+    let lines: String = iter::once(format!("{}\n", note.epoch)).chain(dropped).collect();
+    replace_private(file, lines.as_bytes())
 }
 
 #[cfg(test)]
@@ -97,7 +89,7 @@ mod tests {
             assert_eq!(read(dir.path(), &pool).unwrap(), Distrust { epoch: noted, dropped });
         }
         for text in ["", "many", "3\n1", "3\n1 2 3"] {
-            fs::write(file(dir.path(), &pool), text).unwrap();
+            std::fs::write(file(dir.path(), &pool), text).unwrap();
             assert!(read(dir.path(), &pool).unwrap_err().to_string().contains("starts cold"));
         }
     }

@@ -19,7 +19,7 @@ use crate::frontend::nbd::{BlockState, SessionEvent, Ticket};
 use crate::frontend::port::{PortAnswer, PortRequest};
 use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
-use crate::witness::Witness;
+use crate::witness::WitnessFile;
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
     Keyed, OpId, Request, RequestId, Settings, Target, Time, VolumeId,
@@ -69,7 +69,7 @@ pub(super) struct Links {
     pub server: Arc<NbdServer>,
     pub number: u32,
     /// What is seen of the log.
-    pub witness: Witness,
+    pub witness: Option<WitnessFile>,
 }
 
 /// Everything that a shard's thread owns.
@@ -392,7 +392,9 @@ impl Shard {
         for _ in 0..ROUNDS_MAX {
             self.take_events();
             self.engine.settle(self.now, &mut self.effects);
-            self.links.witness.saw(self.engine.durable(), &mut self.notices);
+            if let Some(witness) = &mut self.links.witness {
+                witness.saw(self.engine.durable(), &mut self.notices);
+            }
             if self.effects.is_empty() {
                 self.clients.feed_touched();
                 if self.clients.pass_goes_on() {

@@ -45,7 +45,7 @@ impl Large {
             Effect::Notice(notice) => {
                 self.say(|_| format!("{notice:?}"));
                 match notice {
-                    Notice::OpenFailed(why) => Err(Violation::new("R", why)),
+                    Notice::OpenFailed(why) => Err(Violation::new("R", why.text)),
                     Notice::BadBlock { .. } if !self.troubled => {
                         Err(Violation::new("E", format!("{notice:?} in a world without faults")))
                     }

@@ -9,7 +9,7 @@ use crate::large::FACTOR;
 use crate::model::Violation;
 use forebay_engine::{
     Command, CommandId, CommandReply, DeviceSettings, Distrust, Engine, Event, OriginSettings,
-    Presence, Settings, State,
+    Presence, Settings, State, Witness,
 };
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
@@ -158,7 +158,7 @@ impl Large {
             devices,
             origins,
             distrust: Distrust::default(),
-            witness: 0,
+            witness: Witness::default(),
             ram_bytes: 0,
             tuning: self.plan.tuning.clone(),
             #[cfg(feature = "mutants")]

@@ -4,7 +4,7 @@ use super::damage::PER_BLOCK;
 use super::{Delivered, Due, Flow, Step, World};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
-use forebay_engine::{Command, LOG_IS_SHORT, Target};
+use forebay_engine::{Command, Target};
 use forebay_format::SECTORS_PER_BLOCK;
 use std::ops::Range;
 
@@ -29,6 +29,7 @@ impl World {
         let ends = &self.params.ends;
         let weights = [ends.cut, ends.kill, ends.shutdown];
         let end = [End::Cut, End::Kill, End::Shutdown][self.rng.weighted(&weights)];
+        self.look_at_older(number)?;
         self.crash_in_recovery(number)?;
         if !last && self.rng.chance(self.params.ends.looks) {
             return self.look(number, end == End::Kill);
@@ -118,12 +119,9 @@ impl World {
 
     /// A pool that cannot be opened needs a reason: a fault that recovery met.
     pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
-        let Some(text) = self.life.open_failed.clone() else { return Ok(()) };
+        let Some(error) = self.life.open_failed.clone() else { return Ok(()) };
         self.coverage.mark("opens failed");
-        if text.contains(LOG_IS_SHORT) && self.may_be_short() {
-            // An administrator goes on with what is there.
-            self.coverage.mark("logs refused as short");
-            self.witness = Some(0);
+        if self.age_is_doubtful(&error) {
             return Ok(());
         }
         // Of two devices that cannot be read now, one may have had the second copy of what the
@@ -132,13 +130,7 @@ impl World {
         if self.met_errors() || gone > 1 {
             return Ok(());
         }
-        Err(Violation::new("R", format!("the pool cannot be opened: {text}")))
-    }
-
-    /// Whether the end of the log may have been lost, though it was durable.
-    fn may_be_short(&self) -> bool {
-        let faults = &self.params.faults;
-        faults.any_cache_fault() || faults.metadata > 0.0 || !self.troubled.is_empty()
+        Err(Violation::new("R", format!("the pool cannot be opened: {error}")))
     }
 
     /// Whether the engine met errors in this life that no mirror makes up for.
@@ -226,6 +218,7 @@ impl World {
         self.say(|_| if kill { "KILL".into() } else { "POWER CUT".into() });
         self.totals.crashes += 1;
         self.count_life();
+        self.older_ends(kill);
         self.end_distrusts();
         self.check_removed_late();
         if kill {

@@ -183,7 +183,7 @@ impl World {
             devices,
             origins,
             distrust: self.distrust.clone(),
-            witness: self.witness.unwrap_or(0),
+            witness: self.older.witness(),
             ram_bytes: self.params.ram_bytes,
             tuning: Tuning {
                 index_share: self.index_share() * index_times as f64,
@@ -217,6 +217,7 @@ impl World {
             self.params.retune(&mut self.wide_rng);
             self.coverage.mark("lives with a tuning of their own");
         }
+        self.older_begins();
         self.stay_away(number);
         self.come_late(number);
         self.spoil_metadata(number);

@@ -20,6 +20,11 @@ impl Pool {
         self.checkpoint.counted
     }
 
+    /// The last of them has made the log durable up to here.
+    pub(crate) fn checkpointed(&self) -> Dseq {
+        self.checkpoint.durable
+    }
+
     /// Bytes written for them, and for superblocks.
     pub(crate) fn bytes_written(&self) -> u64 {
         self.checkpoint.bytes

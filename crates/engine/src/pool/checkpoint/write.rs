@@ -354,6 +354,9 @@ impl Engine {
     pub(crate) fn checkpoint_counts(&mut self) {
         self.pool.checkpoint.failures = 0;
         self.pool.checkpoint.counted += 1;
+        if let Some(run) = &self.pool.checkpoint.run {
+            self.pool.checkpoint.durable = run.end_dseq;
+        }
         self.checkpoint_over();
     }
 

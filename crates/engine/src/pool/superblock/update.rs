@@ -143,7 +143,7 @@ impl Engine {
         for then in updates {
             match then {
                 Then::CaughtUp => {
-                    self.open_failed("the superblock could not be written".to_owned());
+                    self.open_failed("the superblock could not be written".into());
                 }
                 Then::Added(volume, id) => {
                     self.volumes.remove(volume);
