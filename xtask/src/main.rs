@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod command;
 mod e2e;
+mod fuzz;
 mod golden;
 mod install;
 mod tidy;
@@ -50,6 +51,8 @@ enum Task {
         /// Which ones; all if none is named.
         names: Vec<String>,
     },
+    /// What others may send us, guided by coverage: takes a C++ compiler.
+    Fuzz(fuzz::Arguments),
     /// Put the files of an installation in place, as a package has them.
     Install {
         /// The directory that stands for the root.
@@ -87,6 +90,7 @@ fn main() -> Result<()> {
         Task::Bench { names } => bench::run(&names),
         Task::Demo { arguments } => demo(&arguments),
         Task::E2e { names } => e2e::run(&names),
+        Task::Fuzz(arguments) => fuzz::run_targets(&arguments),
         Task::Install { destdir } => install::run(&destdir),
         Task::Vm(arguments) => vm::run(&arguments),
         Task::Guest => vm::guest::main(),

@@ -1,8 +1,8 @@
 //! What a client asks. Each request states what should be true afterwards.
 
-use crate::Mode;
-use forebay_format::name::is_allowed;
+use crate::{ApiError, Mode};
 pub use forebay_format::name::{NAME_BYTES_MAX, check_name};
+use forebay_format::name::{escaped, is_allowed};
 use serde::{Deserialize, Serialize};
 
 /// Longest URI of an origin, in bytes.
@@ -54,6 +54,20 @@ pub enum Request {
     Counters,
     /// What was not cached, by reason.
     Why(Named),
+}
+
+impl Request {
+    /// Reads a request as `POST /v1` carries it.
+    ///
+    /// # Errors
+    /// Says what of it is not known, and what to do.
+    pub fn decode(body: &[u8]) -> Result<Request, ApiError> {
+        serde_json::from_slice(body).map_err(|error| {
+            let error = escaped(&error.to_string());
+            ApiError::usage(format!("this is no request that forebayd knows: {error}"))
+                .action("use forebay and forebayd of the same version")
+        })
+    }
 }
 
 /// One pool or volume.
@@ -297,6 +311,14 @@ mod tests {
             assert_eq!(name_from_origin(origin), name);
             assert_eq!(check_name(name), Ok(()));
         }
+    }
+
+    #[test]
+    fn what_is_said_of_a_request_that_is_none_stays_on_its_line() {
+        let body = br#"{"verb":"volume-drain","name":"vz","\u001b[2J\n":true}"#;
+        let error = Request::decode(body).unwrap_err();
+        assert!(error.message.contains("[2J"), "{error}");
+        assert!(!error.message.contains(char::is_control), "{error:?}");
     }
 
     #[test]

@@ -54,11 +54,11 @@ impl FromStr for Size {
         let digits: u128 = format!("{whole}{fraction}").parse().map_err(|_| bad())?;
         let scale = 10_u128.pow(fraction.len() as u32);
         if unit == "%" {
-            let share = digits * 10 / scale;
-            if share > 1000 {
-                return Err(format!("{text:?} is more than the whole; the most is 100%"));
-            }
-            return Ok(Size::PerMille(share as u16));
+            let share = digits.checked_mul(10).map(|scaled| scaled / scale);
+            return match share.filter(|&share| share <= 1000) {
+                Some(share) => Ok(Size::PerMille(share as u16)),
+                None => Err(format!("{text:?} is more than the whole; the most is 100%")),
+            };
         }
         let factor = u128::from(factor(unit).ok_or_else(bad)?);
         let bytes = digits.checked_mul(factor).map(|scaled| scaled / scale);
@@ -126,6 +126,9 @@ mod tests {
             assert!(message.contains("1.5TiB"), "{text}: {message}");
         }
         assert!("101%".parse::<Size>().unwrap_err().contains("100%"));
+        // Ten times this is 2^128 + 4: it was read as 0.4%.
+        let long = "34028236692093846346337460743176821146%";
+        assert!(long.parse::<Size>().unwrap_err().contains("100%"));
         assert!("16384P".parse::<Size>().unwrap_err().contains("too large"));
         assert!("99999999999999999999999999999999999999999".parse::<Size>().is_err());
     }

@@ -82,12 +82,9 @@ async fn ask(State(supervisor): State<Shared>, body: HttpBody) -> Response {
             return refused(ApiError::usage(format!("no request came within {REQUEST_LIMIT:?}")));
         }
     };
-    match serde_json::from_slice(&body) {
+    match Request::decode(&body) {
         Ok(request) => answer(supervisor, request).await,
-        Err(error) => refused(
-            ApiError::usage(format!("this is no request that forebayd knows: {error}"))
-                .action("use forebay and forebayd of the same version"),
-        ),
+        Err(error) => refused(error),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// A crate, and the crates of the workspace that it may depend on. Development dependencies are
 /// free.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("forebay-format", &[]),
     ("forebay-engine", &["forebay-format"]),
     ("forebay-sim", &["forebay-engine", "forebay-format"]),
@@ -19,6 +19,10 @@ const EDGES: [(&str, &[&str]); 11] = [
     // Of the host, the demo uses the simulated disk alone, which it measures bare.
     ("forebay-demo", &["forebay-api", "forebay-host", "forebay-nbd"]),
     ("forebay-cli", &["forebay-api", "forebay-demo", "forebay-format", "forebay-sys"]),
+    (
+        "forebay-fuzz",
+        &["forebay-api", "forebay-engine", "forebay-format", "forebay-host", "forebay-nbd"],
+    ),
     ("xtask", &["forebay-format", "forebay-nbd"]),
 ];
 

@@ -8,6 +8,7 @@
 //! daemon that was killed loses no request. Others can write any number into the rings and into
 //! that memory: both have one door (`rings.rs`), where it is checked (`head.rs`).
 
+mod bare;
 mod channel;
 mod device;
 mod head;
@@ -19,6 +20,8 @@ mod rings;
 mod segment;
 mod server;
 
+#[doc(hidden)]
+pub use bare::{BareQueue, BareSetup};
 pub use queue::QueueSetup;
 pub use server::{VhostServer, VhostVolume};
 

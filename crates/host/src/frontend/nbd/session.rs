@@ -16,7 +16,8 @@ const WIRE_BYTES_MAX: usize = 256 << 10;
 const ENCRYPT_SLICES: usize = 64;
 
 /// Names one part of a request that the loop carries out. Unique in its session among those not
-/// answered.
+/// answered, but for parts of one request without data: they differ in nothing that matters when
+/// they end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 

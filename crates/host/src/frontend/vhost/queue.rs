@@ -420,6 +420,17 @@ impl QueuePort {
         }
     }
 
+    /// The kick came while nothing waited for it.
+    pub fn kicked(&mut self, link: &mut PortLink) {
+        self.take_some(link);
+    }
+
+    /// How far the available ring and the used ring came, and how many requests are under way.
+    pub fn counts(&self) -> (u16, u16, usize) {
+        let rings = &self.setup.rings;
+        (rings.next_avail(), rings.next_used(), self.slots.len())
+    }
+
     /// Takes no more requests.
     pub fn stop(&mut self) {
         self.stopping = true;

@@ -84,6 +84,11 @@ impl Rings {
         self.queue.next_avail()
     }
 
+    /// Where the next answer goes.
+    pub fn next_used(&self) -> u16 {
+        self.queue.next_used()
+    }
+
     /// Begins. Returns the requests that an earlier owner took and did not answer, in the order in
     /// which they were taken.
     ///
