@@ -22,7 +22,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Every key, with its section (empty for the top), value and meaning. Help and checks come from
 /// here.
 pub const KEYS: &[(&str, &str, &str, &str)] = &[
-    ("", "ram", "size", "most memory that all pools together may take; half of the machine's"),
+    (
+        "",
+        "ram",
+        "size",
+        "most memory that all pools and clients together may take; half of what there is",
+    ),
     ("", "nbd-listen", "address:port", "serve NBD over TCP too; not set"),
     ("", "nbd-plain", "true or false", "serve NBD over TCP to other machines without TLS; false"),
     ("", "nbd-certificate", "path", "PEM file of the certificate: clients over TCP must use TLS"),

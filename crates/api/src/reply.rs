@@ -112,6 +112,9 @@ pub struct PoolPlan {
     pub ram: RamNeed,
     /// Most memory that it may take.
     pub ram_cap_bytes: u64,
+    /// Memory of the clients of all pools together, which is counted beside it.
+    #[serde(default)]
+    pub clients_cap_bytes: u64,
 }
 
 /// One device of a planned pool.
@@ -147,8 +150,14 @@ pub struct DaemonInfo {
     /// NBD over TCP, if it listens there.
     #[serde(default)]
     pub nbd_listen: Option<String>,
-    /// Most memory that all pools together may take, in bytes.
+    /// Most memory that pools and clients together may take, in bytes.
     pub ram_cap_bytes: u64,
+    /// What of it clients may make the daemon hold, in bytes.
+    #[serde(default)]
+    pub clients_cap_bytes: u64,
+    /// What the requests of NBD clients hold now, in bytes.
+    #[serde(default)]
+    pub clients_bytes: u64,
 }
 
 /// Where a pool or volume stands.

@@ -252,12 +252,14 @@ pub fn plan_lines(plan: &PoolPlan) -> Vec<String> {
     }
     let ram = &plan.ram;
     lines.push(format!(
-        "  memory needed: {} (index {}, ghost {}, RAM tier {}); the most allowed is {}",
+        "  memory needed: {} (index {}, ghost {}, RAM tier {}); the most allowed is {}, \
+         beside {} for the clients of all pools",
         human(ram.total_bytes),
         human(ram.index_bytes),
         human(ram.ghost_bytes),
         human(ram.tier_bytes),
-        human(plan.ram_cap_bytes)
+        human(plan.ram_cap_bytes),
+        human(plan.clients_cap_bytes)
     ));
     lines
 }

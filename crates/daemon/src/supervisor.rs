@@ -31,6 +31,7 @@ use crate::export::Exports;
 use crate::job::JobCell;
 use crate::listeners::Listeners;
 use crate::lock::lock;
+use crate::memory::Memory;
 use crate::panics;
 use crate::parts::{Failed, Parts};
 use crate::place::Place;
@@ -59,10 +60,6 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 const OPEN_ALL_TIMEOUT: Duration = Duration::from_secs(110);
 /// Notices that are kept for `status`, for each pool.
 const NOTICES_KEPT: usize = 8;
-/// Share of the machine's memory that all pools together may take when nothing is configured: a
-/// half.
-const RAM_SHARE: u64 = 2;
-
 /// All that the daemon serves.
 pub struct Supervisor {
     state_dir: PathBuf,
@@ -71,7 +68,7 @@ pub struct Supervisor {
     nbd_socket: PathBuf,
     nbd_listen: Option<SocketAddr>,
     config: Config,
-    ram_cap_bytes: u64,
+    memory: Memory,
     started: Instant,
     server: Arc<NbdServer>,
     store: Arc<Store>,
@@ -163,14 +160,6 @@ fn load_tls(config: &Config) -> anyhow::Result<Tls> {
     Ok(Tls::Require(tls))
 }
 
-/// Bytes of memory of this machine.
-fn machine_ram_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(1 << 30, |kib| kib << 10)
-}
-
 impl Inner {
     /// Whether a pool that is not here may be in a moment.
     fn is_opening(&self, pool: &str) -> bool {
@@ -190,10 +179,17 @@ impl Supervisor {
         store: Store,
         listen: Option<SocketAddr>,
     ) -> anyhow::Result<Arc<Supervisor>> {
-        let machine = machine_ram_bytes();
-        let ram_cap_bytes = config.ram.map_or(machine / RAM_SHARE, |size| size.of(machine));
+        let memory = Memory::find(config.ram);
+        tracing::info!(
+            there_bytes = memory.there_bytes,
+            pools_bytes = memory.pools_bytes(),
+            clients_bytes = memory.clients_bytes,
+            "memory{}",
+            if memory.is_limited { ", as the control group allows" } else { "" }
+        );
         let listeners = Listeners::new(place.nbd_socket(), listen, load_tls(&config)?);
-        let (store, server) = (Arc::new(store), NbdServer::new(ServerLimits::default()));
+        let (store, server) =
+            (Arc::new(store), NbdServer::new(ServerLimits::within(memory.clients_bytes)));
         let supervisor = Supervisor {
             exports: Exports::find(place, &store, &server),
             state_dir: place.state_dir().to_path_buf(),
@@ -202,7 +198,7 @@ impl Supervisor {
             nbd_listen: listen,
             listeners,
             config,
-            ram_cap_bytes,
+            memory,
             started: Instant::now(),
             server,
             store,
@@ -284,7 +280,9 @@ impl Supervisor {
             state_dir: self.state_dir.display().to_string(),
             nbd_socket: self.nbd_socket.display().to_string(),
             nbd_listen: self.nbd_listen.map(|address| address.to_string()),
-            ram_cap_bytes: self.ram_cap_bytes,
+            ram_cap_bytes: self.memory.cap_bytes,
+            clients_cap_bytes: self.memory.clients_bytes,
+            clients_bytes: self.server.held_bytes(),
         }
     }
 

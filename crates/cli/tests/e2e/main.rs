@@ -10,6 +10,7 @@ mod jobs;
 mod late;
 mod lost;
 mod main_job;
+mod memory;
 mod missing;
 mod nbd;
 mod older;

@@ -75,7 +75,7 @@ impl Supervisor {
     }
 
     fn config_pools(&self) -> Vec<PoolState> {
-        let machine = super::machine_ram_bytes();
+        let machine = self.memory.there_bytes;
         let pools = self.config.pools.iter().map(|pool| PoolState {
             name: pool.name.clone(),
             devices: pool.devices.clone(),

@@ -1,8 +1,9 @@
 //! What a pool would be made of: checked and shown before anything is written.
 
+use super::Supervisor;
 use super::late::{in_time, real_path};
-use super::{Supervisor, machine_ram_bytes};
 use crate::convert::{device_error, pool_error};
+use crate::memory::Memory;
 use crate::state::{PoolState, Standing, VolumeState};
 use forebay_api::reply::{DevicePlan, PoolPlan};
 use forebay_api::request::check_name;
@@ -49,7 +50,7 @@ impl Wanted<'_> {
     pub fn ram_bytes(&self) -> Result<Option<u64>, ApiError> {
         let Some(text) = self.ram else { return Ok(None) };
         let size: Size = text.parse().map_err(ApiError::usage)?;
-        Ok(Some(size.of(machine_ram_bytes())))
+        Ok(Some(size.of(Memory::find(None).there_bytes)))
     }
 
     pub fn options(&self, force: bool) -> FormatOptions {
@@ -96,7 +97,7 @@ impl Supervisor {
     /// Memory that pools may still take, in bytes.
     fn ram_left_bytes(&self) -> u64 {
         let taken: u64 = self.open_pools().iter().map(|(_, open)| open.ram.total_bytes).sum();
-        self.ram_cap_bytes.saturating_sub(taken)
+        self.memory.pools_bytes().saturating_sub(taken)
     }
 
     /// Memory of a pool with `slots` blocks.
@@ -119,31 +120,48 @@ impl Supervisor {
             ))
         };
         let left = self.ram_left_bytes();
-        if let Some(allowed) = allowed_bytes {
-            let need = RamNeed::within(slots, allowed).map_err(|least| {
+        let wanted = match allowed_bytes {
+            Some(allowed) => RamNeed::within(slots, allowed).map_err(|least| {
                 let least_m = least.div_ceil(1 << 20);
                 refuse(least, allowed, "--ram")
                     .action(format!("allow more: --ram {least_m}M"))
                     .action("or use a smaller cache device")
-            })?;
-            if need.total_bytes > left {
-                return Err(self.too_much(refuse(need.total_bytes, left, "the daemon")));
-            }
-            return Ok(need);
+            })?,
+            None => RamNeed::suggested(slots),
+        };
+        if wanted.total_bytes <= left {
+            return Ok(wanted);
         }
-        let suggested = RamNeed::suggested(slots);
-        if suggested.total_bytes <= left {
-            return Ok(suggested);
-        }
-        RamNeed::within(slots, left)
-            .map_err(|least| self.too_much(refuse(least, left, "the daemon")))
+        // There may be less than when the pool was made: the RAM tier is smaller then. Where
+        // nothing but `ram` says how much there is, a pool that fits without clients is opened.
+        let fits = RamNeed::within(slots, left).or_else(|least| match self.memory.is_limited {
+            true => Err(least),
+            false => RamNeed::within(slots, left + self.memory.clients_bytes),
+        });
+        fits.map_err(|least| self.too_much(least, refuse(least, left, "the daemon")))
     }
 
-    fn too_much(&self, error: ApiError) -> ApiError {
-        let cap = human(self.ram_cap_bytes);
-        error
-            .action(format!("raise \"ram\" in the configuration (now {cap} for all pools)"))
-            .action("or use a smaller cache device")
+    /// Says what would have to be allowed for `bytes` of a pool, beside those that are open.
+    fn too_much(&self, bytes: u64, error: ApiError) -> ApiError {
+        let memory = &self.memory;
+        let taken = memory.pools_bytes().saturating_sub(self.ram_left_bytes());
+        let (limit, ram) = memory.least_bytes(taken + bytes);
+        let mib = |bytes: u64| format!("{}M", bytes.div_ceil(1 << 20));
+        let mend = match memory.is_limited && limit > memory.there_bytes {
+            true => format!(
+                "raise the memory limit of forebayd (MemoryMax= of its unit, or its control group) \
+                 to {} or more; now {}",
+                mib(limit),
+                human(memory.there_bytes)
+            ),
+            false => format!(
+                "raise \"ram\" in the configuration to {} or more (now {} for all pools \
+                 and clients)",
+                mib(ram),
+                human(memory.cap_bytes)
+            ),
+        };
+        error.action(mend).action("or use a smaller cache device")
     }
 
     /// Plans a pool on devices that are open: what they hold is shown, not refused.
@@ -179,6 +197,7 @@ impl Supervisor {
             capacity_bytes: plan.slots * BLOCK_SIZE as u64,
             ram,
             ram_cap_bytes: wanted.ram_bytes()?.unwrap_or_else(|| self.ram_left_bytes()),
+            clients_cap_bytes: self.memory.clients_bytes,
         })
     }
 

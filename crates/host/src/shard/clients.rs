@@ -16,8 +16,6 @@ use turns::{Line, Turns};
 
 /// Slices in one send.
 const SLICES_MAX: usize = 256;
-/// Unused buffers that are kept, in bytes.
-const BUFS_BYTES: usize = 64 << 20;
 /// How often to look at time limits, in nanoseconds.
 const SCAN_NS: Time = 1_000_000_000;
 const MS: Time = 1_000_000;
@@ -81,9 +79,9 @@ impl Clients {
         Clients {
             clients: Keyed::default(),
             listeners: Keyed::default(),
-            server,
             number,
-            bufs: BufPool::new(BUFS_BYTES),
+            bufs: BufPool::new(server.unused_bytes_max),
+            server,
             turns: Turns::default(),
             touched: Vec::new(),
             paused: Vec::new(),

@@ -13,8 +13,6 @@ use std::sync::mpsc::SyncSender;
 /// Ports of one shard.
 const PORTS_MAX: usize = 4096;
 const _: () = assert!(PORTS_MAX <= PORT_KEYS as usize);
-/// Unused buffers that are kept, in bytes.
-const BUFS_BYTES: usize = 64 << 20;
 
 /// What a port is made of: descriptors that are open and set up, so that nothing blocks the shard's
 /// thread.
@@ -175,10 +173,10 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    pub fn new() -> Ports {
+    pub fn new(unused_bytes_max: usize) -> Ports {
         Ports {
             ports: Keyed::default(),
-            bufs: BufPool::new(BUFS_BYTES),
+            bufs: BufPool::new(unused_bytes_max),
             requests: Vec::new(),
             touched: Vec::new(),
             attentive: Vec::new(),

@@ -120,7 +120,7 @@ impl Shard {
             driver,
             executor,
             clients: Clients::new(Arc::clone(&links.server), links.number),
-            ports: Ports::new(),
+            ports: Ports::new(links.server.unused_bytes_max),
             links,
             notices,
             start: Instant::now(),

@@ -18,6 +18,9 @@ pub struct Limits {
     /// Bytes of requests under way at once, and of answers not sent. One request alone may exceed
     /// it.
     pub in_flight_bytes_max: u64,
+    /// Bytes that a connection which has nothing under way may always take, whatever others hold.
+    /// At least a part.
+    pub least_bytes_max: u64,
     /// Bytes of one read or write.
     pub payload_bytes_max: u64,
     /// Bytes of one request to the engine; larger ones are divided. A multiple of 4096.
@@ -26,6 +29,8 @@ pub struct Limits {
     /// of the loop at once: what goes on when the client has left, and what others may have to
     /// wait for at a device. Requests that go on have turns.
     pub dataless_bytes_max: u64,
+    /// Room for what one receive brings, in bytes.
+    pub input_bytes: usize,
     /// Answers that wait to be sent, in bytes without data, before no more input is taken.
     pub output_bytes_max: usize,
     /// Blocks that one block-status request looks at, and extents that it reports, at most.
@@ -53,9 +58,11 @@ impl Default for Limits {
             queries_max: 64,
             requests_max: 1024,
             in_flight_bytes_max: 64 << 20,
+            least_bytes_max: 1 << 20,
             payload_bytes_max: 64 << 20,
             part_bytes_max: 1 << 20,
             dataless_bytes_max: 4 << 20,
+            input_bytes: 256 << 10,
             output_bytes_max: 256 << 10,
             status_blocks_max: 1 << 16,
             status_slice_blocks: 1 << 11,

@@ -249,8 +249,9 @@ impl Core {
         }
         let share = &self.export.as_ref().expect("requests follow the choice of an export").share;
         if !self.budget.take(share, bytes) {
-            // One part at a time keeps a connection moving while others hold the budget.
-            if !alone || bytes > buf_bytes(self.limits.part_bytes_max) {
+            // A little at a time keeps a connection moving while others hold the budget.
+            let least = self.limits.least_bytes_max.max(buf_bytes(self.limits.part_bytes_max));
+            if !alone || bytes > least {
                 return false;
             }
             self.budget.take_anyway(share, bytes);

@@ -12,8 +12,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Room for what one receive brings, in bytes.
-const INPUT_BYTES: usize = 256 << 10;
 /// How long to wait before accepting again when descriptors or memory are short, in nanoseconds.
 const ACCEPT_RETRY_NS: Time = 100_000_000;
 /// A TCP client that says nothing is asked after this time whether it is there, ...
@@ -92,8 +90,8 @@ impl Clients {
         sys::socket::set_keep_alive(socket.as_raw_fd(), idle, interval, KEEP_ALIVE_PROBES);
         let server = &self.server;
         let (exports, limits) = (Arc::clone(&server.exports), Arc::clone(&server.limits));
+        let input = vec![0; limits.input_bytes].into_boxed_slice();
         let session = Session::new(exports, limits, Arc::clone(&server.budget), tls);
-        let input = vec![0; INPUT_BYTES].into_boxed_slice();
         let (unread, events) = (0..0, Vec::new());
         let migrant = Migrant { socket, session, input, unread, events };
         self.add(driver, migrant, Some(key), now, notices);
