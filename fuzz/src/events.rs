@@ -8,8 +8,9 @@
 use crate::disks::{Disks, Executor, VOLUME};
 use crate::input::Input;
 use crate::model::{Model, SECTOR, SECTORS, Version, fill, first};
-use forebay_engine::mode::MODES;
-use forebay_engine::{Buf, Command, Effect, IoError, Request, RequestId, RequestKind, Target};
+use forebay_engine::{
+    Buf, Command, Effect, IoError, Mode, Request, RequestId, RequestKind, Target,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -98,7 +99,7 @@ impl World {
                 Command::OriginLost(VOLUME)
             }
             3 => return self.bring_back(),
-            _ => Command::SetMode(VOLUME, MODES[usize::from(choice >> 3) % MODES.len()]),
+            _ => Command::SetMode(VOLUME, Mode::ALL[usize::from(choice >> 3) % Mode::ALL.len()]),
         };
         self.commands += 1;
         self.executor.command(self.commands as u64, command);

@@ -12,7 +12,6 @@ pub mod config;
 pub mod error;
 pub mod fstab;
 pub mod metrics;
-pub mod mode;
 pub mod ram;
 pub mod reply;
 pub mod request;
@@ -22,7 +21,7 @@ pub mod stats;
 
 pub use client::Client;
 pub use error::{ApiError, ErrorKind, Hold};
-pub use mode::Mode;
+pub use forebay_format::mode::Mode;
 pub use ram::RamNeed;
 pub use reply::{Body, Done, Outcome, Reply};
 pub use request::Request;

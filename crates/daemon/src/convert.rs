@@ -1,8 +1,8 @@
 //! From the engine's and host's words to those of the API.
 
+use forebay_api::ApiError;
 use forebay_api::size::human;
 use forebay_api::stats::{Latency, PoolCounters, VolumeCounters};
-use forebay_api::{ApiError, Mode};
 use forebay_engine::stats::{Histogram, PoolStats, REASONS, VolumeStats};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::device::DeviceError;
@@ -14,28 +14,6 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-
-/// The engine's mode.
-pub fn engine_mode(mode: Mode) -> forebay_engine::Mode {
-    match mode {
-        Mode::WriteThrough => forebay_engine::Mode::WriteThrough,
-        Mode::WriteBack => forebay_engine::Mode::WriteBack,
-        Mode::WriteAround => forebay_engine::Mode::WriteAround,
-        Mode::WriteOnly => forebay_engine::Mode::WriteOnly,
-        Mode::PassThrough => forebay_engine::Mode::PassThrough,
-    }
-}
-
-/// The API's mode.
-pub fn api_mode(mode: forebay_engine::Mode) -> Mode {
-    match mode {
-        forebay_engine::Mode::WriteThrough => Mode::WriteThrough,
-        forebay_engine::Mode::WriteBack => Mode::WriteBack,
-        forebay_engine::Mode::WriteAround => Mode::WriteAround,
-        forebay_engine::Mode::WriteOnly => Mode::WriteOnly,
-        forebay_engine::Mode::PassThrough => Mode::PassThrough,
-    }
-}
 
 fn latency(histogram: &Histogram) -> Latency {
     let used = histogram.counts.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
@@ -211,14 +189,6 @@ fn at_least(bytes: u64) -> String {
 mod tests {
     use super::*;
     use forebay_api::stats;
-
-    #[test]
-    fn every_mode_has_its_twin_with_the_same_name() {
-        for mode in Mode::ALL {
-            assert_eq!(engine_mode(mode).name(), mode.name());
-            assert_eq!(api_mode(engine_mode(mode)), mode);
-        }
-    }
 
     #[test]
     fn every_reason_has_a_meaning_and_every_count_arrives() {

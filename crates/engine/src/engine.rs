@@ -10,7 +10,6 @@ use crate::io::Io;
 use crate::limits::*;
 use crate::log::Log;
 use crate::map::{Map, index_shape};
-use crate::mode::Mode;
 use crate::open_error::OpenError;
 use crate::pool::Pool;
 use crate::pool::Stage;
@@ -22,6 +21,7 @@ use crate::stats::{PoolStats, VolumeStats};
 use crate::volume::Volume;
 use crate::volumes::Volumes;
 use crate::writeback::Writeback;
+use forebay_format::mode::Mode;
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 
 /// Where the engine stands.

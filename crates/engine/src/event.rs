@@ -6,9 +6,9 @@
 //! [`Event::Done`], in any order.
 
 use crate::buf::Buf;
-use crate::mode::Mode;
 use crate::open_error::OpenError;
 use crate::settings::Distrust;
+use forebay_format::mode::Mode;
 
 /// Nanoseconds since the executor started. Never goes backwards.
 pub type Time = u64;

@@ -162,7 +162,6 @@ mod io;
 mod limits;
 mod log;
 mod map;
-pub mod mode;
 mod mutant;
 mod op;
 mod open_error;
@@ -188,8 +187,8 @@ pub use event::{
     Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, Notice, OpId,
     Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
 };
+pub use forebay_format::mode::{Mode, Plan};
 pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
-pub use mode::{Mode, Plan};
 pub use mutant::Mutant;
 pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
 pub use open_error::{OpenError, WhyClosed};

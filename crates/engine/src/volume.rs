@@ -3,11 +3,11 @@
 
 use crate::event::{Time, VolumeId, VolumeSpec};
 use crate::ids::Key;
-use crate::mode::Mode;
 use crate::policy::streams::Streams;
 use crate::quarantine::Quarantine;
 use crate::stats::VolumeStats;
 use crate::writeback::Home;
+use forebay_format::mode::Mode;
 
 mod dirty;
 mod entry;

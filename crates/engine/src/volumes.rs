@@ -132,7 +132,7 @@ pub(crate) fn base_among(taken: &mut [(Key, Key)], blocks: u64, keys_max: Key) -
 mod tests {
     use super::*;
     use crate::event::VolumeSpec;
-    use crate::mode::Mode;
+    use forebay_format::mode::Mode;
 
     fn volume(number: u32, base: u64, blocks: u64) -> Volume {
         let spec = VolumeSpec {

@@ -8,6 +8,7 @@
 mod address;
 pub mod checkpoint;
 pub mod layout;
+pub mod mode;
 pub mod name;
 pub mod pairing;
 pub mod record;

@@ -8,7 +8,6 @@ mod wide;
 use crate::disk::{CUT_MODES, CutMode, FlushLoss};
 use crate::rng::Rng;
 use bend::THEMES;
-use forebay_engine::mode::MODES;
 use forebay_engine::{Mode, Tuning};
 
 const MICROSECOND: u64 = 1_000;
@@ -309,7 +308,7 @@ fn draw_volumes(rng: &mut Rng) -> Vec<u64> {
 
 fn draw_modes(rng: &mut Rng, count: usize) -> Vec<Mode> {
     let usual = rng.coin();
-    let mode = |rng: &mut Rng| if usual { Mode::WriteBack } else { rng.pick(&MODES) };
+    let mode = |rng: &mut Rng| if usual { Mode::WriteBack } else { rng.pick(&Mode::ALL) };
     (0..count).map(|_| mode(rng)).collect()
 }
 

@@ -16,7 +16,7 @@ pub(super) fn make(machine: &Machine, &Volume { shard, name, offer }: &Volume) {
         bytes: offer.bytes.clone(),
         read_only: false,
         sparse: offer.space.sparse,
-        fast_zero: AtomicBool::new(offer.mode.may_be_dirty()),
+        fast_zero: AtomicBool::new(offer.mode.plan().write_dirty),
         share: Share::default(),
     });
 }
@@ -24,7 +24,7 @@ pub(super) fn make(machine: &Machine, &Volume { shard, name, offer }: &Volume) {
 /// Tells the clients of a volume, if there are any, what a new mode means for them.
 pub(super) fn set_mode(machine: &Machine, name: &str, mode: Mode) {
     if let Some(export) = machine.server.exports.find(name) {
-        export.fast_zero.store(mode.may_be_dirty(), Ordering::Relaxed);
+        export.fast_zero.store(mode.plan().write_dirty, Ordering::Relaxed);
     }
 }
 

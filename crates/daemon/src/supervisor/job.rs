@@ -3,7 +3,6 @@
 
 use super::leave::{check_home, dirty_bytes};
 use super::{FoundVolume, Supervisor, shard_error};
-use crate::convert::{api_mode, engine_mode};
 use crate::export::Offer;
 use crate::job::JobCell;
 use crate::panics;
@@ -56,7 +55,7 @@ impl Supervisor {
     pub(super) fn volume_mode(self: &Arc<Self>, wanted: &VolumeMode) -> Result<Done, ApiError> {
         let (name, mode) = (&wanted.name, wanted.mode);
         let found = self.find_volume(name)?;
-        let now = api_mode(found.snapshot.view.mode);
+        let now = found.snapshot.view.mode;
         let draining = found.snapshot.view.draining;
         if now == mode && !draining {
             // It may have been done when there was no room to remember it.
@@ -68,7 +67,7 @@ impl Supervisor {
         check_home(&found)?;
         if wanted.dry_run {
             let dirty = dirty_bytes(&found);
-            let first = match now.may_be_dirty() && !mode.may_be_dirty() {
+            let first = match now.plan().write_dirty && !mode.plan().write_dirty {
                 true => format!("send {} home and ", human(dirty)),
                 false => String::new(),
             };
@@ -76,11 +75,11 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.check_memory()?;
-        if mode.may_be_dirty() {
+        if mode.plan().write_dirty {
             // Remembered before the first dirty write is possible.
             self.store.change_volume(name, |volume| volume.may_be_dirty = true)?;
         }
-        let command = Command::SetMode(found.snapshot.view.id, engine_mode(mode));
+        let command = Command::SetMode(found.snapshot.view.id, mode);
         self.start_job(JobKind::Mode, &found, command, After::Mode(mode))
     }
 
@@ -205,7 +204,7 @@ impl Supervisor {
     fn remember_mode(&self, name: &str, mode: Mode) -> Result<(), ApiError> {
         self.store.change_volume(name, |volume| {
             volume.mode = mode;
-            volume.may_be_dirty = mode.may_be_dirty();
+            volume.may_be_dirty = mode.plan().write_dirty;
         })
     }
 

@@ -5,7 +5,7 @@
 use super::leave::dirty_bytes;
 use super::origin::{Returned, is_origin_in_use};
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, lock, shard_error};
-use crate::convert::{api_mode, hex};
+use crate::convert::hex;
 use crate::export::{Offer, Space};
 use forebay_api::request::ChangedOrigin;
 use forebay_api::size::human;
@@ -67,7 +67,7 @@ impl From<&VolumeEntry> for Awaited {
             name: field_text(&entry.name),
             uri: field_text(&entry.origin),
             bytes: entry.bytes.get(),
-            mode: forebay_engine::Mode::from_raw(entry.mode).map(api_mode).unwrap_or_default(),
+            mode: forebay_api::Mode::from_raw(entry.mode).unwrap_or_default(),
             fingerprint: entry.fingerprint,
             accepts: None,
         }
@@ -81,7 +81,7 @@ impl From<&VolumeView> for Awaited {
             name: view.name.clone(),
             uri: view.origin.clone(),
             bytes: view.bytes,
-            mode: api_mode(view.mode),
+            mode: view.mode,
             fingerprint: view.fingerprint,
             accepts: None,
         }

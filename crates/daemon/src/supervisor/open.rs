@@ -345,7 +345,7 @@ impl Supervisor {
             .collect();
         let noted = self.remember(|all| {
             for volume in all.volumes.iter_mut().filter(|volume| volume.pool == pool) {
-                if clean.contains(&volume.name.as_str()) && !volume.mode.may_be_dirty() {
+                if clean.contains(&volume.name.as_str()) && !volume.mode.plan().write_dirty {
                     volume.may_be_dirty = false;
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::late::{Awaited, Late, Looked, cannot_be_used, not_yet};
 use super::{FoundVolume, Supervisor};
-use crate::convert::{api_mode, hex, unhex};
+use crate::convert::{hex, unhex};
 use crate::state::{Standing, VolumeState};
 use forebay_api::request::{Export as ExportKind, VolumeCreate};
 use forebay_api::{ApiError, Mode};
@@ -162,7 +162,7 @@ impl Supervisor {
         name: &str,
         uri: &str,
     ) -> Result<(), ApiError> {
-        let mode = forebay_engine::Mode::from_raw(entry.mode).map_or(Mode::default(), api_mode);
+        let mode = Mode::from_raw(entry.mode).unwrap_or_default();
         self.remember(|all| {
             let known = all.volume(name).cloned();
             let dirty = known.as_ref().is_none_or(|known| known.may_be_dirty);
@@ -173,7 +173,7 @@ impl Supervisor {
                 mode,
                 export: known.as_ref().map_or(ExportKind::Auto, |known| known.export),
                 bytes: entry.bytes.get(),
-                may_be_dirty: mode.may_be_dirty() || dirty,
+                may_be_dirty: mode.plan().write_dirty || dirty,
                 standing: match known.as_ref().map(|known| known.standing) {
                     Some(Standing::Bypassed) => Standing::Bypassed,
                     _ => Standing::Served,
@@ -197,7 +197,7 @@ impl Supervisor {
             name: view.name.clone(),
             origin: view.origin.clone(),
             pool: Some(found.pool.clone()),
-            mode: Some(api_mode(view.mode)),
+            mode: Some(view.mode),
             export: export.unwrap_or_default(),
             dry_run: false,
         };

@@ -4,7 +4,7 @@ use super::absent::{absent_volume, is_coming, of_error, opening_volume};
 use super::bypass::closed;
 use super::leave::or_lose;
 use super::{FoundVolume, Opened, Pool, Supervisor, lock, shard_error};
-use crate::convert::{api_mode, hex, pool_counters, volume_counters};
+use crate::convert::{hex, pool_counters, volume_counters};
 use crate::state::PoolState;
 use forebay_api::ApiError;
 use forebay_api::reply::{
@@ -343,7 +343,7 @@ impl Supervisor {
             name: view.name.clone(),
             pool: pool.to_string(),
             state,
-            mode: api_mode(view.mode),
+            mode: view.mode,
             origin: view.origin.clone(),
             bytes: view.bytes,
             used_bytes: Some(stats.cached_blocks * BLOCK_SIZE as u64),

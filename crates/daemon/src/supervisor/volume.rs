@@ -5,7 +5,7 @@ use super::late::{Awaited, in_time};
 use super::leave::{dirty_bytes, drop_dirty, or_lose};
 use super::plan::{content_of, same_file};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, random_uuid, shard_error};
-use crate::convert::{device_error, engine_mode};
+use crate::convert::device_error;
 use crate::export::{Offer, Space};
 use crate::state::{Standing, VolumeState};
 use forebay_api::reply::{Attention, Done, State, VolumeInfo};
@@ -275,7 +275,7 @@ impl Supervisor {
                 mode,
                 export: request.export,
                 bytes,
-                may_be_dirty: mode.may_be_dirty(),
+                may_be_dirty: mode.plan().write_dirty,
                 standing: Standing::Served,
                 accepted_origin: None,
                 rested: None,
@@ -314,7 +314,7 @@ impl Supervisor {
             bytes,
             uuid: random_uuid()?,
             fingerprint: origin.fingerprint().encode(),
-            mode: engine_mode(mode),
+            mode: mode,
             volatile_cache: origin.volatile_cache(),
         };
         let (space, bytes) = (Space::of(&origin), VolumeBytes::new(bytes));

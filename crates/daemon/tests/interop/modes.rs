@@ -38,7 +38,7 @@ fn copies(mode: Mode) {
     assert_eq!(total, 24 * MIB, "{text}");
     // A mode that keeps nothing dirty shows nothing dirty.
     let dirty = text.lines().any(|line| field(line, 2) == 3);
-    assert!(!dirty || mode.may_be_dirty(), "{text}");
+    assert!(!dirty || mode.plan().write_dirty, "{text}");
     daemon.drain();
     assert!(std::fs::read(daemon.path("origin")).unwrap() == after, "{}", daemon.log());
 }
@@ -75,7 +75,7 @@ fn qemu(mode: Mode) {
     // Zeroing that must be fast is refused where it would cost what writing does.
     let mut fast = tool("qemu-io", "").unwrap();
     let fast = outcome(fast.args(["-f", "raw", "-c", "write -z -n 8M 64k"]).arg(&uri));
-    assert_eq!(fast.status.success(), mode.may_be_dirty(), "{fast:?}");
+    assert_eq!(fast.status.success(), mode.plan().write_dirty, "{fast:?}");
     if fast.status.success() {
         wanted[8 * MIB..8 * MIB + (64 << 10)].fill(0);
     }
@@ -130,7 +130,7 @@ fn fio(mode: Mode) {
 fn nbdsh(mode: Mode) {
     let Some(mut python) = nbd_python() else { return };
     let daemon = Daemon::with_volume(&noise(16 * MIB, 4), 48 << 20, mode);
-    let keeps_dirty = if mode.may_be_dirty() { "dirty" } else { "clean" };
+    let keeps_dirty = if mode.plan().write_dirty { "dirty" } else { "clean" };
     let script = r#"
 import errno, nbd, sys
 

@@ -3,10 +3,10 @@
 
 use crate::event::{VolumeId, VolumeSpec};
 use crate::ids::Key;
-use crate::mode::Mode;
 use crate::settings::OriginSettings;
 use crate::volume::Volume;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::mode::Mode;
 use forebay_format::superblock::{VolumeEntry, field_text, text_field};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};

@@ -3,9 +3,9 @@
 
 use crate::event::{CommandId, Time};
 use crate::limits::FLUSH_TRIES;
-use crate::mode::Mode;
 use crate::stats::Reason;
 use crate::volume::Volume;
+use forebay_format::mode::Mode;
 
 /// A long command that runs on a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

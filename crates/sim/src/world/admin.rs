@@ -3,7 +3,6 @@
 use super::{Due, Flow, Step, World};
 use crate::content;
 use crate::model::{Stamp, Violation, WriteSpec};
-use forebay_engine::mode::MODES;
 use forebay_engine::{Command, CommandId, CommandReply, Event, FLUSH_FAILED, Mode, VolumeSpec};
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 
@@ -79,7 +78,7 @@ impl World {
             return Ok(Flow::Go);
         }
         let command = match self.rng.weighted(&weights) {
-            0 => Command::SetMode(volume, self.rng.pick(&MODES)),
+            0 => Command::SetMode(volume, self.rng.pick(&Mode::ALL)),
             1 => Command::Drain(volume),
             2 => {
                 // Clients may go on during a removal, and are then told that the volume is gone.
@@ -163,7 +162,7 @@ impl World {
             bytes: self.origins[disk].sectors * SECTOR_SIZE as u64,
             uuid: [disk as u8 + 1; 16],
             fingerprint: [disk as u8 + 1; 32],
-            mode: self.rng.pick(&MODES),
+            mode: self.rng.pick(&Mode::ALL),
             volatile_cache: self.origins[disk].disk.volatile,
         };
         self.ask(disk, Command::AddVolume(Box::new(spec)))

@@ -4,9 +4,9 @@ use super::{Due, Flow, Life, Origin, Step, World, metadata};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
 use crate::swarm::{Faults, Params};
-use forebay_engine::mode::MODES;
+
 use forebay_engine::{
-    DeviceSettings, Engine, OriginSettings, Presence, Settings, State, Tuning, VolumeId,
+    DeviceSettings, Engine, Mode, OriginSettings, Presence, Settings, State, Tuning, VolumeId,
 };
 use forebay_format::layout::{CHECKPOINT_OFFSET, SUPERBLOCK_OFFSETS};
 use forebay_format::standing::{Standing, standings};
@@ -287,7 +287,7 @@ impl World {
     fn check_noted(&mut self, index: usize, superblock: &Superblock) -> Result<(), Violation> {
         let mut entries = superblock.volumes.iter();
         let entry = entries.find(|entry| usize::from(entry.uuid[0]) == index + 1);
-        let mode = |entry: &VolumeEntry| MODES.into_iter().find(|&mode| mode as u8 == entry.mode);
+        let mode = |entry: &VolumeEntry| Mode::from_raw(entry.mode);
         let found = entry.and_then(mode);
         let origin = &mut self.origins[index];
         let was = origin.noted;

@@ -1,28 +1,41 @@
-//! The modes of a volume, as people spell them.
+//! The modes of a volume: their numbers in the superblock, how people spell them, and the table of
+//! what each does with reads and writes.
 
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// How a volume uses its cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[repr(u8)]
 pub enum Mode {
     /// Writes go to the origin and into the cache; reads are cached. The default.
     #[default]
-    WriteThrough,
+    WriteThrough = 0,
     /// Writes go to the cache and home later; reads are cached.
-    WriteBack,
+    WriteBack = 1,
     /// Writes go to the origin; reads are cached.
-    WriteAround,
+    WriteAround = 2,
     /// Writes go to the cache and home later; reads are not cached.
-    WriteOnly,
+    WriteOnly = 3,
     /// Everything goes to the origin.
-    PassThrough,
+    PassThrough = 4,
+}
+
+/// What a mode does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Writes are acknowledged from the cache device and are dirty.
+    pub write_dirty: bool,
+    /// Data written to the origin is kept in the cache too.
+    pub write_fill: bool,
+    /// Read misses are candidates for the cache.
+    pub read_fill: bool,
 }
 
 impl Mode {
-    /// Every mode.
+    /// Every mode, by its number.
     pub const ALL: [Mode; 5] = [
         Mode::WriteThrough,
         Mode::WriteBack,
@@ -30,6 +43,26 @@ impl Mode {
         Mode::WriteOnly,
         Mode::PassThrough,
     ];
+
+    /// What the mode does.
+    pub const fn plan(self) -> Plan {
+        const fn plan(write_dirty: bool, write_fill: bool, read_fill: bool) -> Plan {
+            Plan { write_dirty, write_fill, read_fill }
+        }
+        match self {
+            //                        write_dirty  write_fill  read_fill
+            Mode::WriteThrough => plan(false, true, true),
+            Mode::WriteBack => plan(true, false, true),
+            Mode::WriteAround => plan(false, false, true),
+            Mode::WriteOnly => plan(true, false, false),
+            Mode::PassThrough => plan(false, false, false),
+        }
+    }
+
+    /// The mode with number `raw`.
+    pub fn from_raw(raw: u8) -> Option<Mode> {
+        Mode::ALL.get(usize::from(raw)).copied()
+    }
 
     /// The name, as the command line and the JSON spell it.
     pub const fn name(self) -> &'static str {
@@ -40,11 +73,6 @@ impl Mode {
             Mode::WriteOnly => "writeonly",
             Mode::PassThrough => "passthrough",
         }
-    }
-
-    /// Whether the cache may hold data that the origin does not have.
-    pub const fn may_be_dirty(self) -> bool {
-        matches!(self, Mode::WriteBack | Mode::WriteOnly)
     }
 }
 
@@ -72,12 +100,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_and_numbers_are_read_as_they_are_written() {
         for mode in Mode::ALL {
             assert_eq!(mode.name().parse(), Ok(mode));
-            assert_eq!(serde_json::to_string(&mode).unwrap(), format!("\"{mode}\""));
+            assert_eq!(Mode::from_raw(mode as u8), Some(mode));
         }
         assert_eq!("write-back".parse(), Ok(Mode::WriteBack));
+        assert_eq!(Mode::from_raw(5), None);
         let message = "writebakc".parse::<Mode>().unwrap_err();
         assert!(message.contains("writeback, writearound"), "{message}");
     }
