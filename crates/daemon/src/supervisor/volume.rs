@@ -314,7 +314,7 @@ impl Supervisor {
             bytes,
             uuid: random_uuid()?,
             fingerprint: origin.fingerprint().encode(),
-            mode: mode,
+            mode,
             volatile_cache: origin.volatile_cache(),
         };
         let (space, bytes) = (Space::of(&origin), VolumeBytes::new(bytes));
