@@ -99,6 +99,8 @@ fn without_a_witness_dirty_data_waits_for_an_administrator() {
     let told = world.forebay(&["status"]).expect(3);
     told.says("1024 KiB of volume big").says("forebay volume attach big --keep-dirty");
     let attach = ["volume", "attach", "big", "--keep-dirty", "--yes"];
+    // Nobody is there to answer.
+    world.forebay(&attach[..4]).expect(4).complains("would go on with what is here");
     world.forebay(&[&attach[..4], &["--dry-run"]].concat()).expect(0).says("would go on");
     world.forebay(&["status"]).expect(3);
     world.forebay(&attach).expect(0);
