@@ -42,11 +42,17 @@ pub struct Standings {
 /// have, and the pool went on without it. A crash may also leave one device with a generation of
 /// its own, and a start that does not see it writes another of the same number to the others: that
 /// one calls the first device away, which itself takes the others for its equals.
+///
+/// A later life of the log is newer whatever the generations are: where an administrator went on
+/// with an older state, its life is two and more after what was abandoned.
 pub fn standings(headers: &[&Header]) -> Option<Standings> {
     let uuid = headers.first()?.pool_uuid;
     let own: Vec<&Header> = headers.iter().copied().filter(|it| it.pool_uuid == uuid).collect();
     let newest = (0..headers.len()).filter(|&index| headers[index].pool_uuid == uuid).max_by_key(
-        |&index| (headers[index].generation.get(), !left_behind(headers[index], &own)),
+        |&index| {
+            let it = headers[index];
+            (it.epoch.get(), it.generation.get(), !left_behind(it, &own))
+        },
     )?;
     let of = headers.iter().map(|own| standing(own, headers[newest])).collect();
     Some(Standings { newest, of })
@@ -72,10 +78,11 @@ fn standing(own: &Header, pool: &Header) -> Standing {
     if index >= count || pool.devices[index].uuid != own.devices[index].uuid {
         return Standing::Replaced;
     }
-    match pool.generation.get() - own.generation.get() {
+    let behind = pool.generation.get().checked_sub(own.generation.get());
+    match (behind, pool.epoch.get() - own.epoch.get()) {
         _ if pool.devices[index].away.get() != 0 => Standing::Stale,
-        0 => Standing::Newest,
-        1 => Standing::Behind,
+        (Some(0), 0) => Standing::Newest,
+        (Some(1), 0 | 1) => Standing::Behind,
         _ => Standing::Stale,
     }
 }

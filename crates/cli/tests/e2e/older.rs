@@ -62,7 +62,7 @@ fn dirty_data_of_an_old_state_is_not_served_and_the_newest_is_when_it_is_back() 
 #[test]
 fn an_old_state_is_used_when_an_administrator_says_so() {
     let (world, old, _) = only_the_old_one("writeback");
-    world.forebay(&["volume", "attach", "big", "--keep-dirty"]).expect(0);
+    world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
     assert!(read(&world) == old);
 }
 

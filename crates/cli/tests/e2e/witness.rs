@@ -165,9 +165,32 @@ fn a_pool_from_elsewhere_with_dirty_data_is_not_taken_before_that_is_accepted() 
     for _ in 0..2 {
         let refused = with(&["--yes"]).expect(1);
         refused.complains("1024 KiB of volume big").complains("ssd.img --keep-dirty");
-        world.forebay(&["status"]).expect(3).says("do not use the origin");
+        world.forebay(&["volume", "show", "big"]).expect(1).complains("no volume");
     }
     with(&["--keep-dirty", "--dry-run"]).expect(0).says("whatever its age is");
     with(&["--keep-dirty", "--yes"]).expect(0);
     assert!(world.nbd("big").read(0, WRITTEN as u32).unwrap() == pattern(2, WRITTEN));
+}
+
+/// Of two branches the one that somebody went on with is the newest, however long the other is.
+#[test]
+fn what_was_abandoned_is_not_believed_again() {
+    let mut world = used("writeback");
+    world.stop();
+    swap(&world);
+    world.start();
+    world.forebay(&["volume", "attach", "big", "--keep-dirty", "--yes"]).expect(0);
+    let mut client = world.nbd("big");
+    client.write(0, &pattern(3, 4096)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    world.stop();
+    swap(&world);
+    world.start();
+    world.forebay(&["status"]).expect(3).says("old state").says("put the newest devices back");
+    world.stop();
+    swap(&world);
+    world.start();
+    world.forebay(&["status"]).expect(0);
+    assert!(world.nbd("big").read(0, 4096).unwrap() == pattern(3, 4096));
 }

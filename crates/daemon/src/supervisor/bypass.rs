@@ -303,7 +303,14 @@ pub(super) fn closed(mut error: ApiError, again: &str) -> ApiError {
     if error.kind != ErrorKind::NotFound {
         return error.action(format!("when that is mended: {again}"));
     }
-    error.actions.insert(0, format!("bring its devices back, then: {again}"));
+    let first = match error.hold {
+        None | Some(Hold::DirtyIsAway) => format!("bring its devices back, then: {again}"),
+        Some(Hold::OlderState) => format!("put the newest devices back, then: {again}"),
+        Some(Hold::UnknownAge) => {
+            format!("if these are not the newest devices, put those in their place, then: {again}")
+        }
+    };
+    error.actions.insert(0, first);
     error
 }
 
@@ -341,10 +348,15 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
     let hold = error.hold;
     let error = ApiError { message: text, ..error };
     match hold {
-        Some(Hold::DirtyIsAway | Hold::OlderState) => error.action(format!(
+        Some(Hold::DirtyIsAway) => error.action(format!(
             "if they will never be back, and only what they hold is lost: {goes_on}"
         )),
-        Some(Hold::UnknownAge) => error.action(format!("if it is: {goes_on}")),
+        Some(Hold::OlderState) => error.action(format!(
+            "if the newest will never be back, and what was written since is lost: {goes_on}"
+        )),
+        Some(Hold::UnknownAge) => {
+            error.action(format!("if what is here is the newest state: {goes_on}"))
+        }
         None => error,
     }
     .action(lost)

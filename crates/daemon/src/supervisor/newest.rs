@@ -6,16 +6,31 @@ use crate::convert::{hex, unhex};
 use crate::parts::{Failed, Parts};
 use forebay_api::{ApiError, Hold};
 use forebay_engine::{Notice, Witness};
-use forebay_host::device::Access;
 use forebay_host::notice::{HostNotice, NoticeSink};
-use forebay_host::pool::{PoolOnDisk, read_pool};
+use forebay_host::pool::PoolOnDisk;
 use forebay_host::witness;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 impl Supervisor {
-    /// Refuses devices that hold an old state of their pool. It is as if none were here.
-    pub(super) fn check_newest(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
+    /// What is known of the log of a pool, by which it may be opened. Refuses devices that hold an
+    /// old state of it: it is as if none were here. Where an administrator goes on with that, its
+    /// next life is later than any that was seen: the other branch is old from then on.
+    pub(super) fn check_newest(&self, on_disk: &mut PoolOnDisk) -> Result<Witness, ApiError> {
+        let witness = self.witness_of(&on_disk.name(), &on_disk.uuid())?;
+        if witness != Witness::Accepted {
+            return self.check_seen(on_disk).map(|()| witness);
+        }
+        let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
+        let state = self.store.get();
+        let seen = state.seen(&name).filter(|seen| seen.uuid == uuid);
+        let header = &mut on_disk.superblock.header;
+        let newest = seen.map_or(0, |seen| seen.begun).max(header.epoch.get());
+        // One life alone tells a branch apart from a device that missed the beginning of a life.
+        header.epoch = (newest + 1).into();
+        Ok(witness)
+    }
+
+    fn check_seen(&self, on_disk: &PoolOnDisk) -> Result<(), ApiError> {
         let (name, uuid) = (on_disk.name(), hex(&on_disk.uuid()));
         let state = self.store.get();
         let Some(seen) = state.seen(&name).filter(|seen| seen.uuid == uuid) else { return Ok(()) };
@@ -32,7 +47,8 @@ impl Supervisor {
             "what is here of pool {name} holds an old state: the pool was in use since, without it"
         );
         let own = state.volumes.iter().find(|volume| volume.pool == name);
-        let error = ApiError::not_found(text);
+        let hold = Some(Hold::OlderState);
+        let error = ApiError { hold, ..ApiError::not_found(text) };
         Err(match own {
             Some(volume) => error.action(format!(
                 "if the newer devices will never be back, and what was written since is lost: \
@@ -40,27 +56,6 @@ impl Supervisor {
                 volume.name
             )),
             None => error,
-        })
-    }
-
-    /// An administrator takes the old state of a pool for its newest, where that is what keeps it
-    /// closed.
-    fn accept_old(&self, pool: &str) -> Result<(), ApiError> {
-        if self.open_pool(pool).is_ok_and(|open| open.bypass.is_none()) {
-            return Ok(());
-        }
-        let known = self.inner().pools.get(pool).cloned();
-        let paths =
-            known.map(|pool| pool.known.devices.iter().map(PathBuf::from).collect::<Vec<_>>());
-        let on_disk = read_pool(&paths.unwrap_or_default(), Access::ReadOnly);
-        if on_disk.map_or(true, |on_disk| self.check_newest(&on_disk).is_ok()) {
-            return Ok(());
-        }
-        self.accept_log(pool)?;
-        self.remember(|all| {
-            if let Some(seen) = all.seen.iter_mut().find(|seen| seen.name == pool) {
-                (seen.begun, seen.left) = (0, Vec::new());
-            }
         })
     }
 
@@ -79,7 +74,6 @@ impl Supervisor {
                 _ => format!("would go on with what is here: {why}"),
             }));
         }
-        self.accept_old(pool)?;
         match why.and_then(|why| why.hold) {
             Some(Hold::DirtyIsAway) => drop(self.inner().given_up.insert(pool.to_string())),
             Some(Hold::OlderState | Hold::UnknownAge) => self.accept_log(pool)?,
@@ -88,7 +82,7 @@ impl Supervisor {
         Ok(None)
     }
 
-    fn why_closed(&self, pool: &str) -> Option<ApiError> {
+    pub(super) fn why_closed(&self, pool: &str) -> Option<ApiError> {
         let inner = self.inner();
         match &inner.pools.get(pool)?.open {
             Ok(open) => open.bypass.clone(),

@@ -189,7 +189,7 @@ impl Supervisor {
                 .action(format!("use its name: forebay pool create {found} {devices}")));
         }
         self.check_identity(&on_disk)?;
-        self.check_newest(&on_disk)?;
+        let witness = self.check_newest(&mut on_disk)?;
         if gives_up {
             on_disk.give_up_absent();
         }
@@ -197,7 +197,6 @@ impl Supervisor {
             // Their superblock is all that can be used of them.
             return Err(ApiError::not_found(on_disk.findings.join("; ")));
         }
-        let witness = self.witness_of(&pool.name, &on_disk.uuid())?;
         self.note_seen(pool, &on_disk)?;
         for finding in &on_disk.findings {
             tracing::warn!(pool = pool.name.as_str(), "{finding}");

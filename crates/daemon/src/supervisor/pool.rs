@@ -5,7 +5,7 @@ use super::bypass::with_dirty;
 use super::late::in_time;
 use super::plan::{Wanted, content_of, same_file, whole_pool_on};
 use crate::convert::{pool_error, unhex};
-use crate::state::PoolState;
+use crate::state::{PoolState, State};
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
 use forebay_api::size::human;
@@ -157,12 +157,15 @@ impl Supervisor {
                 "pool made"
             );
         }
-        let is_known = self.store.get().seen(&state.name).is_some();
+        let before = self.store.get();
+        let is_known = before.seen(&state.name).is_some();
         self.while_opening(&state.name, || {
             self.close_bypass(&state.name)?;
             match is_known {
                 true => self.start_known_pool(&state),
-                false => self.start_pool(&state).map_err(|error| self.not_taken(&state, error)),
+                false => {
+                    self.start_pool(&state).map_err(|error| self.not_taken(&state, &before, error))
+                }
             }
         })?;
         self.remember(|all| {
@@ -179,17 +182,20 @@ impl Supervisor {
     }
 
     /// A pool that came from elsewhere, or whose state directory was lost, is not opened.
-    fn not_taken(&self, pool: &PoolState, error: ApiError) -> ApiError {
+    fn not_taken(&self, pool: &PoolState, before: &State, error: ApiError) -> ApiError {
         // It comes from elsewhere the next time, too.
-        let forgotten = self.remember(|all| all.seen.retain(|seen| seen.name != pool.name));
+        let forgotten = self.remember(|all| {
+            all.seen.retain(|seen| seen.name != pool.name);
+            all.volumes.retain(|it| it.pool != pool.name || before.volume(&it.name).is_some());
+        });
         if let Err(error) = forgotten {
             tracing::warn!("{}", error.message);
         }
         let (name, devices) = (&pool.name, pool.devices.join(" "));
         match error.hold {
-            Some(Hold::UnknownAge) => {
-                error.action(format!("if it is: forebay pool create {name} {devices} --keep-dirty"))
-            }
+            Some(Hold::UnknownAge) => error.action(format!(
+                "if it is the newest: forebay pool create {name} {devices} --keep-dirty"
+            )),
             _ => error,
         }
     }

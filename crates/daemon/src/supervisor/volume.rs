@@ -387,7 +387,7 @@ impl Supervisor {
             (Err(error), None) => Err(error),
             (Err(_), Some(known)) => {
                 if request.dry_run {
-                    return planned(format!("would attach {name} to pool {}", known.pool));
+                    return planned(self.plan_open(&known));
                 }
                 self.attach_without_pool(&known)?;
                 if self.find_volume(name).is_err() {
@@ -403,6 +403,15 @@ impl Supervisor {
                 }
                 self.how_to_use(name, false)
             }
+        }
+    }
+
+    /// What attaching a volume would do whose pool is not open.
+    fn plan_open(&self, volume: &VolumeState) -> String {
+        let (name, pool) = (&volume.name, &volume.pool);
+        match self.why_closed(pool) {
+            Some(why) => format!("would try to open the pool {pool}, which is closed: {why}"),
+            None => format!("would attach {name}, if there is a pool {pool}"),
         }
     }
 
