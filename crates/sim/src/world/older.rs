@@ -44,10 +44,12 @@ impl Older {
         self.witness
     }
 
-    /// A life begins.
-    fn begin(&mut self) {
+    /// A life begins. Before the last one somebody has accepted what is there.
+    fn begin(&mut self, last: bool) {
         self.copy_in = self.rng.log_range(1, SETTLES_MAX);
-        if self.loses_witness && self.rng.one_in(4) {
+        if last && self.witness == Witness::Missing {
+            self.witness = Witness::Accepted;
+        } else if self.loses_witness && !last && self.rng.one_in(4) {
             self.witness = Witness::Missing;
         }
     }
@@ -67,8 +69,8 @@ impl Older {
 
 impl World {
     /// A life begins.
-    pub(super) fn older_begins(&mut self) {
-        self.older.begin();
+    pub(super) fn older_begins(&mut self, number: u64) {
+        self.older.begin(number >= self.params.lives);
         if self.older.witness == Witness::Missing {
             self.coverage.mark("witnesses lost");
         }

@@ -217,7 +217,7 @@ impl World {
             self.params.retune(&mut self.wide_rng);
             self.coverage.mark("lives with a tuning of their own");
         }
-        self.older_begins();
+        self.older_begins(number);
         self.stay_away(number);
         self.come_late(number);
         self.spoil_metadata(number);
