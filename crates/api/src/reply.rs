@@ -1,7 +1,7 @@
 //! What the daemon answers. One model feeds tables and JSON.
 
 use crate::stats::Counters;
-use crate::{ApiError, Mode, RamNeed, SCHEMA};
+use crate::{ApiError, Hold, Mode, RamNeed, SCHEMA};
 use serde::{Deserialize, Serialize};
 
 /// A reply with its version.
@@ -77,6 +77,9 @@ pub struct Done {
     pub outcome: Outcome,
     /// What was done, or would be, a line each.
     pub messages: Vec<String>,
+    /// What an administrator would go on without: to be asked for first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
     /// What a new pool is made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PoolPlan>,
@@ -91,7 +94,8 @@ pub struct Done {
 impl Done {
     /// An answer without details.
     pub fn new(outcome: Outcome, message: impl Into<String>) -> Done {
-        Done { outcome, messages: vec![message.into()], plan: None, pool: None, volume: None }
+        let messages = vec![message.into()];
+        Done { outcome, messages, hold: None, plan: None, pool: None, volume: None }
     }
 }
 

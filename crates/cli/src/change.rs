@@ -188,9 +188,8 @@ pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
         |dry_run| Request::VolumeAttach(VolumeAttach { name: args.name.clone(), changed, dry_run });
     if args.keep_dirty && !args.flags.dry_run && !args.flags.yes {
         let planned = ask(&cli.client()?, &attach(true))?;
-        let loses = |it: &&String| it.contains("give up") || it.contains("go on with what is here");
-        if let Some(loss) = planned.messages.iter().find(loses) {
-            confirm(false, loss)?;
+        if planned.hold.is_some() {
+            confirm(false, &planned.messages.join("; "))?;
         }
     }
     let request = attach(args.flags.dry_run);

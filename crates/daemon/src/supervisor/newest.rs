@@ -4,7 +4,8 @@
 use super::{Supervisor, lock};
 use crate::convert::{hex, unhex};
 use crate::parts::{Failed, Parts};
-use forebay_api::{ApiError, Hold};
+use forebay_api::reply::Done;
+use forebay_api::{ApiError, Hold, Outcome};
 use forebay_engine::{Notice, Witness};
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::PoolOnDisk;
@@ -66,12 +67,15 @@ impl Supervisor {
         &self,
         pool: &str,
         dry_run: bool,
-    ) -> Result<Option<String>, ApiError> {
+    ) -> Result<Option<Done>, ApiError> {
         let why = self.why_closed(pool).filter(|why| why.hold.is_some());
         if dry_run {
-            return Ok(why.map(|why| match why.hold {
-                Some(Hold::DirtyIsAway) => format!("would give up what only they hold: {why}"),
-                _ => format!("would go on with what is here: {why}"),
+            return Ok(why.map(|why| {
+                let text = match why.hold {
+                    Some(Hold::DirtyIsAway) => format!("would give up what only they hold: {why}"),
+                    _ => format!("would go on with what is here: {why}"),
+                };
+                Done { hold: why.hold, ..Done::new(Outcome::Planned, text) }
             }));
         }
         match why.and_then(|why| why.hold) {

@@ -350,7 +350,7 @@ impl Supervisor {
         if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)
             && let Some(would) = self.accept_what_is_here(&known.pool, request.dry_run)?
         {
-            return planned(would);
+            return Ok(would);
         }
         match (self.find_volume(name), known) {
             (Ok(found), Some(known)) if found.open.bypass.is_some() => {

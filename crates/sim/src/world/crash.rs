@@ -63,18 +63,23 @@ impl World {
     /// A life in which everything is read and nothing written: what it saw must be there ever
     /// after.
     fn look(&mut self, number: u64, kill: bool) -> Result<(), Violation> {
-        let calm = std::mem::replace(&mut self.calm, true);
-        let flow = self.start_life(number);
-        self.calm = calm;
-        flow?;
-        (self.life.requests_left, self.life.quiet) = (0, true);
-        self.run_until_open()?;
+        self.open_to_look(number)?;
         self.check_open_failure()?;
         if self.life.open_failed.is_none() {
             self.coverage.mark("lives that only looked");
             self.read_back()?;
         }
         self.crash(kill)
+    }
+
+    /// Opens the pool for nobody, without faults. It may be refused.
+    pub(super) fn open_to_look(&mut self, number: u64) -> Step {
+        let calm = std::mem::replace(&mut self.calm, true);
+        let flow = self.start_life(number);
+        self.calm = calm;
+        flow?;
+        (self.life.requests_left, self.life.quiet) = (0, true);
+        self.run_until_open()
     }
 
     /// Some lives end within their first events, several in a row.

@@ -92,11 +92,9 @@ impl World {
     /// A pool is not opened because of the age of what is there. Whether that is right: then an
     /// administrator goes on with it.
     pub(super) fn age_is_doubtful(&mut self, error: &OpenError) -> bool {
-        let faults = &self.params.faults;
-        let harmed = faults.any_cache_fault() || faults.metadata > 0.0 || !self.troubled.is_empty();
         let right = match error.why {
             // The end of the log may have been lost, though it was durable.
-            WhyClosed::OlderState => harmed,
+            WhyClosed::OlderState => self.log_may_be_harmed(),
             WhyClosed::UnknownAge => self.older.witness == Witness::Missing,
             WhyClosed::DirtyIsAway | WhyClosed::Other => false,
         };
@@ -114,8 +112,7 @@ impl World {
     /// or nothing has become durable since.
     pub(super) fn look_at_older(&mut self, number: u64) -> Result<(), Violation> {
         let Some(copy) = self.older.copy.take() else { return Ok(()) };
-        let faults = &self.params.faults;
-        if faults.any_cache_fault() || faults.metadata > 0.0 || !self.troubled.is_empty() {
+        if self.log_may_be_harmed() {
             return Ok(());
         }
         let newest: Vec<Store> = self.caches.iter().map(|disk| disk.image()).collect();
@@ -130,12 +127,7 @@ impl World {
             self.restore(newest);
             return Ok(());
         }
-        let calm = std::mem::replace(&mut self.calm, true);
-        let flow = self.start_life(number);
-        self.calm = calm;
-        flow?;
-        (self.life.requests_left, self.life.quiet) = (0, true);
-        self.run_until_open()?;
+        self.open_to_look(number)?;
         match self.life.open_failed.take() {
             None => {
                 self.coverage.mark("older copies as good as the newest");
@@ -150,6 +142,12 @@ impl World {
             }
             Some(error) => Err(Violation::new("R", format!("an older copy: {error}"))),
         }
+    }
+
+    /// Whether faults may have taken something of the log.
+    fn log_may_be_harmed(&self) -> bool {
+        let faults = &self.params.faults;
+        faults.any_cache_fault() || faults.metadata > 0.0 || !self.troubled.is_empty()
     }
 
     fn restore(&mut self, images: Vec<Store>) {
