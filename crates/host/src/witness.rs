@@ -10,7 +10,7 @@ use forebay_engine::Witness;
 use forebay_sys::file::{create_private, read_plain, replace_private};
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -171,6 +171,12 @@ fn keep(path: &Path, seen: &Seen, woken: &Receiver<()>) {
 /// Writes in place, but for the first time: that needs no room on a disk that is full.
 fn write(path: &Path, file: &mut Option<File>, durable: u64, flush: bool) -> io::Result<()> {
     let line = line(durable);
+    let is_there = |file: &mut File| {
+        let [open, named] =
+            [file.metadata(), std::fs::metadata(path)].map(|it| it.map(|it| it.ino()));
+        matches!((open, named), (Ok(open), Ok(named)) if open == named)
+    };
+    file.take_if(|file| !is_there(file)); // Somebody removed it.
     let file = match file {
         Some(file) => file,
         None => {
@@ -251,6 +257,23 @@ mod tests {
             assert!(std::time::Instant::now() < end, "nothing is written");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_file_that_was_removed_is_made_again() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let (mut notices, told) = notices();
+        let mut witness = WitnessFile::new(dir.path(), &POOL);
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        for durable in 5..8 {
+            witness.saw(Some(durable), &mut notices);
+            while read(dir.path(), &POOL).unwrap() != Witness::Seen(durable) {
+                assert!(std::time::Instant::now() < end, "nothing is written");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            forget(dir.path(), &POOL).unwrap();
+        }
+        assert!(told.lock().unwrap().is_empty());
     }
 
     #[test]
