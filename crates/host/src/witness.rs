@@ -84,7 +84,7 @@ pub fn note(state_dir: &Path, pool: &[u8; 16], known: Witness) -> io::Result<()>
 ///
 /// # Errors
 /// The file cannot be removed.
-pub fn forget(state_dir: &Path, pool: &[u8; 16]) -> io::Result<()> {
+fn forget(state_dir: &Path, pool: &[u8; 16]) -> io::Result<()> {
     match std::fs::remove_file(file(state_dir, pool)) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         other => other,
