@@ -25,6 +25,7 @@ pub fn limits() -> Limits {
         in_flight_bytes_max: 256 << 10,
         payload_bytes_max: 128 << 10,
         part_bytes_max: 32 << 10,
+        zeroes_bytes_max: 64 << 10,
         dataless_bytes_max: 64 << 10,
         output_bytes_max: 4 << 10,
         status_blocks_max: 128,
@@ -120,7 +121,13 @@ impl Rig {
                     let end = request.offset.checked_add(request.len);
                     assert!(end.is_some_and(|end| end <= DISK_BYTES), "{request:?}");
                     assert!(request.offset.is_multiple_of(512) && request.len.is_multiple_of(512));
-                    assert!(request.len <= self.limits.part_bytes_max);
+                    let zeroes = matches!(
+                        request.kind,
+                        RequestKind::WriteZeroes { .. } | RequestKind::Discard
+                    );
+                    let Limits { part_bytes_max, zeroes_bytes_max, .. } = *self.limits;
+                    let most = if zeroes { zeroes_bytes_max } else { part_bytes_max };
+                    assert!(request.len <= most);
                     let read_only = self.opened.as_deref() == Some("locked");
                     let changes = !matches!(
                         request.kind,

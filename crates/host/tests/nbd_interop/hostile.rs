@@ -40,6 +40,7 @@ fn small_limits() -> Limits {
         in_flight_bytes_max: 64 << 10,
         payload_bytes_max: 64 << 10,
         part_bytes_max: 16 << 10,
+        zeroes_bytes_max: 32 << 10,
         dataless_bytes_max: 48 << 10,
         output_bytes_max: 4 << 10,
         status_extents_max: 8,

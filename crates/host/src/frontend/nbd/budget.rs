@@ -25,9 +25,12 @@ pub struct Limits {
     pub payload_bytes_max: u64,
     /// Bytes of one request to the engine; larger ones are divided. A multiple of 4096.
     pub part_bytes_max: u64,
+    /// The same of a zeroing or a discard. More than what the engine writes as data: a long one
+    /// gives space back at the origin, and is not written to the cache device piece by piece.
+    pub zeroes_bytes_max: u64,
     /// Bytes of requests without data (zeroing, discard, prefetch, block status) that are asked
     /// of the loop at once: what goes on when the client has left, and what others may have to
-    /// wait for at a device. Requests that go on have turns.
+    /// wait for at a device. Of zeroing and discard a quarter counts. Requests that go on have turns.
     pub dataless_bytes_max: u64,
     /// Room for what one receive brings, in bytes.
     pub input_bytes: usize,
@@ -61,6 +64,7 @@ impl Default for Limits {
             least_bytes_max: 1 << 20,
             payload_bytes_max: 64 << 20,
             part_bytes_max: 1 << 20,
+            zeroes_bytes_max: 4 << 20,
             dataless_bytes_max: 4 << 20,
             input_bytes: 256 << 10,
             output_bytes_max: 256 << 10,

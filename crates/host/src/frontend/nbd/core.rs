@@ -106,6 +106,8 @@ impl Core {
         assert!(limits.part_bytes_max.is_multiple_of(4096));
         assert!(limits.payload_bytes_max / limits.part_bytes_max < 1 << 15);
         assert!(limits.part_bytes_max / BLOCK_BYTES < 1 << 16);
+        assert!(limits.zeroes_bytes_max.is_multiple_of(4096));
+        assert!(limits.zeroes_bytes_max / BLOCK_BYTES < 1 << 16);
         assert!(limits.payload_bytes_max <= u64::from(u32::MAX));
         assert!(limits.requests_max < 1 << 16);
         // Else a request could wait for ever.

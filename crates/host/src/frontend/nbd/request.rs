@@ -291,7 +291,10 @@ impl Core {
             Command::Cache => RequestKind::Prefetch,
             _ => RequestKind::WriteZeroes { unmap: header.flags & cmd_flag::NO_HOLE == 0 },
         };
-        let part_bytes = self.limits.part_bytes_max;
+        let part_bytes = match kind {
+            RequestKind::Prefetch => self.limits.part_bytes_max,
+            _ => self.limits.zeroes_bytes_max,
+        };
         let part = part_range(header.offset, header.len, next_part, part_bytes);
         let Some((offset, len)) = part.filter(|_| fault.is_none()) else { return false };
         let blocks = len.div_ceil(BLOCK_BYTES);
@@ -300,7 +303,7 @@ impl Core {
             return false;
         }
         self.slots.get(slot).next_part += 1;
-        self.dataless += blocks * BLOCK_BYTES;
+        self.dataless += dataless_bytes(header.command, blocks);
         self.submit(slot, blocks, (kind, offset, len, Buf::empty()), events);
         true
     }
@@ -367,7 +370,7 @@ impl Core {
             }
             command => {
                 bufs.give(buf);
-                self.dataless -= len;
+                self.dataless -= dataless_bytes(command, part);
                 if command == Command::Cache {
                     self.release(len);
                 }
@@ -387,5 +390,14 @@ impl Core {
         }
         self.reply(slot, bufs);
         self.slots.remove(slot);
+    }
+}
+
+/// What a part of so many blocks counts among what is asked at once: see
+/// [`Limits::dataless_bytes_max`](super::Limits::dataless_bytes_max).
+fn dataless_bytes(command: Command, blocks: u64) -> u64 {
+    match command {
+        Command::Cache => blocks * BLOCK_BYTES,
+        _ => blocks * BLOCK_BYTES / 4,
     }
 }

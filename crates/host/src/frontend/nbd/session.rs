@@ -30,9 +30,9 @@ pub enum SessionEvent {
     Submit {
         /// To name it in the answer.
         ticket: Ticket,
-        /// The request, aligned, within the export, of at most [`Limits::part_bytes_max`] bytes and
-        /// within one such stripe of the volume. A read comes without its buffer: whoever carries
-        /// it out takes one.
+        /// The request, aligned, within the export, of at most [`Limits::part_bytes_max`] bytes
+        /// ([`Limits::zeroes_bytes_max`] where it zeroes or discards) and within one such stripe of
+        /// the volume. A read comes without its buffer: whoever carries it out takes one.
         request: Request,
     },
     /// Look up [`forebay_engine::Engine::block_status`] of a few blocks and call

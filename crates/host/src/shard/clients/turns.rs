@@ -15,6 +15,8 @@ const PASS_BYTES: u64 = 2 << 20;
 /// What a request counts at least: its own work, beside that for its data. So a pass has 256 at
 /// most.
 const REQUEST_BYTES: u64 = 8 << 10;
+/// What it counts at most: what is larger moves no data.
+const DATA_BYTES_MAX: u64 = 1 << 20;
 /// What a slice of block status counts: 2,048 blocks are looked up.
 const STATUS_BYTES: u64 = 256 << 10;
 
@@ -98,7 +100,7 @@ impl Turns {
 
 fn cost(event: &SessionEvent) -> u64 {
     match event {
-        SessionEvent::Submit { request, .. } => request.len.max(REQUEST_BYTES),
+        SessionEvent::Submit { request, .. } => request.len.clamp(REQUEST_BYTES, DATA_BYTES_MAX),
         SessionEvent::Status { .. } => STATUS_BYTES,
         SessionEvent::Opened(_) => REQUEST_BYTES,
     }

@@ -80,6 +80,25 @@ fn who_asks_little_is_answered_soon_beside_one_who_zeroes_terabytes() {
     }
 }
 
+/// Its parts were as small as zeroes that are written as data: all of them went to the cache
+/// device, and from there home.
+#[test]
+fn a_long_range_of_zeroes_is_zeroed_at_the_origin() {
+    let rig = rig(Backend::Auto);
+    add_vast(&rig, Mode::WriteBack);
+    let path = rig.listen();
+    let mut client = reader(&path);
+    let before = rig.shard.snapshot().unwrap().pool.dirty_bytes;
+    client.send(wire::Command::WriteZeroes, 2, 600 * GIB, 256 << 20, &[]);
+    assert_eq!(client.reply(), (0, 2));
+    client.send(wire::Command::Read, 3, 600 * GIB, 4096, &[]);
+    assert_eq!(client.reply(), (0, 3));
+    assert_eq!(client.read(4096), [0; 4096]);
+    let written = rig.shard.snapshot().unwrap().pool.dirty_bytes - before;
+    assert!(written < 1 << 20, "{written} bytes for 256 MiB of zeroes");
+    rig.shard.stop(SECONDS).unwrap();
+}
+
 #[test]
 fn a_read_at_depth_1_has_its_turn_beside_128_requests_of_32_mib_of_zeroes() {
     let rig = rig(Backend::Auto);
