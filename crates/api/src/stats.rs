@@ -196,6 +196,7 @@ pub fn reason_meaning(reason: &str) -> &'static str {
         "overtaken" => "a write reached the block while it was being read",
         "no-space" => "no free segment at that moment",
         "device-failed" => "the cache device has failed",
+        "device-busy" => "the cache device had enough to write",
         "not-ready" => "the pool was being opened or stopped",
         _ => "",
     }

@@ -114,6 +114,8 @@ pub struct World {
     pub origin_refuses: bool,
     /// No write of the origin ends, as long as this holds.
     pub origin_hangs: bool,
+    /// No write of a cache device ends, as long as this holds.
+    pub cache_hangs: bool,
     hung: Vec<Event>,
     /// What each read and write of the origin takes, one after the other, in nanoseconds: 0, they
     /// end at once.
@@ -191,6 +193,7 @@ impl World {
             second_dead: false,
             origin_refuses: false,
             origin_hangs: false,
+            cache_hangs: false,
             hung: Vec::new(),
             origin_io_ns: 0,
             slow: VecDeque::new(),
@@ -312,9 +315,9 @@ impl World {
         self.replies
     }
 
-    /// The origin ends what it let hang.
-    pub fn release_origin(&mut self) {
-        self.origin_hangs = false;
+    /// The origin and the cache devices end what they let hang.
+    pub fn release(&mut self) {
+        (self.origin_hangs, self.cache_hangs) = (false, false);
         self.done.extend(self.hung.drain(..));
     }
 
@@ -420,7 +423,8 @@ impl World {
             Effect::Read { target: Target::Origin(_), .. }
                 | Effect::Write { target: Target::Origin(_), .. }
         );
-        let hangs = self.origin_hangs && of_origin && matches!(effect, Effect::Write { .. });
+        let hangs = if of_origin { self.origin_hangs } else { self.cache_hangs };
+        let hangs = hangs && matches!(effect, Effect::Write { .. });
         let slow = self.origin_io_ns > 0 && of_origin;
         let (op, buf) = match effect {
             Effect::Read { op, target, offset, mut buf } => {

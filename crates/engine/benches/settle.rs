@@ -240,7 +240,7 @@ fn refuses(world: &mut World) {
 fn full(world: &mut World) {
     world.origin_hangs = true;
     writers(world, 5_000);
-    world.release_origin();
+    world.release();
     writers(world, 20_000);
 }
 

@@ -9,6 +9,9 @@ pub const RECORD_ENTRIES: usize = ENTRIES_MAX - 8;
 /// Age at which a record of fills is written although it is not full: each record costs a block of
 /// the cache device, and nobody waits for fills.
 pub const FILL_AGE_MAX_NS: u64 = 1_000_000_000;
+/// Clean records under way from which on read misses are not put into the cache: hits would wait
+/// behind them for a device that is slower than the origin is at that moment. 8 MiB at most.
+pub const FILLS_UNDER_WAY_MAX: usize = 16;
 /// Time over which the number of writes under way is averaged: a power of two, about 0.27 s.
 pub const PACE_NS: u64 = 1 << 28;
 /// Writes into the cache under way from which on a small record waits for more of them.

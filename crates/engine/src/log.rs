@@ -7,7 +7,8 @@ use crate::due::Due;
 use crate::event::{OpId, Time};
 use crate::ids::{Dseq, Key, SegmentId, Seq, Slot};
 use crate::limits::{
-    FILL_AGE_MAX_NS, GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS, RECORD_ENTRIES,
+    FILL_AGE_MAX_NS, FILLS_UNDER_WAY_MAX, GATHER_NS_MAX, GATHER_SHARE, GATHER_WRITES_MIN, PACE_NS,
+    RECORD_ENTRIES,
 };
 use crate::requests::ReqKey;
 use crate::stats::PoolStats;
@@ -322,6 +323,11 @@ impl Log {
         let gather = self.gather.iter().flatten().find(|gather| gather.holds(slot))?;
         let at = (1 + slot.since(gather.payload_slot)) as usize * BLOCK_SIZE;
         Some(&gather.buf.bytes()[at..at + BLOCK_SIZE])
+    }
+
+    /// Whether as many clean records are under way as may keep hits waiting.
+    pub fn fills_are_enough(&self) -> bool {
+        self.sent_clean.len() >= FILLS_UNDER_WAY_MAX
     }
 
     /// Whether all clean records up to this one have ended.

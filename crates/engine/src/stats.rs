@@ -19,11 +19,21 @@ pub enum Reason {
     DeviceFailed = 5,
     /// The pool is still being opened, or stops.
     NotReady = 6,
+    /// The cache device has enough to write.
+    DeviceBusy = 7,
 }
 
 /// Names of the reasons, by their number, as metrics and `forebay why` spell them.
-pub const REASONS: [&str; 7] =
-    ["mode", "sequential", "first-miss", "overtaken", "no-space", "device-failed", "not-ready"];
+pub const REASONS: [&str; 8] = [
+    "mode",
+    "sequential",
+    "first-miss",
+    "overtaken",
+    "no-space",
+    "device-failed",
+    "not-ready",
+    "device-busy",
+];
 
 /// A latency histogram: bucket `n` counts values in `[2^n, 2^(n+1))` nanoseconds, in four linear
 /// parts each.

@@ -5,6 +5,7 @@
 #[path = "../benches/instant.rs"]
 mod instant;
 
+use forebay_engine::stats::Reason;
 use forebay_engine::{BlockStatus, RequestKind};
 use instant::{VOLUME, World, WorldSpec};
 use std::ops::Range;
@@ -133,4 +134,19 @@ fn what_was_cached_is_cached_after_a_crash() {
     let stats = world.engine.volume_stats(VOLUME).expect("the volume");
     assert_eq!((stats.read_hits_full, stats.read_misses), (4000, 0));
     assert_eq!(filled(&world), 0, "nothing was filled again");
+}
+
+/// What is read from a fast origin was all under way to a slow cache device at once, and hits waited behind it.
+#[test]
+fn fills_do_not_pile_up_before_a_cache_device_that_is_slow() {
+    let mut world = World::new(&spec());
+    world.cache_hangs = true;
+    world.run(8, 384, RequestKind::Read, 128 << 10, |n| n * 64);
+    world.release();
+    rest(&mut world, 2 * SECOND);
+    assert!((1024..=17 * 128).contains(&filled(&world)), "{} blocks", filled(&world));
+    let stats = world.engine.volume_stats(VOLUME).expect("the volume");
+    assert_eq!(stats.not_cached[Reason::DeviceBusy as usize], 384 * 32 - filled(&world));
+    world.run(8, 384, RequestKind::Read, 128 << 10, |n| n * 64);
+    assert_eq!(filled(&world), 384 * 32, "one that keeps up gets all");
 }

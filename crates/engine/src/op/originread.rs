@@ -168,6 +168,8 @@ impl Engine {
                 None
             } else if self.tuning().admit_second_miss && !prefetch && !self.map.admit_miss(key) {
                 Some(Reason::FirstMiss)
+            } else if !prefetch && self.log.fills_are_enough() {
+                Some(Reason::DeviceBusy)
             } else {
                 let (kind, purpose) = (EntryKind::Clean, Purpose::Clean);
                 let room = self.append(Point::Fill, key, block, kind, MASK_FULL, purpose);
