@@ -17,6 +17,9 @@ struct History {
     waiting: BTreeSet<Stamp>,
     /// Sectors of which the origin forgot a write.
     loose: Vec<u64>,
+    /// Submission of what was last answered with word that writes before may be gone, in this life;
+    /// 0 for none.
+    told: Stamp,
     /// Submission of the last flush that was acknowledged.
     flushed: Stamp,
     /// Whether that was in this life.
@@ -43,6 +46,7 @@ impl Checker {
             is_touched: vec![false; count as usize],
             waiting: BTreeSet::new(),
             loose: Vec::new(),
+            told: 0,
             flushed: 0,
             reflushed: false,
             adopted: false,
@@ -95,9 +99,12 @@ impl Checker {
         history.loose.retain(|&sector| !sectors[sector as usize].tighten(invoke));
     }
 
-    /// A client's flush was answered with an error: it knows that what it wrote may be gone.
-    pub fn told(&mut self, disk: usize) {
-        self.histories[disk].loose.clear();
+    /// What was submitted at `invoke` was answered with an error: who asked knows that what was
+    /// written before may be gone.
+    pub fn told(&mut self, disk: usize, invoke: Stamp) {
+        let history = &mut self.histories[disk];
+        history.loose.clear();
+        history.told = history.told.max(invoke);
     }
 
     /// The origin forgot a write to the sector that it had not made durable, and that only the
@@ -106,7 +113,10 @@ impl Checker {
     pub fn loosen(&mut self, disk: usize, sector: u64, now: Stamp) {
         let history = &mut self.histories[disk];
         history.sectors[sector as usize].loosen(now, history.flushed);
-        history.loose.push(sector);
+        let told = history.told;
+        if told == 0 || history.sectors[sector as usize].acknowledged_since(told) {
+            history.loose.push(sector);
+        }
     }
 
     /// Whether this write was acknowledged.
@@ -158,6 +168,7 @@ impl Checker {
             }
             (history.reflushed, history.adopted) = (false, false);
             history.loose.clear();
+            history.told = 0;
         }
     }
 

@@ -245,6 +245,11 @@ impl Sector {
         all
     }
 
+    /// Whether a write was acknowledged later.
+    pub fn acknowledged_since(&self, then: Stamp) -> bool {
+        self.versions.iter().any(|version| version.ack != NEVER && version.ack >= then)
+    }
+
     /// Whether this write was acknowledged.
     pub fn is_acknowledged(&self, id: u64) -> bool {
         let version = self.versions.iter().find(|version| version.id == id);

@@ -129,6 +129,8 @@ struct Life {
     /// Errors of the first cache device's reads, to begin when the engine serves.
     read_faults: Vec<Fault>,
     cancelled: bool,
+    /// Times that an origin was pulled out.
+    pulls: u64,
     /// Times that somebody wrote to an origin without a volume.
     foreign_writes: u64,
     /// Devices on which parts of the log were destroyed.

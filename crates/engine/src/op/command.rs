@@ -217,7 +217,19 @@ impl Engine {
                 self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {
-                self.vol_mut(volume).service.origin_is_lost();
+                let volume = self.vol_mut(volume);
+                volume.service.origin_is_lost();
+                // What it took is in doubt, and what it does not take says nothing of what comes
+                // back: so none of it counts.
+                volume.home.abandon();
+                // Who meant what cannot be read gives up no more than that.
+                for command in volume.home.take_drops() {
+                    self.refuse(
+                        command,
+                        "the volume's origin was lost meanwhile: nothing is given up. Look at \
+                         `forebay status`, and ask again",
+                    );
+                }
                 self.answer(id, CommandReply::Changed);
             }
         }

@@ -125,6 +125,9 @@ impl Engine {
     /// one bad sector keeps only its own block from going home.
     fn home_failed(&mut self, volume: VolumeId, at: usize) {
         let items = self.slice(volume).runs[at].items.clone();
+        if items.len() == 1 && self.slice(volume).abandoned {
+            return;
+        }
         if items.len() == 1 {
             let block = items[0].key - self.vol(volume).base();
             return self.block_refused(volume, block);

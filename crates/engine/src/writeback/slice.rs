@@ -57,7 +57,7 @@ pub(crate) struct Slice {
     pub(super) moved_at: Time,
     /// It is short, because clients use the origin, and their reads wait for its end.
     pub(super) alone: bool,
-    /// The log can no longer say that anything is clean.
+    /// Nothing becomes clean by it any more: the log cannot say so, or its origin was lost.
     pub(super) abandoned: bool,
     /// FLUSHes of the origin that had failed when it began: one that fails meanwhile may forget
     /// what the slice has written so far.

@@ -208,8 +208,9 @@ impl World {
             Command::ForceDropDirty(_) => self.dirty_to_give_up(disk),
             _ => Vec::new(),
         };
-        // It and its answer are no steps of those who wait for something else.
-        self.answered_at += 2;
+        // It, what the superblock takes for it, and its answer are no steps of those who wait for
+        // something else.
+        self.answered_at += 16;
         self.commands.insert(id, Asked { command: command.clone(), disk, invoke, given_up });
         self.feed(Event::Command(id, command))
     }
@@ -319,7 +320,7 @@ impl World {
         }
         if text == FLUSH_FAILED {
             self.coverage.mark("removals that told of a FLUSH");
-            self.checker.told(asked.disk);
+            self.checker.told(asked.disk, asked.invoke);
         }
         self.coverage.mark("commands failed");
         let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);

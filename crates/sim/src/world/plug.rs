@@ -3,19 +3,25 @@
 use super::{Delivered, Flow, Step, World};
 use forebay_engine::{Command, Target, VolumeId};
 
+/// Times that origins are pulled out, in one life.
+const PULLS_MAX: u64 = 100;
+
 impl World {
     /// Whether somebody wants to pull an origin out now.
     pub(super) fn is_pulled_out(&mut self, disk: usize) -> bool {
         let (share, origin) = (self.params.admin.replug, &self.origins[disk]);
         let served = self.life.serving && !self.life.stopping;
         let served = served && origin.present && !origin.came_late;
-        share > 0.0 && served && self.wide_rng.chance(share)
+        let pulls = share > 0.0 && served && self.wide_rng.chance(share);
+        // One that never stays is waited for, for ever.
+        pulls && self.life.pulls < PULLS_MAX
     }
 
     /// Somebody pulls an origin out.
     pub(super) fn pull_out(&mut self, disk: usize, volume: VolumeId) -> Step {
         self.say(|_| format!("origin {disk} is pulled out"));
         self.origins[disk].disk.pull_out();
+        self.life.pulls += 1;
         // What it had not made durable may be lost, whether or not an I/O fails.
         let (stamp, target) = (self.next_stamp(), Target::Origin(volume));
         self.life.errors.push(Delivered { stamp, target, first: 0, end: 0 });
