@@ -1,4 +1,9 @@
 //! Carries out the engine's I/O effects on cache devices and origins, and says how each ended.
+//!
+//! Each device has a lane, which says which way an I/O goes: through the ring, by threads of the
+//! device's own, or on the spot. An origin that is no device carries out its I/O itself (`submit`,
+//! `poll` and `next_due` in `origin.rs`): a simulated disk, and whatever speaks to another machine.
+//! However it was done, what ended is in one queue, which [`Executor::collect`] hands out.
 
 pub(crate) mod distrust;
 mod job;
@@ -28,9 +33,6 @@ use workers::Workers;
 
 /// Times that an I/O is tried again when the kernel says EAGAIN or EINTR.
 const TRIES_MAX: u32 = 1000;
-/// I/O on a file in memory up to this size is done on the spot, in bytes: a copy costs less than
-/// handing it to the ring, which hands it to a thread on such files.
-const IN_PLACE_MAX: u64 = 64 << 10;
 /// After this time an I/O is reported as slow, in nanoseconds.
 const SLOW_NS: Time = 30_000_000_000;
 /// How often to look for slow ones, in nanoseconds.
@@ -212,14 +214,14 @@ impl Executor {
     }
 
     fn start_job(&mut self, driver: &mut Driver, mut job: Job) {
-        let Some(device) = job.device.as_ref() else {
+        if job.device.is_none() {
             self.with_workers.insert(job.number, Label::of(&job));
             return self.helper.submit(job);
-        };
-        match &job.work {
-            Work::Read | Work::Write | Work::Flush
-                if device.info().in_memory && job.len <= IN_PLACE_MAX =>
-            {
+        }
+        let lane = self.lanes.get_mut(&job.target).expect("open devices have one");
+        match lane.way(&job.work, job.len) {
+            Way::Nothing => self.end(job.op, Ok(()), job.buf),
+            Way::Inline => {
                 let data = match job.work {
                     Work::Write => std::mem::take(&mut job.buf),
                     _ => Buf::empty(),
@@ -228,20 +230,15 @@ impl Executor {
                 if matches!(job.work, Work::Write) {
                     job.buf = data;
                 }
-                return self.finished.push((job, result));
+                self.finished.push((job, result));
             }
-            Work::Flush if !device.needs_flush() => return self.end(job.op, Ok(()), job.buf),
-            _ => {}
-        }
-        let lane = self.lanes.get_mut(&job.target).expect("open devices have one");
-        match lane.way(&job.work) {
             Way::Ring => {
                 if let Some(job) = lane.enter(job) {
                     let slot = self.jobs.insert(job);
                     self.start_slot(driver, slot);
                 }
             }
-            Way::Thread => {
+            Way::Workers => {
                 self.with_workers.insert(job.number, Label::of(&job));
                 lane.workers.submit(job);
             }

@@ -16,12 +16,20 @@ const HELPERS_MAX: usize = 4;
 /// Threads of a device where there is no ring, or none that may be used.
 const WORKERS_MAX: usize = 24;
 
-/// How an I/O is done.
+/// I/O on a file in memory up to this size is done on the spot, in bytes: a copy costs less than
+/// handing it to the ring, which hands it to a thread on such files.
+const INLINE_MAX: u64 = 64 << 10;
+
+/// How an I/O on a file or block device is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Ring,
-    /// A thread of the device's own.
-    Thread,
+    /// Threads of the device's own.
+    Workers,
+    /// At once, by the shard.
+    Inline,
+    /// Nothing is to be done: a FLUSH of what has no volatile cache.
+    Nothing,
 }
 
 pub(super) struct Lane {
@@ -61,11 +69,18 @@ impl Lane {
         &self.device
     }
 
-    /// How this work is done.
-    pub fn way(&self, work: &Work) -> Way {
-        match work {
-            Work::Read | Work::Write | Work::Flush if self.uses_ring => Way::Ring,
-            _ => Way::Thread,
+    /// How work on so many bytes is done.
+    pub fn way(&self, work: &Work, len: u64) -> Way {
+        if !matches!(work, Work::Read | Work::Write | Work::Flush) {
+            return Way::Workers;
+        }
+        if self.device.info().in_memory && len <= INLINE_MAX {
+            return Way::Inline;
+        }
+        match self.uses_ring {
+            _ if matches!(work, Work::Flush) && !self.device.needs_flush() => Way::Nothing,
+            true => Way::Ring,
+            false => Way::Workers,
         }
     }
 
