@@ -25,8 +25,11 @@ const REQUESTS: [u32; 25] =
 /// "Of this version", and "answer".
 const PLAIN: u32 = 1;
 const ANSWER: u32 = 9;
-/// How long the random machines go on.
-const RANDOM: Duration = Duration::from_secs(4);
+/// How long the random machines go on: seconds, or as many as `FOREBAY_HOSTILE_SECONDS` says.
+fn random_time() -> Duration {
+    let seconds = std::env::var("FOREBAY_HOSTILE_SECONDS").ok();
+    seconds.map_or(Duration::from_secs(4), |it| Duration::from_secs(it.parse().expect("seconds")))
+}
 
 /// A connection on which anything can be said. Its memory is a file that is never mapped here: what
 /// it does to it cannot hurt the test.
@@ -400,7 +403,7 @@ fn whatever_machines_say_and_write_their_neighbour_goes_on() {
     let victims = [volume, rig.add("second"), rig.add("third")];
     let served: Vec<(VhostServer, PathBuf)> =
         victims.iter().map(|&volume| serve(&rig, volume)).collect();
-    let end = Instant::now() + RANDOM;
+    let end = Instant::now() + random_time();
     let [lives, ran] = [0, 0].map(std::sync::atomic::AtomicU64::new);
     let mut times = Vec::new();
     std::thread::scope(|scope| {
