@@ -96,7 +96,7 @@ pub fn run(bytes: &[u8]) {
             assert_eq!(Request::decode(&again), Ok(request));
         }
         Err(error) => {
-            assert!(error.kind == ErrorKind::Usage && !error.actions.is_empty());
+            assert!(error.kind == ErrorKind::Usage && !error.hints.is_empty());
             assert!(!error.message.contains(char::is_control), "{:?}", error.message);
             let reply = Reply::from(Body::Error { error });
             let again = serde_json::to_vec(&reply).expect("a reply is JSON");

@@ -4,7 +4,8 @@
 //! needs only what that server sends: a status line, headers, and a body that ends with the
 //! connection.
 
-use crate::{ApiError, Body, Reply, Request, SCHEMA};
+use crate::hint::{Care, Choice, Log, Start};
+use crate::{ApiError, Body, Hint, Reply, Request, SCHEMA};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ impl Client {
         }
         let error = ApiError::failed(format!("no forebayd answers ({})", tried.join("; ")));
         let error = match crate::socket::is_root() && Path::new(UNIT).exists() {
-            true => error.action("start the machine's: systemctl enable --now forebayd"),
+            true => error.hint(Hint::StartDaemon { how: Start::Machine }),
             false => error,
         };
         let named = match sockets {
@@ -56,8 +57,8 @@ impl Client {
         };
         let dir = named.unwrap_or_else(|| PathBuf::from("~/forebay"));
         Err(error
-            .action(format!("start one without root: forebayd --state-dir {} &", dir.display()))
-            .action("or name the socket of a running one: export FOREBAY_SOCKET=DIR/control.sock"))
+            .hint(Hint::StartDaemonIn { dir: dir.display().to_string() })
+            .hint(Hint::Choose { what: Choice::Socket }))
     }
 
     /// The socket.
@@ -76,14 +77,12 @@ impl Client {
         let reply: Reply = serde_json::from_slice(&body).map_err(|error| {
             let text = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
             ApiError::failed(format!("the daemon's answer (status {status}): {error}: {text:?}"))
-                .action("use forebay and forebayd of the same version")
+                .hint(Hint::SeeTo { what: Care::Version })
         })?;
         if reply.schema != SCHEMA {
             let (theirs, ours) = (reply.schema, SCHEMA);
             let text = format!("the daemon speaks schema {theirs}, this program schema {ours}");
-            return Err(
-                ApiError::failed(text).action("use forebay and forebayd of the same version")
-            );
+            return Err(ApiError::failed(text).hint(Hint::SeeTo { what: Care::Version }));
         }
         match reply.body {
             Body::Error { error } => Err(error),
@@ -98,12 +97,12 @@ impl Client {
     pub fn http(&self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Vec<u8>), ApiError> {
         let broken = |error: std::io::Error| {
             let text = format!("talk to forebayd at {}: {error}", self.socket.display());
-            ApiError::failed(text).action("see the daemon's log for why it hung up")
+            ApiError::failed(text).hint(Hint::SeeLog { of: Log::HungUp })
         };
         let mut stream = UnixStream::connect(&self.socket).map_err(|error| {
             let why = connect_error(&error);
             ApiError::failed(format!("no forebayd answers at {}: {why}", self.socket.display()))
-                .action("start one: forebayd --state-dir DIR")
+                .hint(Hint::StartDaemon { how: Start::Own })
         })?;
         stream.set_read_timeout(Some(TIMEOUT)).map_err(broken)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(broken)?;
@@ -122,7 +121,7 @@ impl Client {
         }
         parse_answer(&answer).map_err(|why| {
             ApiError::failed(format!("the answer at {}: {why}", self.socket.display()))
-                .action("check that this is a socket of forebayd")
+                .hint(Hint::SeeTo { what: Care::Socket })
         })
     }
 }
@@ -187,7 +186,7 @@ mod tests {
     fn a_missing_daemon_is_named_with_what_to_do() {
         let error = Client::find(&[PathBuf::from("/nonexistent/control.sock")]).unwrap_err();
         assert!(error.message.contains("/nonexistent/control.sock: no such socket"), "{error}");
-        assert!(error.actions[0].contains("forebayd --state-dir"));
+        assert!(error.hints.texts()[0].contains("forebayd --state-dir"));
     }
 
     #[test]
@@ -196,10 +195,11 @@ mod tests {
         for named in [dir.to_owned(), format!("{dir}/control.sock")] {
             let error = Client::find(&[PathBuf::from(named)]).unwrap_err();
             let start = format!("start one without root: forebayd --state-dir {dir} &");
-            assert!(error.actions.contains(&start), "{error:?}");
+            assert!(error.hints.texts().contains(&start), "{error:?}");
         }
         let both = ["/nonexistent/control.sock", "/nowhere/control.sock"].map(PathBuf::from);
         let error = Client::find(&both).unwrap_err();
-        assert!(error.actions.iter().any(|it| it.contains("--state-dir ~/forebay")), "{error:?}");
+        let texts = error.hints.texts();
+        assert!(texts.iter().any(|it| it.contains("--state-dir ~/forebay")), "{texts:?}");
     }
 }

@@ -1,6 +1,7 @@
-//! Errors that travel: few kinds, a message that says what is wrong, an action that says what to do
+//! Errors that travel: few kinds, a message that says what is wrong, hints that say what to do
 //! next.
 
+use crate::{Hint, Hints};
 use serde::{Deserialize, Serialize};
 
 /// What went wrong, in kinds that a script can act on.
@@ -66,9 +67,9 @@ pub struct ApiError {
     pub kind: ErrorKind,
     /// What is wrong, with the names of what it is about.
     pub message: String,
-    /// What to do next, a line each; commands stand alone after a colon.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<String>,
+    /// What to do next: `hints`, and in `actions` a line each; commands stand alone after a colon.
+    #[serde(flatten, with = "crate::hints::actions")]
+    pub hints: Hints,
     /// What keeps the pool closed that it is about, if an administrator may go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
@@ -77,7 +78,7 @@ pub struct ApiError {
 impl ApiError {
     /// An error of `kind`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
-        ApiError { kind, message: message.into(), actions: Vec::new(), hold: None }
+        ApiError { kind, message: message.into(), hints: Hints::default(), hold: None }
     }
 
     /// [`ErrorKind::Failed`].
@@ -107,8 +108,8 @@ impl ApiError {
 
     /// Adds one thing to do next.
     #[must_use]
-    pub fn action(mut self, action: impl Into<String>) -> ApiError {
-        self.actions.push(action.into());
+    pub fn hint(mut self, hint: Hint) -> ApiError {
+        self.hints.push(hint);
         self
     }
 }

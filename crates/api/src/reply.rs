@@ -1,7 +1,7 @@
 //! What the daemon answers. One model feeds tables and JSON.
 
 use crate::stats::Counters;
-use crate::{ApiError, Hold, Mode, RamNeed, SCHEMA};
+use crate::{ApiError, Hints, Hold, Mode, RamNeed, SCHEMA};
 use serde::{Deserialize, Serialize};
 
 /// A reply with its version.
@@ -208,9 +208,9 @@ pub struct Attention {
     /// What is wrong, a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
-    /// What to do, a line each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub action: Vec<String>,
+    /// What to do: `hints`, and in `action` a line each.
+    #[serde(flatten, with = "crate::hints::action")]
+    pub hints: Hints,
 }
 
 /// One cache device.

@@ -1,6 +1,7 @@
 //! What a client asks. Each request states what should be true afterwards.
 
-use crate::{ApiError, Mode};
+use crate::hint::Care;
+use crate::{ApiError, Hint, Mode};
 pub use forebay_format::name::{NAME_BYTES_MAX, check_name};
 use forebay_format::name::{escaped, is_allowed};
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,7 @@ impl Request {
         serde_json::from_slice(body).map_err(|error| {
             let error = escaped(&error.to_string());
             ApiError::usage(format!("this is no request that forebayd knows: {error}"))
-                .action("use forebay and forebayd of the same version")
+                .hint(Hint::SeeTo { what: Care::Version })
         })
     }
 }

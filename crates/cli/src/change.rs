@@ -7,12 +7,13 @@ use crate::args::{
 use crate::show::{job_line, plan_lines, unexpected};
 use crate::watch::{self, Interrupts};
 use crate::{output, path, printed, start};
+use forebay_api::hint::Flag;
 use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
     CacheRequest, Change, ChangedOrigin, Named, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
     VolumeResize, name_from_origin,
 };
-use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
+use forebay_api::{ApiError, Body, Client, ErrorKind, Hint, Outcome, Request};
 use forebay_format::name::escaped;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -47,8 +48,7 @@ fn confirm(yes: bool, what: &str) -> Result<(), ApiError> {
     if yes {
         return Ok(());
     }
-    let refused =
-        |text: String| ApiError::refused(text).action("to go on without being asked: --yes");
+    let refused = |text: String| ApiError::refused(text).hint(Hint::Again { with: Flag::Yes });
     if !std::io::stdin().is_terminal() {
         return Err(refused(format!("{what}, and nobody can be asked here")));
     }
@@ -115,7 +115,7 @@ pub fn cache(cli: &Cli, args: &CacheArgs) -> Result<u8, ApiError> {
     let client = match (args.run, cli.client()) {
         (false, Ok(client)) => client,
         (true, _) => start::find_or_start(cli, args.state_dir.as_deref())?,
-        (false, Err(error)) => return Err(error.action("or let this command start one: --run")),
+        (false, Err(error)) => return Err(error.hint(Hint::Again { with: Flag::Run })),
     };
     let request = |dry_run| Request::Cache(CacheRequest { dry_run, ..wanted.clone() });
     plan_then(cli, &client, (&args.flags, args.force), request)

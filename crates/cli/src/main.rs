@@ -66,8 +66,8 @@ fn report(cli: &Cli, error: &ApiError) {
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (on, off) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
     eprintln!("{on}forebay:{off} {}", escaped(&error.message));
-    for action in &error.actions {
-        eprintln!("  action: {}", escaped(action));
+    for action in error.hints.texts() {
+        eprintln!("  action: {}", escaped(&action));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Paths as the daemon needs them: absolute, because it works in another directory.
 
-use forebay_api::ApiError;
+use forebay_api::hint::Choice;
+use forebay_api::{ApiError, Hint};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ pub fn device(path: &Path) -> Result<String, ApiError> {
     if !absolute.exists() {
         let shown = absolute.display();
         return Err(ApiError::failed(format!("{shown}: no such file or device"))
-            .action(format!("make a file to try it with: truncate -s 10G {shown}")));
+            .hint(Hint::MakeFile { path: shown.to_string() }));
     }
     text(lasting(absolute))
 }
@@ -27,7 +28,7 @@ pub fn origin(origin: &str) -> Result<String, ApiError> {
         if !absolute.exists() {
             let shown = absolute.display();
             return Err(ApiError::failed(format!("the origin {shown}: no such file or device"))
-                .action("give the path of the disk, or of the disk image, that is to be cached"));
+                .hint(Hint::Choose { what: Choice::Origin }));
         }
         return text(lasting(absolute));
     };
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(origin("Cargo.toml").unwrap(), here.join("Cargo.toml").display().to_string());
         let error = origin("none.img").unwrap_err();
         assert!(error.message.ends_with("none.img: no such file or device"), "{error}");
-        assert!(device(Path::new("ssd.img")).unwrap_err().actions[0].contains("truncate"));
+        assert!(device(Path::new("ssd.img")).unwrap_err().hints.texts()[0].contains("truncate"));
     }
 
     #[test]

@@ -3,18 +3,19 @@
 use crate::args::Format;
 use crate::output::{self, Column};
 use crate::{EXIT_DEGRADED, printed};
+use forebay_api::hint::Care;
 use forebay_api::reply::{
     Attention, Job, JobState, PoolInfo, PoolPlan, Reply, State, VolumeInfo, WhyReason,
 };
 use forebay_api::size::human;
-use forebay_api::{ApiError, Body};
+use forebay_api::{ApiError, Body, Hint};
 
 /// The daemon answered something else than was asked.
 pub fn unexpected(body: &Body) -> ApiError {
     let text = serde_json::to_string(body).unwrap_or_default();
     let text: String = text.chars().take(200).collect();
     ApiError::failed(format!("the daemon's answer does not fit the request: {text}"))
-        .action("use forebay and forebayd of the same version")
+        .hint(Hint::SeeTo { what: Care::Version })
 }
 
 fn share(part: u64, whole: u64) -> String {
@@ -76,7 +77,7 @@ const POOLS: &[Column<PoolInfo>] = &[
 
 fn attention(attention: &Attention) -> Vec<String> {
     let why = attention.why.iter().map(|line| format!("  why:    {line}"));
-    let action = attention.action.iter().map(|line| format!("  action: {line}"));
+    let action = attention.hints.texts().into_iter().map(|line| format!("  action: {line}"));
     why.chain(action).collect()
 }
 

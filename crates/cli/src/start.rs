@@ -1,8 +1,9 @@
 //! `--run`: a daemon of the user's own, in the background.
 
 use crate::Cli;
+use forebay_api::hint::Care;
 use forebay_api::socket::{CONTROL_SOCKET, default_state_dir};
-use forebay_api::{ApiError, Client};
+use forebay_api::{ApiError, Client, Hint};
 use forebay_format::name::escaped;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -57,7 +58,7 @@ fn start(dir: &Path) -> Result<Client, ApiError> {
         .spawn()
         .map_err(|e| {
             failed(&format!("start {}", program.display()), e)
-                .action("install forebayd beside forebay, or put it into the search path")
+                .hint(Hint::SeeTo { what: Care::Program })
         })?;
     let client = Client::new(dir.join(CONTROL_SOCKET));
     let deadline = Instant::now() + START_TIMEOUT;
@@ -82,7 +83,7 @@ fn start(dir: &Path) -> Result<Client, ApiError> {
                 None => format!("forebayd does not answer after {START_TIMEOUT:?}"),
             };
             return Err(ApiError::failed(format!("{what}; its log ends so"))
-                .action(format!("see the whole log: {}", log_path.display())));
+                .hint(Hint::SeeWholeLog { path: log_path.display().to_string() }));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

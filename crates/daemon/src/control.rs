@@ -14,8 +14,9 @@ use axum::http::{StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use clients::REQUEST_LIMIT;
+use forebay_api::hint::{Choice, Log};
 use forebay_api::request::REQUEST_BYTES_MAX;
-use forebay_api::{ApiError, Body, Reply, Request, metrics};
+use forebay_api::{ApiError, Body, Hint, Reply, Request, metrics};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -92,7 +93,7 @@ async fn answer(supervisor: Shared, request: Request) -> Response {
     let reply = tokio::task::spawn_blocking(move || supervisor.handle(&request)).await;
     let body = reply.unwrap_or_else(|error| {
         let error = ApiError::failed(format!("the request was not finished: {error}"))
-            .action("see the daemon's log");
+            .hint(Hint::SeeLog { of: Log::Daemon });
         Body::Error { error }
     });
     json(&Reply::from(body))
@@ -129,7 +130,6 @@ async fn prometheus(State(supervisor): State<Shared>) -> Response {
 }
 
 async fn unknown() -> Response {
-    let error = ApiError::not_found("no such page")
-        .action("POST /v1, or GET /v1/status, /v1/counters, /v1/pools, /v1/volumes, /metrics");
+    let error = ApiError::not_found("no such page").hint(Hint::Choose { what: Choice::Page });
     json(&Reply::from(Body::Error { error }))
 }

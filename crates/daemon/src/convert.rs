@@ -1,8 +1,9 @@
 //! From the engine's and host's words to those of the API.
 
-use forebay_api::ApiError;
+use forebay_api::hint::{AtLeast, Devices, Flag, NoRoom};
 use forebay_api::size::human;
 use forebay_api::stats::{Latency, PoolCounters, VolumeCounters};
+use forebay_api::{ApiError, Hint};
 use forebay_engine::stats::{Histogram, PoolStats, REASONS, VolumeStats};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::device::DeviceError;
@@ -128,7 +129,7 @@ pub fn device_error(error: &DeviceError) -> ApiError {
         DeviceError::InUse { .. } => ApiError::refused(error.to_string()),
         DeviceError::WrongType { .. } => ApiError::usage(error.to_string()),
         DeviceError::System { source, .. } if source.kind() == ErrorKind::StorageFull => {
-            ApiError::failed(error.to_string()).action("make room on the file system under it")
+            ApiError::failed(error.to_string()).hint(Hint::FreeSpace { at: NoRoom::UnderDevice })
         }
         DeviceError::System { .. } => ApiError::failed(error.to_string()),
     }
@@ -139,10 +140,10 @@ pub fn pool_error(error: &PoolError) -> ApiError {
     match error {
         PoolError::Device(error) => device_error(error),
         PoolError::NotEmpty { path, content } => {
-            let path = path.display();
+            let path = path.display().to_string();
             ApiError::refused(format!("{path} holds {content}; it was not touched"))
-                .action(format!("look at what is there: lsblk -f {path}"))
-                .action("if it is to be overwritten and lost, give --force")
+                .hint(Hint::LookAt { path })
+                .hint(Hint::Again { with: Flag::ForceLost })
         }
         PoolError::TooMuchRam { .. } => ApiError::refused(error.to_string()),
         PoolError::NoPool(_) => ApiError::not_found(error.to_string()),
@@ -161,10 +162,10 @@ fn too_small(
     fit: &[PathBuf],
 ) -> ApiError {
     let text = format!("{} ({}) is too small for this pool", path.display(), human(have));
-    let enough = format!("give it at least {}", at_least(needed));
+    let enough = Hint::LargerDevice { bytes: AtLeast(needed) };
     if largest.0 == path {
         let text = format!("{text}: its metadata and a few segments need more");
-        return ApiError::failed(text).action(enough);
+        return ApiError::failed(text).hint(enough);
     }
     let text = format!(
         "{text}: each device holds the metadata of the whole pool, and the largest, {} ({}), \
@@ -172,17 +173,9 @@ fn too_small(
         largest.0.display(),
         human(largest.1)
     );
-    let fit: Vec<String> = fit.iter().map(|path| path.display().to_string()).collect();
-    let error = ApiError::failed(text).action(enough);
-    error.action(format!("or leave it out, and use {} alone", fit.join(" ")))
-}
-
-/// Bytes for people who make a device of them: rounded up.
-fn at_least(bytes: u64) -> String {
-    match bytes < 10 << 30 {
-        true => format!("{}M", bytes.div_ceil(1 << 20)),
-        false => format!("{}G", bytes.div_ceil(1 << 30)),
-    }
+    let fit = fit.iter().map(|path| path.display().to_string()).collect();
+    let error = ApiError::failed(text).hint(enough);
+    error.hint(Hint::UseOnly { devices: Devices::Paths(fit) })
 }
 
 #[cfg(test)]

@@ -28,8 +28,9 @@ pub use offer::{Offer, Space};
 use crate::lock::lock;
 use crate::place::Place;
 use crate::state::Store;
+use forebay_api::hint::{Until, When};
 use forebay_api::request::Export as Kind;
-use forebay_api::{ApiError, Mode};
+use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{NbdServer, ShardHandle};
 use guest::DEAF;
@@ -320,17 +321,17 @@ impl Exports {
 
     /// What is the matter with a volume's device, and what to do, as far as that can be told
     /// without knowing how many `ports` its pool has for it.
-    pub fn trouble(&self, name: &str, ports: Option<usize>) -> Option<(String, String)> {
-        let again = |how: &str| format!("{how}: forebay volume attach {name}");
+    pub fn trouble(&self, name: &str, ports: Option<usize>) -> Option<(String, Hint)> {
+        let again = |when| Hint::attach(name, when);
         self.ask(name, |it| match &it.by {
             by if by.is_lost(ports) => {
-                Some(("its block device was taken away".to_string(), again("make it again")))
+                Some(("its block device was taken away".to_string(), again(When::MakeAgain)))
             }
             Export::Missing(error) => {
-                Some((format!("it has no block device: {}", error.message), again("try again")))
+                Some((format!("it has no block device: {}", error.message), again(When::Again)))
             }
             Export::NbdKernel(nbd) => {
-                Some((nbd.trouble()?, "it is tried again every few seconds".to_string()))
+                Some((nbd.trouble()?, Hint::Wait { until: Until::Connected }))
             }
             _ => None,
         })?

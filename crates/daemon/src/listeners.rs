@@ -3,7 +3,8 @@
 use crate::convert::shard_error;
 use crate::lock::lock;
 use crate::place::bind;
-use forebay_api::ApiError;
+use forebay_api::hint::Choice;
+use forebay_api::{ApiError, Hint};
 use forebay_host::frontend::nbd::Tls;
 use forebay_host::shard::{ListenerSocket, ShardHandle};
 use std::io::ErrorKind;
@@ -118,7 +119,7 @@ impl Listeners {
         };
         let socket = bind_tcp(address, tries).map_err(|error| {
             ApiError::failed(format!("no NBD at {address}: {error}"))
-                .action("choose another nbd-listen, or stop who listens there")
+                .hint(Hint::Choose { what: Choice::Listen })
         })?;
         let kept = socket.try_clone().map_err(|error| ApiError::failed(error.to_string()))?;
         let listener = handle

@@ -4,8 +4,9 @@
 
 use crate::lock::lock;
 use anyhow::{Context, bail};
+use forebay_api::hint::{NoRoom, Writing};
 use forebay_api::request::{Export, check_name};
-use forebay_api::{ApiError, Mode};
+use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::file::{read_plain, replace_private};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -327,9 +328,9 @@ impl Store {
         let dir = self.dir.display();
         write(&self.dir, state).map_err(|error| match is_full(&error) {
             true => ApiError::failed(format!("the state directory {dir} is full: {error:#}"))
-                .action("make room there"),
+                .hint(Hint::FreeSpace { at: NoRoom::StateDirectory }),
             false => ApiError::failed(format!("{error:#}"))
-                .action(format!("see to it that forebayd can write to {dir}")),
+                .hint(Hint::AllowWriting { dir: dir.to_string(), and: Writing::Rights }),
         })
     }
 }

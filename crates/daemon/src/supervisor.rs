@@ -40,7 +40,7 @@ use crate::state::{PoolState, State, Store};
 use fallen::Falls;
 use forebay_api::config::Config;
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
-use forebay_api::{ApiError, Body, RamNeed, Request};
+use forebay_api::{ApiError, Body, Hint, RamNeed, Request};
 use forebay_engine::{CommandReply, VolumeId};
 use forebay_host::frontend::nbd::{Tls, TlsConfig};
 use forebay_host::shard::{NbdServer, ServerLimits, ShardHandle, VolumeSnapshot};
@@ -329,7 +329,7 @@ impl Supervisor {
 
     fn no_such_pool(&self, name: &str) -> ApiError {
         let error = ApiError::not_found(format!("no pool {name:?}"));
-        error.action("see which there are: forebay pool list")
+        error.hint(Hint::ListPools)
     }
 
     /// Where a file or directory of ours lies that does not outlive the machine.

@@ -1,10 +1,11 @@
 //! A real `forebayd`, started beside this program, asked through its control socket, and killed.
 
+use forebay_api::hint::{Care, Log};
 use forebay_api::reply::JobState;
 use forebay_api::request::{Change, Export, Named, PoolCreate, VolumeCreate, VolumeMode};
 use forebay_api::socket::{CONTROL_SOCKET, NBD_SOCKET};
 use forebay_api::stats::VolumeCounters;
-use forebay_api::{ApiError, Body, Client, Mode, Outcome, Request};
+use forebay_api::{ApiError, Body, Client, Hint, Mode, Outcome, Request};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ impl Daemon {
             .spawn()
             .map_err(|e| {
                 failed(&format!("start {}", program.display()), e)
-                    .action("build or install forebayd beside forebay: cargo build --release")
+                    .hint(Hint::SeeTo { what: Care::Build })
             })?;
         let daemon = Daemon {
             state_dir: state_dir.to_path_buf(),
@@ -196,7 +197,7 @@ impl Daemon {
                 Ok(client) => return Ok(client),
                 Err(error) if Instant::now() > deadline => {
                     return Err(ApiError::failed(format!("connect to the volume: {error}"))
-                        .action("see forebayd.log; forebay demo --keep keeps it"));
+                        .hint(Hint::SeeLog { of: Log::Demo }));
                 }
                 Err(_) => thread::sleep(PAUSE),
             }
@@ -214,7 +215,7 @@ impl Drop for Daemon {
 
 fn unexpected(body: &Body) -> ApiError {
     ApiError::failed(format!("an answer to something else: {body:?}"))
-        .action("use forebay and forebayd of the same version")
+        .hint(Hint::SeeTo { what: Care::Version })
 }
 
 /// The daemon's program: beside this one, else in the search path.

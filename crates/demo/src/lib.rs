@@ -20,7 +20,8 @@ mod svg;
 pub use page::page;
 pub use stage::Show;
 
-use forebay_api::ApiError;
+use forebay_api::hint::Choice;
+use forebay_api::{ApiError, Hint};
 use stage::Demo;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("forebay-demo-{}", std::process::id()));
         std::fs::create_dir(&path).map_err(|error| {
             ApiError::failed(format!("make {}: {error}", path.display()))
-                .action("choose another place: export TMPDIR=DIR")
+                .hint(Hint::Choose { what: Choice::TemporaryDirectory })
         })?;
         Ok(Folder { path, keep })
     }

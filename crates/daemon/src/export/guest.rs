@@ -4,7 +4,9 @@
 use super::machine::Machine;
 use super::offer::Volume;
 use crate::place::bind;
-use forebay_api::ApiError;
+use forebay_api::hint::{Care, Flag, Reach};
+use forebay_api::request::Export as Kind;
+use forebay_api::{ApiError, Hint};
 use forebay_host::frontend::vhost::{VhostServer, VhostVolume};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,7 @@ impl Guest {
     ) -> Result<Guest, ApiError> {
         let failed = |error: String| {
             ApiError::failed(format!("the vhost-user socket of volume {name}: {error}"))
-                .action("or reach the volume by NBD: --export nbd")
+                .hint(Hint::use_export(&[Kind::Nbd], Reach::ByNbd))
         };
         let dir = machine.nbd_socket.with_file_name(DIR);
         fs::create_dir_all(&dir).map_err(|error| failed(error.to_string()))?;
@@ -77,8 +79,8 @@ impl Guest {
             }
             let text = format!("a virtual machine uses volume {name}");
             return Err(ApiError::refused(text)
-                .action("stop the machine, or take the disk out of it")
-                .action("or let it have errors: --force"));
+                .hint(Hint::SeeTo { what: Care::Machine })
+                .hint(Hint::Again { with: Flag::ForceMachine }));
         }
         Ok(())
     }

@@ -4,7 +4,9 @@
 use super::machine::{Machine, boot, in_use};
 use super::offer::{Port, Volume};
 use crate::state::DeviceState;
-use forebay_api::ApiError;
+use forebay_api::hint::Reach;
+use forebay_api::request::Export as Kind;
+use forebay_api::{ApiError, Hint};
 use forebay_host::frontend::fuse::{self, FuseSetup, wire::Agreed};
 use forebay_host::frontend::sector_bytes;
 use forebay_host::loop_device::{self, Ended, LoopDevice};
@@ -26,14 +28,13 @@ pub(super) struct Looped {
 /// What is missing, and what to do.
 pub(super) fn can_loop() -> Result<(), ApiError> {
     if !forebay_host::is_root() {
-        return Err(ApiError::refused("a loop device needs root")
-            .action("run forebayd as root, or use --export nbd"));
+        return Err(ApiError::refused("a loop device needs root").hint(Hint::RunAsRootOrNbd));
     }
     for (device, module) in [(fuse::DEVICE, "fuse"), (loop_device::CONTROL, "loop")] {
         if let Err(error) = File::options().read(true).write(true).open(device) {
             return Err(ApiError::refused(format!("a loop device needs {device}: {error}"))
-                .action(format!("load the module: modprobe {module}"))
-                .action("or use --export nbd"));
+                .hint(Hint::LoadModule { module: module.to_string() })
+                .hint(Hint::use_export(&[Kind::Nbd], Reach::Other)));
         }
     }
     Ok(())
@@ -199,5 +200,5 @@ fn attach(
 fn system(what: &str, error: &io::Error) -> ApiError {
     let text = error.to_string();
     let text = if text.starts_with(what) { text } else { format!("{what}: {text}") };
-    ApiError::failed(text).action("or reach the volume without the kernel: --export nbd")
+    ApiError::failed(text).hint(Hint::use_export(&[Kind::Nbd], Reach::WithoutKernel))
 }

@@ -3,7 +3,8 @@
 use super::holding::Holding;
 use super::links::Links;
 use crate::state::{State, Store};
-use forebay_api::ApiError;
+use forebay_api::hint::Flag;
+use forebay_api::{ApiError, Hint};
 use forebay_host::shard::NbdServer;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,8 +66,8 @@ pub(super) fn load_module(module: &'static str) {
 
 /// The refusal to end a device that somebody uses.
 pub(super) fn in_use(volume: &str, device: &Path) -> ApiError {
-    let device = device.display();
+    let device = device.display().to_string();
     ApiError::refused(format!("the block device {device} of volume {volume} is in use"))
-        .action(format!("unmount it: umount {device}"))
-        .action("or let those who use it have errors: --force")
+        .hint(Hint::Unmount { device })
+        .hint(Hint::Again { with: Flag::ForceUsers })
 }

@@ -4,7 +4,7 @@
 use super::machine::{Machine, boot, load_module};
 use crate::convert::{hex, random_uuid};
 use crate::state::NbdState;
-use forebay_api::ApiError;
+use forebay_api::{ApiError, Hint};
 use forebay_host::frontend::nbd_kernel::{self, KernelNbd};
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,16 +27,16 @@ pub(super) struct NbdKernel {
 /// # Errors
 /// What is missing, and what to do.
 pub(super) fn can_nbd_kernel() -> Result<(), ApiError> {
-    let other = "or use --export nbd and a client of NBD";
     if !forebay_host::is_root() {
         return Err(ApiError::refused("an NBD device of the kernel needs root")
-            .action("run forebayd as root")
-            .action(other));
+            .hint(Hint::RunAsRoot)
+            .hint(Hint::UseNbdClient));
     }
     if nbd_kernel::is_available().is_err() {
         load_module("nbd");
     }
-    nbd_kernel::is_available().map_err(|e| ApiError::refused(e.to_string()).action(other))
+    nbd_kernel::is_available()
+        .map_err(|e| ApiError::refused(e.to_string()).hint(Hint::UseNbdClient))
 }
 
 impl NbdKernel {

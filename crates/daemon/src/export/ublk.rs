@@ -5,7 +5,9 @@ use super::machine::{Machine, boot, load_module};
 use super::offer::{Port, Volume};
 use crate::convert::random_uuid;
 use crate::state::UblkState;
-use forebay_api::ApiError;
+use forebay_api::hint::Reach;
+use forebay_api::request::Export as Kind;
+use forebay_api::{ApiError, Hint};
 use forebay_host::frontend::ublk::{self, UblkDevice, Wanted};
 use forebay_host::shard::PortSetup;
 use std::io;
@@ -148,5 +150,5 @@ fn forget(machine: &Machine, name: &str) {
 }
 
 fn failed(error: &io::Error, kind: fn(String) -> ApiError) -> ApiError {
-    kind(error.to_string()).action("or use --export loop or --export nbd")
+    kind(error.to_string()).hint(Hint::use_export(&[Kind::Loop, Kind::Nbd], Reach::Other))
 }

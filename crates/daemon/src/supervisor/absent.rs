@@ -4,8 +4,9 @@ use super::bypass::{closed_to, with_dirty};
 use super::late::is_there;
 use super::{Opened, Pool, lock};
 use crate::state::{Standing, VolumeState};
-use forebay_api::ApiError;
+use forebay_api::hint::{Devices, Dirty, When};
 use forebay_api::reply::{Attention, State, VolumeInfo};
+use forebay_api::{ApiError, Hint};
 use forebay_host::shard::ShardSnapshot;
 
 impl Opened {
@@ -87,7 +88,12 @@ pub(super) fn absent_volume(
         Some((Err(error), _)) => Some(closed_to(error.clone(), volume)),
         None => {
             let error = ApiError::not_found(format!("its pool {} is not configured", volume.pool))
-                .action(format!("open it: forebay pool create {} DEVICE…", volume.pool));
+                .hint(Hint::CreatePool {
+                    pool: volume.pool.clone(),
+                    devices: Devices::Unknown,
+                    dirty: Dirty::Stays,
+                    when: When::OpenIt,
+                });
             Some(if volume.may_be_dirty { with_dirty(error, volume) } else { error })
         }
     };
@@ -115,5 +121,5 @@ fn unserved_volume(volume: &VolumeState, state: State, attention: Attention) -> 
 }
 
 pub(super) fn of_error(error: &ApiError) -> Attention {
-    Attention { why: vec![error.message.clone()], action: error.actions.clone() }
+    Attention { why: vec![error.message.clone()], hints: error.hints.clone() }
 }

@@ -8,7 +8,8 @@ use super::volume::open_origin;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, STOP_TIMEOUT, Supervisor, shard_error};
 use crate::convert::{hex, unhex};
 use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
-use forebay_api::{ApiError, ErrorKind, Hold, Mode};
+use forebay_api::hint::{Dirty, Flag, When};
+use forebay_api::{ApiError, ErrorKind, Hint, Hold, Mode};
 use forebay_engine::Command;
 use forebay_host::device::{Access, Device};
 use forebay_host::note_distrust;
@@ -63,25 +64,25 @@ impl Supervisor {
                 "the pool {name} was destroyed while its devices were missing: what they hold is \
                  old"
             );
-            return Err(ApiError::refused(text).action("to make a new pool of them: --force"));
+            return Err(ApiError::refused(text).hint(Hint::Again { with: Flag::ForceNewPool }));
         }
         let other = state.seen(&name).filter(|seen| seen.uuid != uuid);
         let Some(seen) = other else { return Ok(()) };
         let (of, anew) = match state.served_by(&name).next() {
             Some(volume) => (
                 format!("the one of volume {}", volume.name),
-                format!("or go on without it: forebay volume remove {}", volume.name),
+                Hint::remove(&volume.name, When::WithoutIt),
             ),
             None => (
                 "the one that was there".to_string(),
-                format!("or forget that one: forebay pool destroy {name}"),
+                Hint::DestroyPool { pool: name.clone(), when: When::ForgetThat },
             ),
         };
         let text = format!(
             "the devices hold another pool of the name {name} (uuid {uuid}) than {of} (uuid {})",
             seen.uuid
         );
-        Err(ApiError::not_found(text).action(anew))
+        Err(ApiError::not_found(text).hint(anew))
     }
 
     /// Serves what can be served of a pool whose devices are missing, and says what cannot.
@@ -255,9 +256,8 @@ impl Supervisor {
             "volume {name} cannot {what} while the devices of its pool are missing: {}",
             why.message
         );
-        let actions = closed(why.clone(), &format!("forebay volume attach {name}")).actions;
-        Err(ApiError { actions, ..ApiError::conflict(text) }
-            .action(format!("or go on without them for good: forebay volume remove {name}")))
+        let hints = closed(why.clone(), |when| Hint::attach(name, when)).hints;
+        Err(ApiError { hints, ..ApiError::conflict(text) }.hint(Hint::remove(name, When::ForGood)))
     }
 
     /// Remembers that a volume is not to come back with its pool.
@@ -299,18 +299,15 @@ fn is_refused(error: &ApiError) -> bool {
 }
 
 /// Adds how a pool that is not open comes back, to the reason why it is not.
-pub(super) fn closed(mut error: ApiError, again: &str) -> ApiError {
+pub(super) fn closed(mut error: ApiError, again: impl FnOnce(When) -> Hint) -> ApiError {
     if error.kind != ErrorKind::NotFound {
-        return error.action(format!("when that is mended: {again}"));
+        return error.hint(again(When::Mended));
     }
-    let first = match error.hold {
-        None | Some(Hold::DirtyIsAway) => format!("bring its devices back, then: {again}"),
-        Some(Hold::OlderState) => format!("put the newest devices back, then: {again}"),
-        Some(Hold::UnknownAge) => {
-            format!("if these are not the newest devices, put those in their place, then: {again}")
-        }
-    };
-    error.actions.insert(0, first);
+    error.hints.push_first(again(match error.hold {
+        None | Some(Hold::DirtyIsAway) => When::DevicesBack,
+        Some(Hold::OlderState) => When::NewestBack,
+        Some(Hold::UnknownAge) => When::NotNewest,
+    }));
     error
 }
 
@@ -318,7 +315,7 @@ pub(super) fn closed(mut error: ApiError, again: &str) -> ApiError {
 /// be used: nothing else keeps them from being used again.
 pub(super) fn closed_to(error: ApiError, volume: &VolumeState) -> ApiError {
     let is_missing = error.kind == ErrorKind::NotFound;
-    let error = closed(error, &format!("forebay volume attach {}", volume.name));
+    let error = closed(error, |when| Hint::attach(&volume.name, when));
     match (volume.may_be_dirty, is_missing) {
         (false, _) => error,
         (true, true) => with_dirty(error, volume),
@@ -339,27 +336,19 @@ pub(super) fn with_dirty(error: ApiError, volume: &VolumeState) -> ApiError {
         "{}. They may hold data of volume {} that its origin does not have: do not use the origin",
         error.message, volume.name
     );
-    let lost = format!(
-        "if they will never be back, and all that is dirty is lost: forebay volume remove {} \
-         --drop-dirty",
-        volume.name
-    );
-    let goes_on = format!("forebay volume attach {} --keep-dirty", volume.name);
-    let hold = error.hold;
+    let lost =
+        Hint::Remove { volume: volume.name.clone(), dirty: Dirty::Drop, when: When::AllLost };
+    let goes_on = error.hold.map(|hold| match hold {
+        Hold::DirtyIsAway => When::RestLost,
+        Hold::OlderState => When::NewestLost,
+        Hold::UnknownAge => When::NewestIsHere,
+    });
     let error = ApiError { message: text, ..error };
-    match hold {
-        Some(Hold::DirtyIsAway) => error.action(format!(
-            "if they will never be back, and only what they hold is lost: {goes_on}"
-        )),
-        Some(Hold::OlderState) => error.action(format!(
-            "if the newest will never be back, and what was written since is lost: {goes_on}"
-        )),
-        Some(Hold::UnknownAge) => {
-            error.action(format!("if what is here is the newest state: {goes_on}"))
-        }
+    match goes_on {
+        Some(when) => error.hint(Hint::keep_dirty(&volume.name, when)),
         None => error,
     }
-    .action(lost)
+    .hint(lost)
 }
 
 /// Closes an open pool, whose listeners go elsewhere.

@@ -5,9 +5,10 @@ use super::pool::Made;
 use super::volume::open_origin;
 use super::{Supervisor, fstab};
 use crate::state::PoolState;
+use forebay_api::hint::Devices;
 use forebay_api::reply::Done;
 use forebay_api::request::{CacheRequest, VolumeCreate, check_name, name_from_origin};
-use forebay_api::{ApiError, Outcome};
+use forebay_api::{ApiError, Hint, Outcome};
 use std::sync::Arc;
 
 impl Supervisor {
@@ -116,9 +117,6 @@ fn check_part_of(pool: &PoolState, devices: &[String]) -> Result<(), ApiError> {
     let (name, own, others) = (&pool.name, pool.devices.join(" "), others.join(", "));
     let text = format!("{others} is no device of the pool {name} ({own}), which takes no others");
     Err(ApiError::refused(text)
-        .action(format!("to use that pool as it is: forebay cache ORIGIN --with {own}"))
-        .action(format!(
-            "for a pool of all of them: forebay volume remove each of its volumes, forebay pool \
-             destroy {name}, and this again"
-        )))
+        .hint(Hint::CacheWith { devices: Devices::Paths(pool.devices.clone()) })
+        .hint(Hint::ReplacePool { pool: name.clone() }))
 }

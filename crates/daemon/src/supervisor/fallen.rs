@@ -5,8 +5,9 @@
 use super::{Opened, Supervisor, lock};
 use crate::panics;
 use crate::state::PoolState;
-use forebay_api::ApiError;
+use forebay_api::hint::{Care, Log};
 use forebay_api::reply::Attention;
+use forebay_api::{ApiError, Hint};
 use forebay_host::shard::ShardHandle;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ const FALLS_MAX: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 /// How often to look whether the thread of a pool that fell has ended its I/O.
 const PAUSE: Duration = Duration::from_millis(5);
-const REPORT: &str = "report it, with the backtrace in the log of forebayd";
+const REPORT: Hint = Hint::SeeLog { of: Log::Panic };
 
 /// How often a pool fell since the daemon started.
 pub(super) struct Falls {
@@ -91,7 +92,7 @@ impl Supervisor {
             let pick_up = || supervisor.pick_up(&known, &open.handle, &words, again);
             if !panics::passes(pick_up) {
                 let error = ApiError::failed(format!("pool {name} could not be opened again"));
-                supervisor.pool_closed(&known, error.action(REPORT));
+                supervisor.pool_closed(&known, error.hint(REPORT));
             }
         });
         if let Err(error) = thread {
@@ -116,7 +117,7 @@ impl Supervisor {
                 "pool {name} stays closed after {FALLS_MAX} internal errors within a minute, the \
                  last: {words}"
             ))
-            .action(REPORT),
+            .hint(REPORT),
         };
         self.pool_closed(pool, error);
         // Clients are let in elsewhere.
@@ -164,8 +165,7 @@ impl Supervisor {
             None => Ok(()),
             Some(_) => {
                 let text = format!("pool {pool} fell, and I/O of its is still under way");
-                Err(ApiError::failed(text)
-                    .action("see whether the disk, file server or program behind it works"))
+                Err(ApiError::failed(text).hint(Hint::SeeTo { what: Care::DiskOrServer }))
             }
         }
     }
@@ -188,6 +188,6 @@ impl Supervisor {
             "it was opened again after an internal error, {often} since forebayd started, last \
              {when}: {words}; nothing that was acknowledged is lost"
         ));
-        attention.action.push(REPORT.to_string());
+        attention.hints.push(REPORT);
     }
 }

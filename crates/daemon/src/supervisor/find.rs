@@ -3,8 +3,9 @@
 use super::bypass::closed_to;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, shard_error};
 use crate::state::VolumeState;
-use forebay_api::ApiError;
 use forebay_api::config::nearest;
+use forebay_api::hint::{Until, When};
+use forebay_api::{ApiError, Hint};
 use forebay_engine::{Command, CommandReply};
 
 impl FoundVolume {
@@ -40,8 +41,8 @@ impl Supervisor {
         let known: Vec<&str> = memory.volumes.iter().map(|volume| volume.name.as_str()).collect();
         let error = ApiError::not_found(format!("no volume {name:?}"));
         Err(match nearest(name, &known) {
-            Some(near) => error.action(format!("did you mean {near}?")),
-            None => error.action("see which there are: forebay volume list"),
+            Some(near) => error.hint(Hint::DidYouMean { volume: near.to_string() }),
+            None => error.hint(Hint::ListVolumes),
         })
     }
 
@@ -62,7 +63,7 @@ impl Supervisor {
         let name = &known.name;
         if self.inner().is_opening(&known.pool) {
             let text = format!("pool {} of volume {name} is being opened", known.pool);
-            return ApiError::failed(text).action("wait a moment: forebay status");
+            return ApiError::failed(text).hint(Hint::Wait { until: Until::Opened });
         }
         if let Some(error) = self.dirty_in_missing(known) {
             return error;
@@ -71,7 +72,7 @@ impl Supervisor {
             Some(Err(error)) => closed_to(error, known),
             Some(Ok(open)) if open.problems.contains_key(name) => open.problems[name].clone(),
             _ => ApiError::conflict(format!("volume {name} is detached"))
-                .action(format!("bring it back: forebay volume attach {name}")),
+                .hint(Hint::attach(name, When::BringBack)),
         }
     }
 }

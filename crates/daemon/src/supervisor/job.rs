@@ -6,10 +6,11 @@ use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
 use crate::job::JobCell;
 use crate::panics;
+use forebay_api::hint::{Care, Log, When};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
 use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
 use forebay_engine::{Command, CommandReply};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -45,8 +46,8 @@ impl Supervisor {
             Some(job) => {
                 let kind = job.kind.name();
                 Err(ApiError::conflict(format!("a {kind} of volume {volume} is under way"))
-                    .action(format!("wait for it: forebay volume show {volume}"))
-                    .action(format!("or end it: forebay volume cancel {volume}")))
+                    .hint(Hint::WaitForJob { volume: volume.to_string() })
+                    .hint(Hint::CancelJob { volume: volume.to_string() }))
             }
             None => Ok(()),
         }
@@ -118,7 +119,8 @@ impl Supervisor {
             .name(format!("job-{name}"))
             .spawn(move || {
                 if !panics::passes(|| own.run_job(&pool, &running, &reply, after)) {
-                    let error = ApiError::failed("an internal error").action("see the log");
+                    let error =
+                        ApiError::failed("an internal error").hint(Hint::SeeLog { of: Log::Job });
                     running.end(JobState::Failed { error });
                 }
             })
@@ -234,16 +236,13 @@ impl Supervisor {
 /// The engine has done it, and it is durable in the pool.
 fn not_remembered(error: ApiError) -> ApiError {
     let text = format!("it is done, but not remembered: {}", error.message);
-    ApiError { message: text, ..error }.action("then do it again, before forebayd is stopped")
+    ApiError { message: text, ..error }.hint(Hint::SeeTo { what: Care::Memory })
 }
 
 /// What can be done when a cache device has failed under a volume.
 fn without_device(error: ApiError, pool: &str, volume: &str) -> ApiError {
     error
-        .action(format!("see what is wrong with it: forebay pool show {pool}"))
-        .action("mend it and start forebayd again: what the device holds is used again")
-        .action(format!(
-            "or take it away, start forebayd without it, and: forebay volume remove {volume} \
-             (--drop-dirty gives up what only the device holds)"
-        ))
+        .hint(Hint::ShowPool { pool: pool.to_string(), when: When::SeeWhatIsWrong })
+        .hint(Hint::SeeTo { what: Care::Device })
+        .hint(Hint::RemoveWithoutDevice { volume: volume.to_string() })
 }

@@ -7,9 +7,10 @@ use super::origin::{Returned, is_origin_in_use};
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, lock, shard_error};
 use crate::convert::hex;
 use crate::export::{Offer, Space};
+use forebay_api::hint::{Care, Until, When};
 use forebay_api::request::ChangedOrigin;
 use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Mode};
+use forebay_api::{ApiError, ErrorKind, Hint, Mode};
 use forebay_engine::{CommandReply, VolumeId, VolumeView};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::fingerprint::Fingerprint;
@@ -124,8 +125,8 @@ impl Late {
 pub(super) fn not_yet(uri: &str, waited: Duration) -> ApiError {
     let text = format!("the origin {uri} has not answered for {:.0} s", waited.as_secs_f64());
     ApiError::failed(text)
-        .action("see whether the disk, file server or program behind it works")
-        .action("nothing else is needed: the volume is served as soon as it answers")
+        .hint(Hint::SeeTo { what: Care::DiskOrServer })
+        .hint(Hint::Wait { until: Until::OriginAnswers })
 }
 
 /// The file that a path leads to, if that is told in time.
@@ -151,7 +152,7 @@ pub(super) fn in_time<T: Send + 'static>(
     let acted = within(ORIGIN_LIMIT, what, move || Ok(act()));
     acted.unwrap_or_else(|error| {
         let error = ApiError::failed(error.to_string());
-        Err(error.action("see whether the disk, file server or program behind it works"))
+        Err(error.hint(Hint::SeeTo { what: Care::DiskOrServer }))
     })
 }
 
@@ -425,8 +426,8 @@ impl Supervisor {
         while let Some(why) = self.not_flushed(pool, volume)? {
             if begin.elapsed() > ORIGIN_LIMIT {
                 return Err(ApiError::failed(why)
-                    .action("see whether the disk behind it works")
-                    .action("nothing else is needed: the volume is served when that succeeds"));
+                    .hint(Hint::SeeTo { what: Care::Disk })
+                    .hint(Hint::Wait { until: Until::Flushed }));
             }
             std::thread::sleep(PAUSE);
         }
@@ -477,14 +478,13 @@ fn flushes(found: &FoundVolume) -> Option<ApiError> {
     let error = ApiError::failed(format!("volume {}: {why}", view.name));
     Some(
         error
-            .action("see whether the disk behind it works")
-            .action("nothing else is needed: the volume is served as soon as that succeeds"),
+            .hint(Hint::SeeTo { what: Care::Disk })
+            .hint(Hint::Wait { until: Until::FlushedAtLast }),
     )
 }
 
 /// What is told of an origin that cannot be opened.
 pub(super) fn cannot_be_used(uri: &str, name: &str, error: &OriginError) -> ApiError {
     let text = format!("the origin {uri} cannot be used: {error}");
-    ApiError::new(ErrorKind::Failed, text)
-        .action(format!("when it is back: forebay volume attach {name}"))
+    ApiError::new(ErrorKind::Failed, text).hint(Hint::attach(name, When::OriginBack))
 }

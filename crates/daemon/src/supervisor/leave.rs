@@ -3,10 +3,11 @@
 use super::job::After;
 use super::{FoundVolume, Supervisor};
 use crate::state::{Standing, VolumeState};
+use forebay_api::hint::{Bytes, Care, Flag};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
 use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Outcome};
+use forebay_api::{ApiError, ErrorKind, Hint, Outcome};
 use forebay_engine::Command;
 use forebay_format::BLOCK_SIZE;
 use forebay_host::shard::VolumeSnapshot;
@@ -151,8 +152,8 @@ impl Supervisor {
         }
         let name = &found.snapshot.view.name;
         Err(ApiError::refused(format!("{clients} client(s) are connected to volume {name}"))
-            .action("unmount it and disconnect them first")
-            .action("or cut them off when it is drained: --force"))
+            .hint(Hint::SeeTo { what: Care::Clients })
+            .hint(Hint::Again { with: Flag::ForceCutOff }))
     }
 
     /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
@@ -215,11 +216,8 @@ pub(super) fn or_lose(error: ApiError, volume: &str, dirty_bytes: u64) -> ApiErr
     if error.kind != ErrorKind::Failed || dirty_bytes == 0 {
         return error;
     }
-    let size = human(dirty_bytes);
-    error.action(format!(
-        "if it will never be back, and {size} of dirty data is lost with it: forebay volume \
-         remove {volume} --drop-dirty"
-    ))
+    let volume = volume.to_string();
+    error.hint(Hint::GiveUpOrigin { volume, dirty_bytes: Bytes(dirty_bytes) })
 }
 
 fn plan_leave(found: &FoundVolume, what: &str) -> Done {

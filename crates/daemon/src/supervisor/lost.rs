@@ -5,7 +5,8 @@
 use super::late::{Awaited, Looked, NotThere};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, lock, shard_error};
 use crate::parts::Failed;
-use forebay_api::ApiError;
+use forebay_api::hint::{Care, Until, When};
+use forebay_api::{ApiError, Hint};
 use forebay_engine::{CommandReply, VolumeId, VolumeView};
 use forebay_host::shard::{ShardError, ShardHandle};
 use std::sync::{Arc, Mutex};
@@ -23,8 +24,8 @@ fn is_lost(uri: &str) -> ApiError {
     ApiError::failed(format!(
         "the origin {uri} is lost: what is cached is served, and what else is asked for fails"
     ))
-    .action("bring it back")
-    .action("nothing else is needed: it is used again as soon as it is there")
+    .hint(Hint::SeeTo { what: Care::Origin })
+    .hint(Hint::Wait { until: Until::OriginIsBack })
 }
 
 fn suspect_small(handle: &ShardHandle, failed: &Mutex<Failed>) -> Result<(), ShardError> {
@@ -169,11 +170,9 @@ impl Supervisor {
             let text = format!("{}, and another one is in its place", is_lost(&volume.uri).message);
             let name = volume.name.as_str();
             let error = ApiError::failed(format!("{text}: {}", other.message))
-                .action("bring the right one back: it is used again as soon as it is there");
-            let accept = format!(
-                "if it is to be used, with what is dirty: forebay volume attach {name} --keep-dirty"
-            );
-            self.is_late(pool, volume, if usable { error.action(accept) } else { error });
+                .hint(Hint::SeeTo { what: Care::RightOrigin });
+            let accept = Hint::keep_dirty(name, When::UsedInstead);
+            self.is_late(pool, volume, if usable { error.hint(accept) } else { error });
             return Ok(false);
         }
         if let Err(error) = self.give_origin(pool, volume, looked.origin) {

@@ -4,8 +4,9 @@
 use super::{Supervisor, lock};
 use crate::convert::{hex, unhex};
 use crate::parts::{Failed, Parts};
+use forebay_api::hint::{When, Writing};
 use forebay_api::reply::Done;
-use forebay_api::{ApiError, Hold, Outcome};
+use forebay_api::{ApiError, Hint, Hold, Outcome};
 use forebay_engine::{Notice, Witness};
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::PoolOnDisk;
@@ -51,11 +52,7 @@ impl Supervisor {
         let hold = Some(Hold::OlderState);
         let error = ApiError { hold, ..ApiError::not_found(text) };
         Err(match own {
-            Some(volume) => error.action(format!(
-                "if the newer devices will never be back, and what was written since is lost: \
-                 forebay volume attach {} --keep-dirty",
-                volume.name
-            )),
+            Some(volume) => error.hint(Hint::keep_dirty(&volume.name, When::NewerLost)),
             None => error,
         })
     }
@@ -109,9 +106,9 @@ impl Supervisor {
         known: Witness,
     ) -> Result<(), ApiError> {
         witness::note(&self.state_dir, uuid, known).map_err(|error| {
-            let dir = self.state_dir.display();
+            let dir = self.state_dir.display().to_string();
             ApiError::failed(format!("write the witness of pool {pool}: {error}"))
-                .action(format!("see to it that forebayd can write to {dir}, and has room there"))
+                .hint(Hint::AllowWriting { dir, and: Writing::RightsAndRoom })
         })
     }
 

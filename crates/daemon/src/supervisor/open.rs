@@ -7,9 +7,10 @@ use crate::convert::pool_error;
 use crate::export::{Offer, Space};
 use crate::parts::Parts;
 use crate::state::PoolState;
+use forebay_api::hint::When;
 use forebay_api::reply::DeviceInfo;
 use forebay_api::request::VolumeCreate;
-use forebay_api::{ApiError, ErrorKind, Hold};
+use forebay_api::{ApiError, ErrorKind, Hint, Hold};
 use forebay_engine::{Notice, OpenError, Tuning, VolumeId, WhyClosed, Witness};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::Backend;
@@ -185,8 +186,11 @@ impl Supervisor {
             let devices = pool.devices.join(" ");
             let holds = if pool.devices.len() == 1 { "holds" } else { "hold" };
             let text = format!("{devices} {holds} the pool {found:?}, not {:?}", pool.name);
-            return Err(ApiError::refused(text)
-                .action(format!("use its name: forebay pool create {found} {devices}")));
+            return Err(ApiError::refused(text).hint(Hint::create_pool(
+                &found,
+                &pool.devices,
+                When::UseItsName,
+            )));
         }
         self.check_identity(&on_disk)?;
         let witness = self.check_newest(&mut on_disk)?;

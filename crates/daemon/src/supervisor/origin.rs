@@ -4,8 +4,9 @@ use super::late::{Awaited, Late, Looked, cannot_be_used, not_yet};
 use super::{FoundVolume, Supervisor};
 use crate::convert::{hex, unhex};
 use crate::state::{Standing, VolumeState};
+use forebay_api::hint::{Dirty, When};
 use forebay_api::request::{Export as ExportKind, VolumeCreate};
-use forebay_api::{ApiError, Mode};
+use forebay_api::{ApiError, Hint, Mode};
 use forebay_engine::{Command, VolumeId};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::device::DeviceError;
@@ -74,8 +75,8 @@ impl Supervisor {
                 self.know_volume(pool, entry, &name, &uri)?;
             }
             if let Some(returned) = returned {
-                let settling = ApiError::failed(returned.meaning())
-                    .action(format!("try again: forebay volume attach {name}"));
+                let settling =
+                    ApiError::failed(returned.meaning()).hint(Hint::attach(&name, When::Again));
                 origins.problems.insert(name.clone(), settling);
                 origins.returned.push((name, returned));
                 continue;
@@ -132,8 +133,8 @@ impl Supervisor {
         match fingerprint::check(&right, volume.bytes, &now.fingerprint) {
             Err(mismatch @ fingerprint::Mismatch::Shrunk { .. }) => {
                 let shrank = ApiError::refused(format!("the origin {uri} was changed: {mismatch}"))
-                    .action(format!("grow it back, then: forebay volume attach {name}"))
-                    .action(drop_it(name));
+                    .hint(Hint::attach(name, When::GrownBack))
+                    .hint(drop_it(name));
                 Some((shrank, false))
             }
             Err(mismatch) => Some((changed_origin(uri, name, &mismatch.to_string()), true)),
@@ -208,19 +209,13 @@ impl Supervisor {
 
 /// The refusal of an origin that is not as it was, with the choices.
 pub(super) fn changed_origin(uri: &str, name: &str, how: &str) -> ApiError {
-    ApiError::refused(format!("the origin {uri} was changed: {how}")).action(drop_it(name)).action(
-        format!(
-            "if the cache is right, and is to be written to this origin: forebay volume attach \
-             {name} --keep-dirty"
-        ),
-    )
+    ApiError::refused(format!("the origin {uri} was changed: {how}"))
+        .hint(drop_it(name))
+        .hint(Hint::keep_dirty(name, When::CacheIsRight))
 }
 
-fn drop_it(name: &str) -> String {
-    format!(
-        "if the origin is right, and what the cache holds is to be lost: forebay volume attach \
-         {name} --drop-dirty"
-    )
+fn drop_it(name: &str) -> Hint {
+    Hint::Attach { volume: name.to_string(), dirty: Dirty::Drop, when: When::OriginIsRight }
 }
 
 pub(super) fn is_origin_in_use(error: &OriginError) -> bool {

@@ -5,10 +5,11 @@ use super::late::{in_time, real_path};
 use crate::convert::{device_error, pool_error};
 use crate::memory::Memory;
 use crate::state::{PoolState, Standing, VolumeState};
+use forebay_api::hint::{Bytes, Choice, Fact, Mib, When};
 use forebay_api::reply::{DevicePlan, PoolPlan};
 use forebay_api::request::check_name;
 use forebay_api::size::human;
-use forebay_api::{ApiError, RamNeed, Size};
+use forebay_api::{ApiError, Hint, RamNeed, Size};
 use forebay_format::{BLOCK_SIZE, POOL_DEVICES_MAX};
 use forebay_host::device::{Access, Content, Device, identify};
 use forebay_host::pool::{FormatOptions, plan_pool};
@@ -122,10 +123,9 @@ impl Supervisor {
         let left = self.ram_left_bytes();
         let wanted = match allowed_bytes {
             Some(allowed) => RamNeed::within(slots, allowed).map_err(|least| {
-                let least_m = least.div_ceil(1 << 20);
                 refuse(least, allowed, "--ram")
-                    .action(format!("allow more: --ram {least_m}M"))
-                    .action("or use a smaller cache device")
+                    .hint(Hint::AllowMemory { bytes: Mib(least) })
+                    .hint(Hint::Choose { what: Choice::SmallerDevice })
             })?,
             None => RamNeed::suggested(slots),
         };
@@ -146,22 +146,13 @@ impl Supervisor {
         let memory = &self.memory;
         let taken = memory.pools_bytes().saturating_sub(self.ram_left_bytes());
         let (limit, ram) = memory.least_bytes(taken + bytes);
-        let mib = |bytes: u64| format!("{}M", bytes.div_ceil(1 << 20));
         let mend = match memory.is_limited && limit > memory.there_bytes {
-            true => format!(
-                "raise the memory limit of forebayd (MemoryMax= of its unit, or its control group) \
-                 to {} or more; now {}",
-                mib(limit),
-                human(memory.there_bytes)
-            ),
-            false => format!(
-                "raise \"ram\" in the configuration to {} or more (now {} for all pools \
-                 and clients)",
-                mib(ram),
-                human(memory.cap_bytes)
-            ),
+            true => {
+                Hint::RaiseMemoryLimit { bytes: Mib(limit), now_bytes: Bytes(memory.there_bytes) }
+            }
+            false => Hint::RaiseRam { bytes: Mib(ram), now_bytes: Bytes(memory.cap_bytes) },
         };
-        error.action(mend).action("or use a smaller cache device")
+        error.hint(mend).hint(Hint::Choose { what: Choice::SmallerDevice })
     }
 
     /// Plans a pool on devices that are open: what they hold is shown, not refused.
@@ -232,8 +223,8 @@ impl Supervisor {
         let Some((volume, device)) = own else { return Ok(()) };
         let text = format!("{path} lies on {}, which is volume {volume}", device.display());
         Err(ApiError::refused(text)
-            .action("forebayd could not start again: one volume would wait for the other")
-            .action("run a second forebayd for it, or use what is under that volume"))
+            .hint(Hint::Know { that: Fact::WouldWait })
+            .hint(Hint::Choose { what: Choice::Below }))
     }
 
     /// Refuses a cache device that is the origin of a volume.
@@ -246,8 +237,8 @@ impl Supervisor {
         let Some(VolumeState { name, .. }) = own else { return Ok(()) };
         let text = format!("{device} is the origin of volume {name}, and cannot be a cache too");
         Err(ApiError::refused(text)
-            .action("choose another device")
-            .action(format!("or, if the volume is not needed: forebay volume remove {name}")))
+            .hint(Hint::Choose { what: Choice::Device })
+            .hint(Hint::remove(name, When::NotNeeded)))
     }
 
     /// The pool that is open on any of these devices.

@@ -6,10 +6,11 @@ use super::late::in_time;
 use super::plan::{Wanted, content_of, same_file, whole_pool_on};
 use crate::convert::{pool_error, unhex};
 use crate::state::{PoolState, State};
+use forebay_api::hint::{Choice, Devices, Dirty, Flag, When};
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
 use forebay_api::size::human;
-use forebay_api::{ApiError, Hold, Outcome};
+use forebay_api::{ApiError, Hint, Hold, Outcome};
 use forebay_engine::{Buf, Witness};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::CHECKPOINT_OFFSET;
@@ -77,11 +78,11 @@ impl Supervisor {
             let (name, devices) = (&user.name, user.devices.join(" "));
             let text = format!("the pool {name} uses these devices or some of them ({devices})");
             return Err(ApiError::refused(text)
-                .action(format!("if nobody needs it any more: forebay pool destroy {name}")));
+                .hint(Hint::DestroyPool { pool: name.clone(), when: When::NobodyNeeds }));
         }
         if self.inner().pools.contains_key(wanted.name) {
             let text = format!("there is a pool {:?} on other devices", wanted.name);
-            return Err(ApiError::conflict(text).action("choose another name"));
+            return Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::Name }));
         }
         Ok(false)
     }
@@ -191,11 +192,13 @@ impl Supervisor {
         if let Err(error) = forgotten {
             tracing::warn!("{}", error.message);
         }
-        let (name, devices) = (&pool.name, pool.devices.join(" "));
         match error.hold {
-            Some(Hold::UnknownAge) => error.action(format!(
-                "if it is the newest: forebay pool create {name} {devices} --keep-dirty"
-            )),
+            Some(Hold::UnknownAge) => error.hint(Hint::CreatePool {
+                pool: pool.name.clone(),
+                devices: Devices::Paths(pool.devices.clone()),
+                dirty: Dirty::Keep,
+                when: When::IsNewest,
+            }),
             _ => error,
         }
     }
@@ -213,14 +216,15 @@ impl Supervisor {
             "these devices do not hold the pool {name} that there was, and it has the volumes {}",
             names.join(", ")
         );
-        let error = ApiError::refused(text).action(format!(
-            "bring its devices back, then: forebay pool create {name} with all of them"
-        ));
+        let error = ApiError::refused(text).hint(Hint::CreatePool {
+            pool: name.to_string(),
+            devices: Devices::AllOfThem,
+            dirty: Dirty::Stays,
+            when: When::DevicesBack,
+        });
         Err(awaiting.fold(error, |error, volume| match volume.may_be_dirty {
             true => with_dirty(error, volume),
-            false => {
-                error.action(format!("or go on without it: forebay volume remove {}", volume.name))
-            }
+            false => error.hint(Hint::remove(&volume.name, When::WithoutIt)),
         }))
     }
 
@@ -233,13 +237,16 @@ impl Supervisor {
         let error = ApiError::refused(format!("{shown} holds {content}; it was not touched"));
         Err(match content {
             Content::Pool { name, .. } if !name.is_empty() => error
-                .action(format!(
-                    "to use that pool: forebay pool create {name} with all its devices"
-                ))
-                .action("to overwrite it and lose what it holds: --force"),
+                .hint(Hint::CreatePool {
+                    pool: name,
+                    devices: Devices::All,
+                    dirty: Dirty::Stays,
+                    when: When::UseThatPool,
+                })
+                .hint(Hint::Again { with: Flag::ForceOverwrite }),
             _ => error
-                .action(format!("look at what is there: lsblk -f {shown}, or file -s {shown}"))
-                .action("to overwrite it and lose what it holds: --force"),
+                .hint(Hint::LookAtFile { path: shown.to_string() })
+                .hint(Hint::Again { with: Flag::ForceOverwrite }),
         })
     }
 
@@ -249,9 +256,10 @@ impl Supervisor {
         if !info.volumes.is_empty() {
             let volumes = info.volumes.join(", ");
             let error = ApiError::refused(format!("pool {name} serves the volumes {volumes}"));
-            return Err(info.volumes.iter().fold(error, |error, volume| {
-                error.action(format!("first: forebay volume remove {volume}"))
-            }));
+            return Err(info
+                .volumes
+                .iter()
+                .fold(error, |error, volume| error.hint(Hint::remove(volume, When::First))));
         }
         let paths: Vec<String> = info.devices.iter().map(|device| device.path.clone()).collect();
         if request.dry_run {

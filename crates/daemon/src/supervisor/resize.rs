@@ -2,10 +2,11 @@
 //! every front end that shows their size.
 
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use forebay_api::hint::When;
 use forebay_api::reply::Done;
 use forebay_api::request::VolumeResize;
 use forebay_api::size::{Size, human};
-use forebay_api::{ApiError, Outcome};
+use forebay_api::{ApiError, Hint, Outcome};
 use forebay_engine::{Command, CommandReply};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::frontend::SECTOR_BYTES;
@@ -39,7 +40,7 @@ impl Supervisor {
         let origin = origin.filter(|_| view.offline.is_none()).ok_or_else(|| {
             let why = view.offline.as_deref().unwrap_or("its origin is missing");
             ApiError::conflict(format!("volume {name} is not served: {why}"))
-                .action(format!("bring it back first: forebay volume attach {name}"))
+                .hint(Hint::attach(name, When::BringBackFirst))
         })?;
         let down = |bytes: u64, to: u64| bytes / to * to;
         let bytes = match &wanted.size {
@@ -53,15 +54,11 @@ impl Supervisor {
         let (was, will) = two_sizes(view.bytes, bytes);
         if bytes > origin {
             let text = format!("the origin of volume {name} has {}, not {will}", human(origin));
-            return Err(ApiError::refused(text).action(format!(
-                "make the origin larger first, then: forebay volume resize {name}"
-            )));
+            return Err(ApiError::refused(text).hint(Hint::Resize { volume: name.clone() }));
         }
         if bytes < view.bytes {
             let text = format!("volume {name} has {was} and cannot be made smaller");
-            return Err(ApiError::refused(text).action(format!(
-                "remove it, make the origin smaller, and add it again: forebay volume remove {name}"
-            )));
+            return Err(ApiError::refused(text).hint(Hint::remove(name, When::MakeSmaller)));
         }
         if wanted.dry_run {
             let text = match bytes == view.bytes {

@@ -6,11 +6,12 @@ use super::leave::or_lose;
 use super::{FoundVolume, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::{hex, pool_counters, volume_counters};
 use crate::state::PoolState;
-use forebay_api::ApiError;
+use forebay_api::hint::{Care, Devices, Fact, Log, When};
 use forebay_api::reply::{
     Attention, DeviceInfo, JobState, PoolInfo, Room, State, Status, VolumeInfo, Why, WhyReason,
 };
 use forebay_api::stats::{Counters, PoolCounters, VolumeCounters, reason_meaning};
+use forebay_api::{ApiError, Hint};
 use forebay_engine::stats::REASONS;
 use forebay_engine::{Target, VolumeView};
 use forebay_format::BLOCK_SIZE;
@@ -52,7 +53,7 @@ impl Supervisor {
         }
         for error in self.listeners.unheard() {
             attention.why.push(error.message);
-            attention.action.extend(error.actions);
+            attention.hints.append(error.hints);
         }
         Status { state, volumes, pools, attention }
     }
@@ -183,18 +184,16 @@ impl Supervisor {
             attention.why.extend(lock(&open.notices).iter().cloned());
         }
         if fewer && state == State::Degraded {
-            attention.action.push("see the log of forebayd and the health of the device".into());
-            attention.action.push(match open.devices_used(&away) {
-                0 => "clean data is read from the origins; no dirty data is accepted on it".into(),
-                1 => "it goes on with the other, but new dirty data has one copy only".into(),
-                _ => "it goes on with the others, but new dirty data may have one copy only".into(),
-            });
+            attention.hints.push(Hint::SeeLog { of: Log::Device });
+            let that = match open.devices_used(&away) {
+                0 => Fact::NoDeviceLeft,
+                1 => Fact::OneDeviceLeft,
+                _ => Fact::FewerDevices,
+            };
+            attention.hints.push(Hint::Know { that });
             if open.devices.len() > 1 {
-                let (name, devices) = (&pool.known.name, pool.known.devices.join(" "));
-                attention.action.push(format!(
-                    "to have all of its devices again: forebay volume remove each of its volumes, \
-                     forebay pool destroy {name}, forebay pool create {name} {devices}"
-                ));
+                let devices = Devices::Paths(pool.known.devices.clone());
+                attention.hints.push(Hint::RemakePool { pool: pool.known.name.clone(), devices });
             }
         }
         self.tell_falls(&pool.known.name, &mut attention);
@@ -242,11 +241,10 @@ impl Supervisor {
     /// Adds how a pool comes back: with any of its volumes, if it has one that is to be served.
     pub(super) fn closed_pool(&self, pool: &Pool, error: ApiError) -> ApiError {
         let PoolState { name, devices, .. } = &pool.known;
-        let again = match self.store.get().served_by(name).next() {
-            Some(volume) => format!("forebay volume attach {}", volume.name),
-            None => format!("forebay pool create {name} {}", devices.join(" ")),
-        };
-        closed(error, &again)
+        closed(error, |when| match self.store.get().served_by(name).next() {
+            Some(volume) => Hint::attach(&volume.name, when),
+            None => Hint::create_pool(name, devices, when),
+        })
     }
 
     fn volume_infos(&self, looks: &Looks) -> Vec<VolumeInfo> {
@@ -286,11 +284,11 @@ impl Supervisor {
     ) {
         let name = &volume.view.name;
         if *state == State::Ok
-            && let Some((why, action)) = self.exports.trouble(name, Some(volume.ports))
+            && let Some((why, hint)) = self.exports.trouble(name, Some(volume.ports))
         {
             *state = State::Degraded;
             attention.why.push(why);
-            attention.action.push(action);
+            attention.hints.push(hint);
         }
     }
 
@@ -314,7 +312,7 @@ impl Supervisor {
         if snapshot.pool.degraded {
             state = State::Degraded;
             attention.why.extend(open.away_or_failed(pool));
-            attention.action.push(format!("see: forebay pool show {pool}"));
+            attention.hints.push(Hint::ShowPool { pool: pool.to_string(), when: When::See });
         }
         if let Some(error) = open.problems.get(&view.name) {
             state = if view.lost { State::Degraded } else { State::Offline };
@@ -322,15 +320,14 @@ impl Supervisor {
             attention = of_error(&or_lose(error.clone(), &view.name, dirty));
         } else if let Some(error) = &open.bypass {
             state = State::Degraded;
-            let again = format!("forebay volume attach {}", view.name);
-            attention = of_error(&closed(error.clone(), &again));
+            let again = |when| Hint::attach(&view.name, when);
+            attention = of_error(&closed(error.clone(), again));
             let alone = "it is served from its origin alone, without a cache; nothing is lost";
             attention.why.insert(0, alone.into());
         } else if let Some(why) = &view.offline {
             state = State::Offline;
             attention.why.push(why.clone());
-            let again = format!("when that is mended: forebay volume attach {}", view.name);
-            attention.action.push(again);
+            attention.hints.push(Hint::attach(&view.name, When::Mended));
         }
         tell_failing_flushes(view, &mut state, &mut attention);
         tell_slow(open, snapshot, view, &mut state, &mut attention);
@@ -379,8 +376,7 @@ fn tell_lost_blocks(lost: u64, state: &mut State, attention: &mut Attention) {
     attention
         .why
         .push(format!("{lost} blocks are lost: both the cache's copy and its twin are unreadable"));
-    let restore = "reads of them fail until they are written again: restore these files";
-    attention.action.push(restore.to_string());
+    attention.hints.push(Hint::SeeTo { what: Care::Files });
 }
 
 /// Its origin has forgotten what clients had written: they hear it from each FLUSH.
@@ -392,11 +388,7 @@ fn tell_failing_flushes(view: &VolumeView, state: &mut State, attention: &mut At
     let why = "its origin has lost writes that were not flushed: each FLUSH fails until the volume \
                is attached anew";
     attention.why.push(why.to_string());
-    attention.action.push(format!(
-        "when its users have let go: forebay volume detach {name} (asked for twice), then forebay \
-         volume attach {name}",
-        name = view.name
-    ));
+    attention.hints.push(Hint::Reattach { volume: view.name.clone() });
 }
 
 /// Who waits for a disk should see for which.
@@ -418,8 +410,7 @@ fn tell_slow(
         *state = State::Degraded;
     }
     attention.why.extend(slow);
-    let look = "requests that need it wait: look at the disk, or what is behind it";
-    attention.action.push(look.to_string());
+    attention.hints.push(Hint::SeeTo { what: Care::SlowDisk });
 }
 
 /// The state that needs most attention.

@@ -8,12 +8,13 @@ use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, random_uuid, shard_error};
 use crate::convert::device_error;
 use crate::export::{Offer, Space};
 use crate::state::{Standing, VolumeState};
+use forebay_api::hint::{Choice, Pools, When};
 use forebay_api::reply::{Attention, Done, State, VolumeInfo};
 use forebay_api::request::{
     ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
 };
 use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Mode, Outcome};
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
 use forebay_engine::{CommandReply, POOL_IS_FULL, VolumeSpec};
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_host::device::content::has_small_sectors;
@@ -38,15 +39,13 @@ fn open_origin_now(uri: &str) -> Result<Origin, ApiError> {
             "the origin's URI has {} bytes, and a pool remembers {ORIGIN_BYTES_MAX}",
             uri.len()
         );
-        return Err(ApiError::usage(text).action("use a shorter path, such as a symbolic link"));
+        return Err(ApiError::usage(text).hint(Hint::Choose { what: Choice::ShorterPath }));
     }
     if Path::new(uri).is_absolute() {
         let content = content_of(Path::new(uri))?;
         if let Content::Pool { .. } = content {
             let text = format!("the origin {uri} holds {content}: it is a cache device");
-            return Err(
-                ApiError::refused(text).action("were the origin and the cache device swapped?")
-            );
+            return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Swapped }));
         }
     }
     Origin::open(uri).map_err(|error| {
@@ -77,8 +76,8 @@ impl Supervisor {
         );
         let mut done = Done::new(Outcome::Changed, text);
         let told = &mut done.messages;
-        if let Some((why, action)) = self.exports.trouble(name, None) {
-            told.extend([format!("degraded     {why}"), format!("             {action}")]);
+        if let Some((why, hint)) = self.exports.trouble(name, None) {
+            told.extend([format!("degraded     {why}"), format!("             {hint}")]);
         }
         if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
             told.push(format!("use it at    {device}"));
@@ -141,11 +140,10 @@ impl Supervisor {
         }
         let names: Vec<String> = self.inner().pools.keys().cloned().collect();
         match &names[..] {
-            [] => Err(ApiError::usage("there is no pool yet")
-                .action("make one: forebay pool create NAME DEVICE…")),
+            [] => Err(ApiError::usage("there is no pool yet").hint(Hint::CreateFirstPool)),
             [only] => self.pool_for(Some(only)),
             _ => Err(ApiError::usage("there are several pools")
-                .action(format!("choose one: --pool {}", names.join(" or --pool ")))),
+                .hint(Hint::ChoosePool { pools: Pools(names) })),
         }
     }
 
@@ -212,7 +210,7 @@ impl Supervisor {
                     "there is a volume {name:?} on {} in pool {}",
                     other.origin, other.pool
                 );
-                return Err(ApiError::conflict(text).action("choose another name: --name, or NAME"));
+                return Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::NameFlag }));
             }
             same = Some(other);
         }
@@ -225,17 +223,18 @@ impl Supervisor {
         let name = &request.name;
         if there.state == State::Detached {
             return Err(ApiError::conflict(format!("volume {name} is there, and detached"))
-                .action(format!("bring it back: forebay volume attach {name}")));
+                .hint(Hint::attach(name, When::BringBack)));
         }
         if there.state == State::Offline {
-            let Attention { why, action } = there.attention;
+            let Attention { why, hints } = there.attention;
             let text = format!("volume {name} is not served: {}", why.join("; "));
-            return Err(ApiError { actions: action, ..ApiError::conflict(text) });
+            return Err(ApiError { hints, ..ApiError::conflict(text) });
         }
         if let Some(mode) = request.mode.filter(|mode| *mode != there.mode) {
             let text = format!("volume {name} is there, in mode {}", there.mode);
-            return Err(ApiError::conflict(text)
-                .action(format!("switch it: forebay volume mode {name} {mode}")));
+            return Err(
+                ApiError::conflict(text).hint(Hint::SwitchMode { volume: name.clone(), mode })
+            );
         }
         if request.dry_run {
             let text = format!("volume {name} is there already: nothing would be done");
@@ -328,8 +327,7 @@ impl Supervisor {
 
     /// Keeps for `status` why a volume is not served.
     pub(super) fn note_problem(&self, pool: &str, volume: &str, error: ApiError) {
-        let again = format!("when that is mended: forebay volume attach {volume}");
-        self.has_problem(pool, volume, error.action(again));
+        self.has_problem(pool, volume, error.hint(Hint::attach(volume, When::Mended)));
     }
 
     /// The volume's origin is no longer a problem.
