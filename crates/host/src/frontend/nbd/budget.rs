@@ -30,7 +30,8 @@ pub struct Limits {
     pub zeroes_bytes_max: u64,
     /// Bytes of requests without data (zeroing, discard, prefetch, block status) that are asked
     /// of the loop at once: what goes on when the client has left, and what others may have to
-    /// wait for at a device. Of zeroing and discard a quarter counts. Requests that go on have turns.
+    /// wait for at a device. Of zeroing and discard a quarter counts. Requests that go on have
+    /// turns.
     pub dataless_bytes_max: u64,
     /// Room for what one receive brings, in bytes.
     pub input_bytes: usize,
