@@ -136,8 +136,8 @@ fn what_was_cached_is_cached_after_a_crash() {
     assert_eq!(filled(&world), 0, "nothing was filled again");
 }
 
-/// What is read from a fast origin was all under way to a slow cache device at once, and hits waited
-/// behind it.
+/// What was read from a fast origin was all under way to a slow cache device at once, and hits
+/// waited behind it.
 #[test]
 fn fills_do_not_pile_up_before_a_cache_device_that_is_slow() {
     let mut world = World::new(&spec());
