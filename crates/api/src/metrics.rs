@@ -5,7 +5,9 @@
 //! window of interest.
 
 use crate::reply::{State, Status};
-use crate::stats::{Counters, Latency, PoolCounters, VolumeCounters};
+use crate::stats::{Counters, Histogram, PoolStats, VolumeStats};
+use forebay_format::BLOCK_SIZE;
+use forebay_format::stats::Written;
 use std::fmt::Write;
 
 /// What kind of number a metric is.
@@ -22,8 +24,9 @@ pub enum Kind {
 /// Where a metric gets its samples.
 #[derive(Clone, Copy)]
 enum Source {
-    Volume(fn(&VolumeCounters) -> Vec<(&'static str, String, f64)>),
-    Pool(fn(&PoolCounters) -> Vec<(&'static str, String, f64)>),
+    Volume(fn(&VolumeStats) -> Samples),
+    Pool(fn(&PoolStats) -> Samples),
+    PoolErrors,
     Latency,
     VolumeState,
     Build,
@@ -46,6 +49,11 @@ type Samples = Vec<(&'static str, String, f64)>;
 /// One sample with no label of its own.
 fn plain(value: u64) -> Samples {
     vec![("", String::new(), value as f64)]
+}
+
+/// One sample of what is counted in blocks.
+fn bytes(blocks: u64) -> Samples {
+    plain(blocks * BLOCK_SIZE as u64)
 }
 
 /// One sample for each `(value of the label, count)`.
@@ -133,16 +141,22 @@ pub const METRICS: &[Metric] = &[
         "forebay_not_cached_blocks_total",
         Counter,
         Volume(|v| {
-            v.not_cached.iter().map(|(name, n)| ("reason", name.clone(), *n as f64)).collect()
+            let values: Vec<_> = v.not_cached_by_name().into_iter().collect();
+            each("reason", &values)
         }),
         "Blocks of 4096 bytes that were not cached, by reason.",
     ),
-    metric("forebay_cached_bytes", Gauge, Volume(|v| plain(v.cached_bytes)), "Bytes in the cache."),
-    metric("forebay_dirty_bytes", Gauge, Volume(|v| plain(v.dirty_bytes)), "Dirty bytes."),
+    metric(
+        "forebay_cached_bytes",
+        Gauge,
+        Volume(|v| bytes(v.cached_blocks)),
+        "Bytes in the cache.",
+    ),
+    metric("forebay_dirty_bytes", Gauge, Volume(|v| bytes(v.dirty_blocks)), "Dirty bytes."),
     metric(
         "forebay_writeback_bytes_total",
         Counter,
-        Volume(|v| plain(v.writeback_bytes)),
+        Volume(|v| bytes(v.writeback_blocks)),
         "Bytes sent home.",
     ),
     metric(
@@ -179,7 +193,17 @@ pub const METRICS: &[Metric] = &[
         "forebay_pool_written_bytes_total",
         Counter,
         Pool(|p| {
-            p.written_bytes.iter().map(|(name, n)| ("cause", name.clone(), *n as f64)).collect()
+            let w = &p.written_bytes;
+            let values = [
+                ("checkpoint", w.checkpoint),
+                ("dirty", w.dirty),
+                ("fill", w.fill),
+                ("header", w.header),
+                ("mirror", w.mirror),
+                ("reinsert", w.reinsert),
+            ];
+            // Of a pool that is closed there is nothing to tell.
+            if *w == Written::default() { Vec::new() } else { each("cause", &values) }
         }),
         "Bytes written to cache devices, by cause.",
     ),
@@ -214,27 +238,31 @@ pub const METRICS: &[Metric] = &[
         "forebay_pool_room_bytes",
         Gauge,
         Pool(|p| {
-            let (free, coming) = (p.room_free_bytes, p.room_coming_bytes);
-            each("what", &[("free", free), ("coming", coming), ("writable", p.room_writable_bytes)])
+            let room = [p.room_free_blocks, p.room_coming_blocks, p.room_writable_blocks];
+            let [free, coming, writable] = room.map(|blocks| blocks * BLOCK_SIZE as u64);
+            each("what", &[("free", free), ("coming", coming), ("writable", writable)])
         }),
         "Room in the log: free, free when what is under way ends, and what writers may count on.",
     ),
     metric(
         "forebay_pool_capacity_bytes",
         Gauge,
-        Pool(|p| plain(p.capacity_bytes)),
+        Pool(|p| bytes(p.slots)),
         "Bytes that the pool can hold.",
     ),
     metric(
         "forebay_pool_cached_bytes",
         Gauge,
-        Pool(|p| plain(p.cached_bytes)),
+        Pool(|p| bytes(p.cached_blocks)),
         "Bytes that the pool holds.",
     ),
     metric(
         "forebay_pool_memory_bytes",
         Gauge,
-        Pool(|p| each("use", &[("index", p.index_bytes), ("tier", p.ram_tier_bytes)])),
+        Pool(|p| {
+            let tier = p.ram_blocks * BLOCK_SIZE as u64;
+            each("use", &[("index", p.index_bytes), ("tier", tier)])
+        }),
         "Memory in use.",
     ),
     metric(
@@ -252,7 +280,7 @@ pub const METRICS: &[Metric] = &[
     metric(
         "forebay_pool_internal_errors_total",
         Counter,
-        Pool(|p| plain(p.internal_errors)),
+        Source::PoolErrors,
         "Times that the pool's thread ended by an internal error.",
     ),
 ];
@@ -275,13 +303,23 @@ pub fn prometheus(counters: &Counters, status: &Status) -> String {
             Source::Volume(samples) => {
                 for volume in &counters.volumes {
                     let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
-                    samples(volume).iter().for_each(|s| line(&mut out, metric.name, &labels, s));
+                    samples(&volume.stats)
+                        .iter()
+                        .for_each(|s| line(&mut out, metric.name, &labels, s));
                 }
             }
             Source::Pool(samples) => {
                 for pool in &counters.pools {
                     let labels = [("pool", pool.name.as_str())];
-                    samples(pool).iter().for_each(|s| line(&mut out, metric.name, &labels, s));
+                    samples(&pool.stats)
+                        .iter()
+                        .for_each(|s| line(&mut out, metric.name, &labels, s));
+                }
+            }
+            Source::PoolErrors => {
+                for pool in &counters.pools {
+                    let sample = ("", String::new(), pool.internal_errors as f64);
+                    line(&mut out, metric.name, &[("pool", pool.name.as_str())], &sample);
                 }
             }
             Source::Latency => latencies(&mut out, metric.name, counters),
@@ -310,9 +348,9 @@ pub fn prometheus(counters: &Counters, status: &Status) -> String {
 fn latencies(out: &mut String, name: &str, counters: &Counters) {
     for volume in &counters.volumes {
         let ops = [
-            ("read", &volume.read_latency),
-            ("write", &volume.write_latency),
-            ("flush", &volume.flush_latency),
+            ("read", &volume.stats.read_latency),
+            ("write", &volume.stats.write_latency),
+            ("flush", &volume.stats.flush_latency),
         ];
         for (op, latency) in ops {
             let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool), ("op", op)];
@@ -323,7 +361,7 @@ fn latencies(out: &mut String, name: &str, counters: &Counters) {
 
 /// One bound for each power of two from 1 µs to 17 s: fine enough for quantiles, few enough for a
 /// scrape.
-fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], latency: &Latency) {
+fn histogram(out: &mut String, name: &str, labels: &[(&str, &str)], latency: &Histogram) {
     let bucket = format!("{name}_bucket");
     let mut seen = 0;
     let mut next = 0;
@@ -363,6 +401,8 @@ fn escape(value: &str) -> String {
 mod tests {
     use super::*;
     use crate::reply::Attention;
+    use crate::stats::VolumeCounters;
+    use forebay_format::stats::Reason;
 
     #[test]
     fn names_follow_the_conventions() {
@@ -379,15 +419,13 @@ mod tests {
         let mut volume = VolumeCounters {
             name: "v\"z".to_string(),
             pool: "p".to_string(),
-            read_hits_full: 3,
-            ..VolumeCounters::default()
+            stats: VolumeStats { read_hits_full: 3, ..VolumeStats::default() },
         };
-        volume.not_cached.insert("sequential".to_string(), 7);
+        volume.stats.not_cached[Reason::Sequential as usize] = 7;
         // Two values of 1.0 to 1.3 µs, one of more than 17 s.
-        volume.read_latency.counts.resize(160, 0);
-        volume.read_latency.counts[40] = 2;
-        volume.read_latency.counts[159] = 1;
-        volume.read_latency.sum_ns = 2_000_000_000;
+        volume.stats.read_latency.counts[40] = 2;
+        volume.stats.read_latency.counts[159] = 1;
+        volume.stats.read_latency.sum_ns = 2_000_000_000;
         let counters = Counters { volumes: vec![volume], ..Counters::default() };
         let status = Status {
             state: State::Ok,

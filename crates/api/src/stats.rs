@@ -1,57 +1,7 @@
-//! Counters as they travel. They only grow; whoever shows them divides.
+//! Counters as they travel: what the engine counted, and whose it is.
 
+pub use forebay_format::stats::{Histogram, PoolStats, VolumeStats};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-
-/// A latency histogram: bucket `4 n + part` counts values from `2^n` nanoseconds, in four linear
-/// parts.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Latency {
-    /// Counts, without the zeros at the end.
-    pub counts: Vec<u64>,
-    /// Sum of all values, in nanoseconds.
-    pub sum_ns: u64,
-}
-
-impl Latency {
-    /// Values counted.
-    pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// What was counted since `before`.
-    #[must_use]
-    pub fn since(&self, before: &Latency) -> Latency {
-        let old = before.counts.iter().copied().chain(std::iter::repeat(0));
-        let counts = self.counts.iter().zip(old).map(|(new, old)| new.saturating_sub(old));
-        Latency { counts: counts.collect(), sum_ns: self.sum_ns.saturating_sub(before.sum_ns) }
-    }
-
-    /// Upper end of bucket `index`, in nanoseconds.
-    pub fn ceiling_ns(index: usize) -> u64 {
-        let (power, part) = ((index + 1) / 4, (index as u64 + 1) % 4);
-        if power < 2 { 0 } else { (4 + part) << (power - 2) }
-    }
-
-    /// The least bucket boundary that `fraction` (0 to 1) of the values do not exceed, in
-    /// nanoseconds; `None` when nothing was counted.
-    pub fn quantile_ns(&self, fraction: f64) -> Option<u64> {
-        let wanted = (self.count() as f64 * fraction).ceil() as u64;
-        let mut seen = 0;
-        for (index, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted && seen > 0 {
-                return Some(Latency::ceiling_ns(index));
-            }
-        }
-        None
-    }
-
-    /// Mean in nanoseconds; `None` when nothing was counted.
-    pub fn mean_ns(&self) -> Option<u64> {
-        self.sum_ns.checked_div(self.count())
-    }
-}
 
 /// Counts of one volume.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -60,70 +10,15 @@ pub struct VolumeCounters {
     pub name: String,
     /// Its pool.
     pub pool: String,
-    /// Read requests.
-    pub reads: u64,
-    /// Bytes of read requests.
-    pub read_bytes: u64,
-    /// Read requests answered wholly from RAM or cache device.
-    pub read_hits_full: u64,
-    /// Read requests answered partly from the cache.
-    pub read_hits_partial: u64,
-    /// Read requests answered wholly from the origin.
-    pub read_misses: u64,
-    /// Bytes of reads served from RAM.
-    pub read_bytes_ram: u64,
-    /// Bytes of reads served from a cache device.
-    pub read_bytes_cache: u64,
-    /// Bytes of reads served from the origin.
-    pub read_bytes_origin: u64,
-    /// Write requests.
-    pub writes: u64,
-    /// Bytes of write requests.
-    pub write_bytes: u64,
-    /// Bytes of writes accepted by the cache (dirty).
-    pub write_bytes_cache: u64,
-    /// Bytes of writes sent straight to the origin.
-    pub write_bytes_origin: u64,
-    /// FLUSH requests.
-    pub flushes: u64,
-    /// Discard and write-zeroes requests.
-    pub discards: u64,
-    /// Bytes of discard and write-zeroes requests.
-    pub discard_bytes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Blocks not cached, by reason.
-    pub not_cached: BTreeMap<String, u64>,
-    /// Bytes in the cache now.
-    pub cached_bytes: u64,
-    /// Dirty bytes among them now.
-    pub dirty_bytes: u64,
-    /// Bytes sent home.
-    pub writeback_bytes: u64,
-    /// Writes to the origin that sent them.
-    pub writeback_writes: u64,
-    /// FLUSHes sent to the origin.
-    pub origin_flushes: u64,
-    /// Blocks whose checksum did not match when read from a cache device.
-    pub bad_blocks: u64,
-    /// Dirty blocks whose only good copy is lost.
-    pub lost_blocks: u64,
-    /// Read latency.
-    pub read_latency: Latency,
-    /// Write latency.
-    pub write_latency: Latency,
-    /// FLUSH latency.
-    pub flush_latency: Latency,
+    /// What was counted.
+    #[serde(flatten)]
+    pub stats: VolumeStats,
 }
 
 impl VolumeCounters {
     /// Share of read requests answered wholly from the cache since `before`; `None` without reads.
     pub fn hit_ratio_since(&self, before: &VolumeCounters) -> Option<f64> {
-        let hits = self.read_hits_full.saturating_sub(before.read_hits_full);
-        let partial = self.read_hits_partial.saturating_sub(before.read_hits_partial);
-        let misses = self.read_misses.saturating_sub(before.read_misses);
-        let all = hits + partial + misses;
-        (all > 0).then(|| hits as f64 / all as f64)
+        self.stats.hits().ratio_since(before.stats.hits())
     }
 }
 
@@ -132,45 +27,9 @@ impl VolumeCounters {
 pub struct PoolCounters {
     /// The pool.
     pub name: String,
-    /// Bytes written to cache devices, by cause: `dirty`, `fill`, `reinsert`, `header`,
-    /// `checkpoint`, `mirror`.
-    pub written_bytes: BTreeMap<String, u64>,
-    /// Records written.
-    pub records: u64,
-    /// FLUSHes sent to cache devices.
-    pub cache_flushes: u64,
-    /// Bytes of freed segments that cache devices were told of (TRIM).
-    pub discarded_bytes: u64,
-    /// Segments freed without reading or writing a block.
-    pub segments_dropped: u64,
-    /// Segments emptied by moving blocks.
-    pub segments_cleaned: u64,
-    /// Checkpoints written.
-    pub checkpoints: u64,
-    /// Segments now.
-    pub segments: u64,
-    /// Free segments now.
-    pub segments_free: u64,
-    /// Bytes of the log that are free for dirty data now.
-    pub room_free_bytes: u64,
-    /// Bytes that will be free when what is under way has ended.
-    pub room_coming_bytes: u64,
-    /// Bytes that a writer may count on now.
-    pub room_writable_bytes: u64,
-    /// Bytes that the pool can hold.
-    pub capacity_bytes: u64,
-    /// Bytes that it holds.
-    pub cached_bytes: u64,
-    /// Bytes in the RAM tier now.
-    pub ram_tier_bytes: u64,
-    /// Bytes that fit the RAM tier.
-    pub ram_tier_bytes_max: u64,
-    /// Bytes of the index in RAM now.
-    pub index_bytes: u64,
-    /// Times that a write waited for space.
-    pub write_stalls: u64,
-    /// Whether a cache device has failed.
-    pub degraded: bool,
+    /// What was counted.
+    #[serde(flatten)]
+    pub stats: PoolStats,
     /// Times that its thread ended by an internal error, since the daemon started.
     #[serde(default)]
     pub internal_errors: u64,
@@ -205,32 +64,46 @@ pub fn reason_meaning(reason: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_format::stats::{REASONS, Reason, Written};
+    use serde_json::json;
 
     #[test]
-    fn quantiles_are_upper_ends_of_buckets() {
-        // 100 ns lies in [96, 112): power 6, part 2.
-        let mut latency = Latency::default();
-        latency.counts.resize(27, 0);
-        latency.counts[4 * 6 + 2] = 99;
-        assert_eq!(latency.quantile_ns(0.5), Some(112));
-        latency.counts.resize(45, 0);
-        latency.counts[4 * 11] = 1;
-        assert_eq!(latency.quantile_ns(0.99), Some(112));
-        assert_eq!(latency.quantile_ns(1.0), Some(2048 + 512));
-        assert_eq!(Latency::default().quantile_ns(0.5), None);
-        assert_eq!(latency.since(&latency).count(), 0);
+    fn every_reason_has_a_meaning() {
+        for reason in REASONS {
+            assert!(!reason_meaning(reason).is_empty(), "{reason}");
+        }
     }
 
+    /// Scripts and older versions know these fields.
     #[test]
-    fn the_hit_ratio_counts_partial_hits_as_no_hits() {
-        let before = VolumeCounters { read_hits_full: 5, ..VolumeCounters::default() };
-        let now = VolumeCounters {
-            read_hits_full: 8,
-            read_hits_partial: 1,
-            read_misses: 2,
-            ..VolumeCounters::default()
-        };
-        assert_eq!(now.hit_ratio_since(&before), Some(0.5));
-        assert_eq!(now.hit_ratio_since(&now), None);
+    fn counters_are_one_flat_object_in_bytes() {
+        let mut stats = VolumeStats { dirty_blocks: 3, read_bytes: 5, ..VolumeStats::default() };
+        stats.not_cached[Reason::NotReady as usize] = 7;
+        stats.read_latency.record(100);
+        let volume = VolumeCounters { name: "v".to_string(), pool: "p".to_string(), stats };
+        let sent = serde_json::to_value(&volume).unwrap();
+        assert_eq!((&sent["name"], &sent["read_bytes"]), (&json!("v"), &json!(5)));
+        assert_eq!((&sent["dirty_bytes"], &sent["cached_bytes"]), (&json!(3 * 4096), &json!(0)));
+        assert_eq!(
+            (&sent["not_cached"]["not-ready"], &sent["not_cached"]["mode"]),
+            (&json!(7), &json!(0))
+        );
+        assert_eq!(sent["read_latency"]["counts"].as_array().unwrap().len(), 4 * 6 + 2 + 1);
+        assert_eq!(sent["write_latency"], json!({"counts": [], "sum_ns": 0}));
+        assert_eq!(sent.as_object().unwrap().len(), 29);
+        assert_eq!(serde_json::from_value::<VolumeCounters>(sent).unwrap(), volume);
+        let written_bytes = Written { fill: 9, ..Written::default() };
+        let stats = PoolStats { written_bytes, slots: 2, degraded: true, ..PoolStats::default() };
+        let pool = PoolCounters { name: "p".to_string(), stats, internal_errors: 1 };
+        let sent = serde_json::to_value(&pool).unwrap();
+        assert_eq!(
+            (&sent["written_bytes"]["fill"], &sent["capacity_bytes"]),
+            (&json!(9), &json!(8192))
+        );
+        assert_eq!(sent.as_object().unwrap().len(), 21);
+        assert_eq!(serde_json::from_value::<PoolCounters>(sent).unwrap(), pool);
+        let sent = serde_json::to_value(PoolCounters::default()).unwrap();
+        assert_eq!(sent["written_bytes"], json!({}));
+        assert_eq!(serde_json::from_value::<PoolCounters>(sent).unwrap(), PoolCounters::default());
     }
 }

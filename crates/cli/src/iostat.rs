@@ -5,8 +5,9 @@ use crate::output::{self, Column};
 use crate::printed;
 use crate::show::unexpected;
 use forebay_api::size::human;
-use forebay_api::stats::{Counters, Latency, VolumeCounters};
+use forebay_api::stats::{Counters, Histogram, VolumeCounters};
 use forebay_api::{ApiError, Body, Client, Request, SCHEMA};
+use forebay_format::BLOCK_SIZE;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -36,23 +37,25 @@ pub struct Rates {
 impl Rates {
     fn new(now: &VolumeCounters, before: &VolumeCounters, seconds: f64) -> Rates {
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds.max(1e-9);
-        let both = |now: &Latency, before: &Latency| {
+        let bytes = |blocks: u64| blocks * BLOCK_SIZE as u64;
+        let both = |now: &Histogram, before: &Histogram| {
             let latency = now.since(before);
             (latency.quantile_ns(0.5), latency.quantile_ns(0.99))
         };
-        let (read_p50_ns, read_p99_ns) = both(&now.read_latency, &before.read_latency);
-        let (write_p50_ns, write_p99_ns) = both(&now.write_latency, &before.write_latency);
-        let (flush_p50_ns, flush_p99_ns) = both(&now.flush_latency, &before.flush_latency);
+        let (own, old) = (&now.stats, &before.stats);
+        let (read_p50_ns, read_p99_ns) = both(&own.read_latency, &old.read_latency);
+        let (write_p50_ns, write_p99_ns) = both(&own.write_latency, &old.write_latency);
+        let (flush_p50_ns, flush_p99_ns) = both(&own.flush_latency, &old.flush_latency);
         Rates {
             volume: now.name.clone(),
             seconds,
-            reads_per_s: rate(now.reads, before.reads),
-            writes_per_s: rate(now.writes, before.writes),
-            read_bytes_per_s: rate(now.read_bytes, before.read_bytes),
-            write_bytes_per_s: rate(now.write_bytes, before.write_bytes),
+            reads_per_s: rate(own.reads, old.reads),
+            writes_per_s: rate(own.writes, old.writes),
+            read_bytes_per_s: rate(own.read_bytes, old.read_bytes),
+            write_bytes_per_s: rate(own.write_bytes, old.write_bytes),
             hit_ratio: now.hit_ratio_since(before),
-            writeback_bytes_per_s: rate(now.writeback_bytes, before.writeback_bytes),
-            dirty_bytes: now.dirty_bytes,
+            writeback_bytes_per_s: rate(bytes(own.writeback_blocks), bytes(old.writeback_blocks)),
+            dirty_bytes: own.dirty_bytes(),
             read_p50_ns,
             read_p99_ns,
             write_p50_ns,
@@ -125,7 +128,7 @@ fn report(now: &Counters, before: &Counters, seconds: f64) -> Vec<Rates> {
                 // A volume of that name whose counters went back is another one.
                 other.name == volume.name
                     && other.pool == volume.pool
-                    && other.reads <= volume.reads
+                    && other.stats.reads <= volume.stats.reads
             };
             Rates::new(volume, before.volumes.iter().find(same).unwrap_or(&none), seconds)
         })
@@ -182,13 +185,17 @@ fn print(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_api::stats::VolumeStats;
 
     fn counters(reads: u64, hits: u64) -> Counters {
         let volume = VolumeCounters {
             name: "vz".to_string(),
-            reads,
-            read_hits_full: hits,
-            read_misses: reads - hits,
+            stats: VolumeStats {
+                reads,
+                read_hits_full: hits,
+                read_misses: reads - hits,
+                ..VolumeStats::default()
+            },
             ..VolumeCounters::default()
         };
         Counters { volumes: vec![volume], ..Counters::default() }

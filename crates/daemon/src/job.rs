@@ -50,7 +50,7 @@ impl JobCell {
         command: Command,
     ) -> Result<(Arc<JobCell>, Receiver<CommandReply>), ShardError> {
         let reply = handle.command_start(command)?;
-        let dirty_bytes = volume.stats.dirty_blocks * BLOCK_SIZE as u64;
+        let dirty_bytes = volume.stats.dirty_bytes();
         let progress = Progress {
             state: JobState::Running,
             dirty_bytes,
@@ -138,7 +138,7 @@ impl JobCell {
         let Ok(snapshot) = self.handle.snapshot() else { return };
         let own = snapshot.volumes.iter().find(|volume| volume.view.id == self.id);
         let mut progress = lock(&self.progress);
-        progress.dirty_bytes = own.map_or(0, |it| it.stats.dirty_blocks * BLOCK_SIZE as u64);
+        progress.dirty_bytes = own.map_or(0, |it| it.stats.dirty_bytes());
         if let Some(volume) = own {
             let sent = volume.stats.writeback_blocks - self.sent_before;
             progress.sent_bytes = sent * BLOCK_SIZE as u64;

@@ -1,6 +1,7 @@
 //! Windows: the counters of the last hour, so that "hit ratio of the last 5 minutes" has a before.
 
-use forebay_api::stats::{Latency, VolumeCounters};
+use forebay_api::stats::VolumeCounters;
+use forebay_format::stats::{Hits, REASONS};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -9,21 +10,31 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 /// Samples that are kept: a little more than an hour.
 const SAMPLES_MAX: usize = 362;
 
+/// What windows need of a volume's counters. Histograms are most of the bytes of those.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    name: String,
+    pool: String,
+    pub hits: Hits,
+    pub not_cached: [u64; REASONS.len()],
+}
+
+impl From<VolumeCounters> for Sample {
+    fn from(VolumeCounters { name, pool, stats }: VolumeCounters) -> Sample {
+        Sample { name, pool, hits: stats.hits(), not_cached: stats.not_cached }
+    }
+}
+
 /// The last hour.
 #[derive(Debug, Default)]
 pub struct Samples {
-    samples: VecDeque<(Instant, Vec<VolumeCounters>)>,
+    samples: VecDeque<(Instant, Vec<Sample>)>,
 }
 
 impl Samples {
     /// Adds the counters of this moment.
-    pub fn push(&mut self, mut volumes: Vec<VolumeCounters>) {
-        for volume in &mut volumes {
-            // Histograms are most of the bytes, and no window needs them.
-            volume.read_latency = Latency::default();
-            volume.write_latency = Latency::default();
-            volume.flush_latency = Latency::default();
-        }
+    pub fn push(&mut self, volumes: Vec<VolumeCounters>) {
+        let volumes = volumes.into_iter().map(Sample::from).collect();
         self.samples.push_back((Instant::now(), volumes));
         while self.samples.len() > SAMPLES_MAX {
             self.samples.pop_front();
@@ -31,9 +42,9 @@ impl Samples {
     }
 
     /// The counters of a volume when `window` began: zeros if it was not there yet.
-    pub fn before(&self, name: &str, pool: &str, window: Duration) -> VolumeCounters {
+    pub fn before(&self, name: &str, pool: &str, window: Duration) -> Sample {
         let Some(begin) = Instant::now().checked_sub(window) else {
-            return VolumeCounters::default();
+            return Sample::default();
         };
         // The newest sample that is old enough; a daemon younger than the window has none.
         let sample = self.samples.iter().rev().find(|(at, _)| *at <= begin);
@@ -46,30 +57,27 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_api::stats::VolumeStats;
 
-    fn counters(reads: u64) -> Vec<VolumeCounters> {
-        let volume = VolumeCounters {
-            name: "v".to_string(),
-            pool: "p".to_string(),
-            reads,
-            ..VolumeCounters::default()
-        };
-        vec![volume]
+    fn counters(misses: u64) -> Vec<VolumeCounters> {
+        let stats = VolumeStats { read_misses: misses, ..VolumeStats::default() };
+        vec![VolumeCounters { name: "v".to_string(), pool: "p".to_string(), stats }]
     }
 
     #[test]
     fn a_window_begins_at_the_newest_sample_that_is_old_enough() {
         let mut samples = Samples::default();
         let now = Instant::now();
-        for (seconds, reads) in [(100, 1), (50, 2), (0, 3)] {
+        for (seconds, misses) in [(100, 1), (50, 2), (0, 3)] {
             let Some(at) = now.checked_sub(Duration::from_secs(seconds)) else { return };
-            samples.samples.push_back((at, counters(reads)));
+            let volumes = counters(misses).into_iter().map(Sample::from).collect();
+            samples.samples.push_back((at, volumes));
         }
-        let before = |seconds| samples.before("v", "p", Duration::from_secs(seconds)).reads;
+        let before = |seconds| samples.before("v", "p", Duration::from_secs(seconds)).hits.misses;
         assert_eq!(before(40), 2);
         assert_eq!(before(60), 1);
         assert_eq!(before(200), 0);
-        assert_eq!(samples.before("w", "p", Duration::from_secs(60)).reads, 0);
+        assert_eq!(samples.before("w", "p", Duration::from_secs(60)).hits.misses, 0);
         for _ in 0..2 * SAMPLES_MAX {
             samples.push(counters(9));
         }

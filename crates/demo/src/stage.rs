@@ -271,8 +271,8 @@ impl Demo {
         let before = daemon.counters()?;
         let sequential = self.stream(&mut device)?;
         let between = daemon.counters()?;
-        let origin = between.read_bytes_origin - before.read_bytes_origin;
-        let all = (between.read_bytes - before.read_bytes).max(1);
+        let origin = between.stats.read_bytes_origin - before.stats.read_bytes_origin;
+        let all = (between.stats.read_bytes - before.stats.read_bytes).max(1);
         let sequential_hits = Some(1.0 - (origin as f64 / all as f64).min(1.0));
         let mixed = self.mixed(&mut device, MIXED)?;
         if let Some(why) = &mixed.broken {
@@ -339,7 +339,8 @@ impl Demo {
     /// missing.
     fn crash(&mut self, daemon: Daemon, state: &Path) -> Result<Daemon, ApiError> {
         self.say(&format!("write-back run; kill -9 {} in the middle", daemon.pid()));
-        let mut crash = Crash { dirty_bytes: daemon.counters()?.dirty_bytes, ..Crash::default() };
+        let mut crash =
+            Crash { dirty_bytes: daemon.counters()?.stats.dirty_bytes(), ..Crash::default() };
         let mut device = Device::Nbd(Box::new(daemon.connect()?));
         daemon.kill_after(KILL_AFTER);
         crash.before = self.mixed(&mut device, KILL_AFTER * 3)?;
@@ -388,7 +389,7 @@ impl Demo {
 /// The disk without its cache: what it holds must be what was written.
 impl Demo {
     fn send_home(&mut self, daemon: Daemon) -> Result<(), ApiError> {
-        let dirty_bytes = daemon.counters()?.dirty_bytes;
+        let dirty_bytes = daemon.counters()?.stats.dirty_bytes();
         let elapsed = daemon.drain()?;
         drop(daemon);
         let disk =

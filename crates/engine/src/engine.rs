@@ -17,11 +17,11 @@ use crate::reclaim::Reclaim;
 use crate::requests::{Req, ReqKey, Requests, Wait};
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
-use crate::stats::{PoolStats, VolumeStats};
 use crate::volume::Volume;
 use crate::volumes::Volumes;
 use crate::writeback::Writeback;
 use forebay_format::mode::Mode;
+use forebay_format::stats::{PoolStats, VolumeStats, Written};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 
 /// Where the engine stands.
@@ -213,7 +213,7 @@ impl Engine {
         let [reads_held, holds_cut] = self.writeback.holds();
         let (ram_blocks, ram_blocks_max) = self.map.ram_blocks();
         let mut stats = PoolStats {
-            checkpoint_bytes: self.pool.bytes_written(),
+            written_bytes: Written { checkpoint: self.pool.bytes_written(), ..Written::default() },
             segments_dropped,
             segments_cleaned,
             checkpoints: self.pool.checkpoints(),

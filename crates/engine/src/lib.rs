@@ -176,7 +176,6 @@ mod requests;
 mod segment;
 pub mod settings;
 mod slab;
-pub mod stats;
 mod volume;
 mod volumes;
 mod writeback;
@@ -188,6 +187,7 @@ pub use event::{
     Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
 };
 pub use forebay_format::mode::{Mode, Plan};
+pub use forebay_format::stats;
 pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};
 pub use mutant::Mutant;
 pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};

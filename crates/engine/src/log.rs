@@ -11,9 +11,9 @@ use crate::limits::{
     RECORD_ENTRIES,
 };
 use crate::requests::ReqKey;
-use crate::stats::PoolStats;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::record::{Entry, EntryKind};
+use forebay_format::stats::PoolStats;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -343,9 +343,10 @@ impl Log {
     /// Fills in what was counted.
     pub fn count(&self, stats: &mut PoolStats) {
         let [dirty, fill, reinsert] = self.appended.map(|blocks| blocks * BLOCK_SIZE as u64);
-        (stats.dirty_bytes, stats.fill_bytes, stats.reinsert_bytes) = (dirty, fill, reinsert);
-        (stats.records, stats.header_bytes) = (self.records, self.records * BLOCK_SIZE as u64);
-        (stats.mirror_bytes, stats.cache_flushes) = (self.mirrored, self.flushes.sent);
+        let written = &mut stats.written_bytes;
+        (written.dirty, written.fill, written.reinsert) = (dirty, fill, reinsert);
+        (written.header, written.mirror) = (self.records * BLOCK_SIZE as u64, self.mirrored);
+        (stats.records, stats.cache_flushes) = (self.records, self.flushes.sent);
     }
 
     /// See `parts.rs`.

@@ -5,9 +5,9 @@ use crate::event::{Time, VolumeId, VolumeSpec};
 use crate::ids::Key;
 use crate::policy::streams::Streams;
 use crate::quarantine::Quarantine;
-use crate::stats::VolumeStats;
 use crate::writeback::Home;
 use forebay_format::mode::Mode;
+use forebay_format::stats::VolumeStats;
 
 mod dirty;
 mod entry;

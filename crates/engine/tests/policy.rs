@@ -39,7 +39,7 @@ fn cached(world: &World, blocks: Range<u64>) -> u64 {
 }
 
 fn filled(world: &World) -> u64 {
-    world.engine.pool_stats().fill_bytes / BLOCK
+    world.engine.pool_stats().written_bytes.fill / BLOCK
 }
 
 fn dirty(world: &World) -> u64 {

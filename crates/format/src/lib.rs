@@ -3,6 +3,9 @@
 //! Nothing here performs I/O or decides anything: bytes in, values out, and an error that says what
 //! is wrong with the bytes. Every structure carries a magic number, a version and a checksum, and
 //! says what it protects against.
+//!
+//! Beside the bytes are words that the engine and the daemon's replies share: names, modes,
+//! counters.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -13,6 +16,7 @@ pub mod name;
 pub mod pairing;
 pub mod record;
 pub mod standing;
+pub mod stats;
 pub mod superblock;
 
 pub use address::{Address, VOLUME_ID_MAX};

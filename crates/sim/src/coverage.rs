@@ -49,9 +49,12 @@ impl Coverage {
         self.add("write stalls", stats.write_stalls);
         self.add("reads held", stats.reads_held);
         self.add("holds cut short", stats.holds_cut);
-        self.add("blocks reinserted", stats.reinsert_bytes / forebay_format::BLOCK_SIZE as u64);
-        self.add("blocks filled", stats.fill_bytes / forebay_format::BLOCK_SIZE as u64);
-        self.add("blocks mirrored", stats.mirror_bytes / forebay_format::BLOCK_SIZE as u64);
+        self.add(
+            "blocks reinserted",
+            stats.written_bytes.reinsert / forebay_format::BLOCK_SIZE as u64,
+        );
+        self.add("blocks filled", stats.written_bytes.fill / forebay_format::BLOCK_SIZE as u64);
+        self.add("blocks mirrored", stats.written_bytes.mirror / forebay_format::BLOCK_SIZE as u64);
         self.add("lives degraded", u64::from(stats.degraded));
     }
 

@@ -9,7 +9,6 @@ use forebay_api::request::Change;
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome};
 use forebay_engine::Command;
-use forebay_format::BLOCK_SIZE;
 use forebay_host::shard::VolumeSnapshot;
 use std::sync::Arc;
 
@@ -199,7 +198,7 @@ pub(super) fn drop_dirty(found: &FoundVolume) -> Result<(), ApiError> {
 
 /// Dirty bytes of a volume.
 pub(super) fn dirty_bytes(found: &FoundVolume) -> u64 {
-    found.snapshot.stats.dirty_blocks * BLOCK_SIZE as u64
+    found.snapshot.stats.dirty_bytes()
 }
 
 /// Refuses to send dirty data home to an origin that cannot be used.

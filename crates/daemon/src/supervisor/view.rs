@@ -4,17 +4,17 @@ use super::absent::{absent_volume, is_coming, of_error, opening_volume};
 use super::bypass::closed;
 use super::leave::or_lose;
 use super::{FoundVolume, Opened, Pool, Supervisor, lock, shard_error};
-use crate::convert::{hex, pool_counters, volume_counters};
+use crate::convert::hex;
 use crate::state::PoolState;
 use forebay_api::hint::{Care, Devices, Fact, Log, When};
 use forebay_api::reply::{
     Attention, DeviceInfo, JobState, PoolInfo, Room, State, Status, VolumeInfo, Why, WhyReason,
 };
-use forebay_api::stats::{Counters, PoolCounters, VolumeCounters, reason_meaning};
+use forebay_api::stats::{Counters, PoolCounters, PoolStats, VolumeCounters, reason_meaning};
 use forebay_api::{ApiError, Hint};
-use forebay_engine::stats::REASONS;
 use forebay_engine::{Target, VolumeView};
 use forebay_format::BLOCK_SIZE;
+use forebay_format::stats::REASONS;
 use forebay_host::shard::{ShardSnapshot, VolumeSnapshot};
 use std::time::Duration;
 
@@ -94,25 +94,20 @@ impl Supervisor {
             Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
         for (pool, snapshot) in self.look() {
             let (name, internal_errors) = (pool.known.name.clone(), self.falls(&pool.known.name));
-            let without =
-                PoolCounters { name, internal_errors, degraded: true, ..Default::default() };
+            let without = PoolStats { degraded: true, ..PoolStats::default() };
             let Ok(snapshot) = snapshot else {
-                counters.pools.push(without);
+                counters.pools.push(PoolCounters { name, stats: without, internal_errors });
                 continue;
             };
+            counters.volumes.extend(snapshot.volumes.into_iter().map(|volume| VolumeCounters {
+                name: volume.view.name,
+                pool: name.clone(),
+                stats: volume.stats,
+            }));
             let is_bypass = pool.open.as_ref().is_ok_and(|open| open.bypass.is_some());
-            let volumes = snapshot.volumes.iter();
-            counters
-                .volumes
-                .extend(volumes.map(|v| volume_counters(&v.view.name, &pool.known.name, &v.stats)));
-            counters.pools.push(match is_bypass {
-                // What stands for it caches nothing.
-                true => without,
-                false => PoolCounters {
-                    internal_errors,
-                    ..pool_counters(&pool.known.name, &snapshot.pool)
-                },
-            });
+            // What stands for it caches nothing.
+            let stats = if is_bypass { without } else { snapshot.pool };
+            counters.pools.push(PoolCounters { name, stats, internal_errors });
         }
         counters
     }
@@ -130,21 +125,19 @@ impl Supervisor {
 
     pub(super) fn why(&self, name: &str) -> Result<Why, ApiError> {
         let found = self.find_volume(name)?;
-        let now = volume_counters(name, &found.pool, &found.snapshot.stats);
-        let before = self.inner().samples.before(name, &found.pool, HOUR);
-        let count = |counters: &VolumeCounters, reason: &str| {
-            counters.not_cached.get(reason).copied().unwrap_or(0)
-        };
-        let lately = |reason: &str| count(&now, reason).saturating_sub(count(&before, reason));
-        let all: u64 = REASONS.iter().map(|reason| lately(reason)).sum();
-        let mut reasons: Vec<WhyReason> = REASONS
-            .iter()
-            .map(|reason| WhyReason {
+        let now = found.snapshot.stats.not_cached;
+        let before = self.inner().samples.before(name, &found.pool, HOUR).not_cached;
+        let lately: [u64; REASONS.len()] =
+            std::array::from_fn(|reason| now[reason].saturating_sub(before[reason]));
+        let all: u64 = lately.iter().sum();
+        let counts = REASONS.iter().zip(lately).zip(now);
+        let mut reasons: Vec<WhyReason> = counts
+            .map(|((reason, lately), ever)| WhyReason {
                 reason: (*reason).to_string(),
                 meaning: reason_meaning(reason).to_string(),
-                bytes_1h: lately(reason) * BLOCK_SIZE as u64,
-                share_1h: if all == 0 { 0.0 } else { lately(reason) as f64 / all as f64 },
-                bytes: count(&now, reason) * BLOCK_SIZE as u64,
+                bytes_1h: lately * BLOCK_SIZE as u64,
+                share_1h: if all == 0 { 0.0 } else { lately as f64 / all as f64 },
+                bytes: ever * BLOCK_SIZE as u64,
             })
             .collect();
         reasons.sort_by_key(|reason| std::cmp::Reverse((reason.bytes_1h, reason.bytes)));
@@ -197,7 +190,7 @@ impl Supervisor {
             }
         }
         self.tell_falls(&pool.known.name, &mut attention);
-        let dirty: u64 = snapshot.volumes.iter().map(|volume| volume.stats.dirty_blocks).sum();
+        let dirty_bytes = snapshot.volumes.iter().map(|volume| volume.stats.dirty_bytes()).sum();
         PoolInfo {
             name: pool.known.name.clone(),
             uuid: hex(&open.uuid),
@@ -205,7 +198,7 @@ impl Supervisor {
             devices: open.devices.clone(),
             capacity_bytes: open.capacity_bytes,
             used_bytes: snapshot.pool.cached_blocks * BLOCK_SIZE as u64,
-            dirty_bytes: dirty * BLOCK_SIZE as u64,
+            dirty_bytes,
             segment_bytes: open.segment_bytes,
             segments: open.devices.iter().map(|device| device.segments).sum(),
             segments_free: snapshot.pool.segments_free,
@@ -316,7 +309,7 @@ impl Supervisor {
         }
         if let Some(error) = open.problems.get(&view.name) {
             state = if view.lost { State::Degraded } else { State::Offline };
-            let dirty = stats.dirty_blocks * BLOCK_SIZE as u64;
+            let dirty = stats.dirty_bytes();
             attention = of_error(&or_lose(error.clone(), &view.name, dirty));
         } else if let Some(error) = &open.bypass {
             state = State::Degraded;
@@ -333,9 +326,9 @@ impl Supervisor {
         tell_slow(open, snapshot, view, &mut state, &mut attention);
         self.tell_lost_device(volume, &mut state, &mut attention);
         let (export, export_why) = self.exports.shown(&view.name);
-        let now = volume_counters(&view.name, pool, stats);
         let inner = self.inner();
-        let ratio = |window| now.hit_ratio_since(&inner.samples.before(&view.name, pool, window));
+        let before = |window| inner.samples.before(&view.name, pool, window).hits;
+        let ratio = |window| stats.hits().ratio_since(before(window));
         VolumeInfo {
             name: view.name.clone(),
             pool: pool.to_string(),
@@ -344,7 +337,7 @@ impl Supervisor {
             origin: view.origin.clone(),
             bytes: view.bytes,
             used_bytes: Some(stats.cached_blocks * BLOCK_SIZE as u64),
-            dirty_bytes: Some(stats.dirty_blocks * BLOCK_SIZE as u64),
+            dirty_bytes: Some(stats.dirty_bytes()),
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),
             export,

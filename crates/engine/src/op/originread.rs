@@ -14,8 +14,8 @@ use crate::op::Op;
 use crate::op::run::OriginRun;
 use crate::requests::{Fetch, Joined, ReqKey};
 use crate::segment::Purpose;
-use crate::stats::Reason;
 use forebay_format::record::EntryKind;
+use forebay_format::stats::Reason;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {

@@ -16,8 +16,8 @@ use crate::log::Point;
 use crate::op::Op;
 use crate::requests::{Queue, Req, ReqKey, Wait};
 use crate::segment::Purpose;
-use crate::stats::Reason;
 use forebay_format::record::EntryKind;
+use forebay_format::stats::Reason;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {

@@ -3,9 +3,9 @@
 
 use crate::event::{CommandId, Time};
 use crate::limits::FLUSH_TRIES;
-use crate::stats::Reason;
 use crate::volume::Volume;
 use forebay_format::mode::Mode;
+use forebay_format::stats::Reason;
 
 /// A long command that runs on a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

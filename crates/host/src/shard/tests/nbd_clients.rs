@@ -88,13 +88,13 @@ fn a_long_range_of_zeroes_is_zeroed_at_the_origin() {
     add_vast(&rig, Mode::WriteBack);
     let path = rig.listen();
     let mut client = reader(&path);
-    let before = rig.shard.snapshot().unwrap().pool.dirty_bytes;
+    let before = rig.shard.snapshot().unwrap().pool.written_bytes.dirty;
     client.send(wire::Command::WriteZeroes, 2, 600 * GIB, 256 << 20, &[]);
     assert_eq!(client.reply(), (0, 2));
     client.send(wire::Command::Read, 3, 600 * GIB, 4096, &[]);
     assert_eq!(client.reply(), (0, 3));
     assert_eq!(client.read(4096), [0; 4096]);
-    let written = rig.shard.snapshot().unwrap().pool.dirty_bytes - before;
+    let written = rig.shard.snapshot().unwrap().pool.written_bytes.dirty - before;
     assert!(written < 1 << 20, "{written} bytes for 256 MiB of zeroes");
     rig.shard.stop(SECONDS).unwrap();
 }
