@@ -196,7 +196,10 @@ impl Engine {
     pub fn durable(&self) -> Option<u64> {
         match self.pool.stage() {
             Stage::Serving | Stage::Stopping(_) => {
-                Some(self.log.durable_dseq().max(self.pool.checkpointed()).raw())
+                let early = self.is(Mutant::WitnessBeforeFlush);
+                let unseen = self.is(Mutant::CheckpointUnwitnessed);
+                let log = if early { self.log.completed_dseq() } else { self.log.durable_dseq() };
+                Some(if unseen { log } else { log.max(self.pool.checkpointed()) }.raw())
             }
             Stage::Opening(_) | Stage::Recovering | Stage::Failed(_) => None,
         }

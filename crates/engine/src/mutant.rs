@@ -192,4 +192,22 @@ mutants! {
     ModeUntold,
     /// Both superblock copies are overwritten at each update.
     SuperblockInPlace,
+    /// A log may end before what a witness has seen.
+    WitnessIgnored,
+    /// A log may end one record before what a witness has seen.
+    WitnessOneShort,
+    /// A witness is told of records that are written and not durable.
+    WitnessBeforeFlush,
+    /// A witness is told what a checkpoint makes durable before the FLUSH that does.
+    WitnessBeforeCheckpoint,
+    /// A witness is not told what a checkpoint has made durable.
+    CheckpointUnwitnessed,
+    /// Rot in the end of the log looks like a torn end, though a witness has seen it durable.
+    RotUnwitnessed,
+    /// A missing witness counts as if somebody had accepted what is there.
+    MissingAccepted,
+    /// What is clean counts though nobody knows how old it is.
+    UnknownAgeTrusted,
+    /// What is clean counts beside a device that lacks durable records.
+    HalfTrusted,
 }

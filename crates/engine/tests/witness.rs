@@ -9,6 +9,7 @@ mod instant;
 use forebay_engine::{
     Command, CommandReply, DeviceId, Mode, OpenError, RequestKind, Target, WhyClosed, Witness,
 };
+use forebay_format::record;
 use instant::{Devices, VOLUME, World, WorldSpec};
 
 const MIB: u64 = 1 << 20;
@@ -109,23 +110,33 @@ fn home(spec: &WorldSpec, devices: Devices, witness: Witness) -> Option<Vec<u8>>
     Some(bytes)
 }
 
-/// Blocks in the end of the log that, each rotten, take acknowledged data back without a word.
-fn silent(spec: &WorldSpec, (image, newest): (&Devices, &Devices), witness: Witness) -> usize {
-    let cache = Target::Cache(DeviceId(0));
-    let block = |devices: &Devices, at: u64| {
-        let mut bytes = vec![0; BLOCK as usize];
-        devices.cache[0].read(at, &mut bytes);
-        bytes
-    };
-    let good = home(spec, newest.clone(), witness).expect("nothing is rotten");
+fn block(devices: &Devices, at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    devices.cache[0].read(at, &mut bytes);
+    bytes
+}
+
+/// Where the blocks in the end of the log lie.
+fn end_of_log<'a>(
+    spec: &WorldSpec,
+    (image, newest): (&'a Devices, &'a Devices),
+) -> impl Iterator<Item = u64> + 'a {
     let all = (0..spec.pool_bytes / BLOCK).map(|block| block * BLOCK).rev();
-    let written = all.filter(|&at| block(image, at) != block(newest, at)).take(24);
-    let takes_back = |at: &u64| {
-        let mut rotten = newest.clone();
-        rotten.memory(cache).write(*at, &[0x5a; BLOCK as usize]);
-        home(spec, rotten, witness).is_some_and(|found| found != good)
-    };
-    written.filter(takes_back).count()
+    all.filter(|&at| block(image, at) != block(newest, at)).take(24)
+}
+
+fn rotten(devices: &Devices, at: u64) -> Devices {
+    let mut rotten = devices.clone();
+    rotten.memory(Target::Cache(DeviceId(0))).write(at, &[0x5a; BLOCK as usize]);
+    rotten
+}
+
+/// Blocks in the end of the log that, each rotten, take acknowledged data back without a word.
+fn silent(spec: &WorldSpec, of: (&Devices, &Devices), witness: Witness) -> usize {
+    let good = home(spec, of.1.clone(), witness).expect("nothing is rotten");
+    let takes_back =
+        |at: &u64| home(spec, rotten(of.1, *at), witness).is_some_and(|found| found != good);
+    end_of_log(spec, of).filter(takes_back).count()
 }
 
 /// The end of the log rots: what is gone is told, and nothing older is returned in its place.
@@ -136,6 +147,22 @@ fn rot_in_the_end_of_the_log_is_told() {
     let newest = world.kill();
     assert_eq!(silent(&spec, (&image, &newest), witness), 0);
     assert!(silent(&spec, (&image, &newest), Witness::default()) > 0, "nobody else can tell");
+}
+
+/// A payload that rots before what was seen is a lost block: the end of the log lies where it lay.
+#[test]
+fn rot_in_what_was_seen_keeps_a_pool_closed_only_where_nobody_knows_what_it_held() {
+    let spec = WorldSpec::quiet(16 * MIB, 16 * MIB);
+    let (world, image, witness) = used(&spec);
+    let newest = world.kill();
+    let mut headers = 0;
+    for at in end_of_log(&spec, (&image, &newest)) {
+        let is_header = record::decode(&block(&newest, at)).is_ok();
+        let why = refusal(&spec, rotten(&newest, at), witness).map(|error| error.why);
+        assert_eq!(why, is_header.then_some(WhyClosed::OlderState), "at {at}");
+        headers += usize::from(is_header);
+    }
+    assert!((1..24).contains(&headers));
 }
 
 /// One of two devices is replaced by an older copy of itself: what it holds clean may be old.

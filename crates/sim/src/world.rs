@@ -18,6 +18,7 @@ use crate::disk::{Disk, Fault, Io};
 use crate::model::{Stamp, Violation};
 use crate::rng::{Rng, mix};
 use crate::swarm::Params;
+use crate::swarm::bend::Bend;
 use crate::{Options, Totals};
 use admin::Asked;
 use client::{Client, Waiting};
@@ -246,7 +247,7 @@ impl World {
             ops: BTreeMap::new(),
             distrusts: BTreeMap::new(),
             distrust: Distrust::default(),
-            older: older::Older::new(seed),
+            older: older::Older::new(seed, options.bend == Some(Bend::Older)),
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,

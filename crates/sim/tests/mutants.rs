@@ -2,7 +2,8 @@
 //! caught.
 //!
 //! `cargo test --release -p forebay-sim --features mutants --test mutants -- --nocapture` prints
-//! the table; `FOREBAY_MUTANT=Name` looks at one bug only. `seeds/mutants.txt` has the least seed
+//! the table; `FOREBAY_MUTANT=Name` looks at one bug only, `FOREBAY_BEND=name` searches the worlds
+//! of one bend. `seeds/mutants.txt` has the least seed
 //! that caught each bug when it was last searched for: that one is tried first. After a change that
 //! makes other worlds of the seeds, the search costs minutes, and its finds belong into the list.
 //! What no seed of the swarm catches is looked for in bent worlds.
@@ -73,6 +74,8 @@ fn every_planted_bug_is_caught() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     println!("{:<28} {:>10}  rule", "bug", "first seed");
+    let in_bend = std::env::var("FOREBAY_BEND").ok();
+    let in_bend = in_bend.map(|name| Bend::named(&name).expect("a bend"));
     let only = std::env::var("FOREBAY_MUTANT").ok();
     let wanted = |mutant: &&Mutant| only.as_ref().is_none_or(|name| format!("{mutant:?}") == *name);
     for &mutant in Mutant::ALL.iter().filter(wanted) {
@@ -83,6 +86,7 @@ fn every_planted_bug_is_caught() {
         let again = listed(mutant)
             .and_then(|(seed, bend)| Some((seed, bend, caught(mutant, seed, bend)?, "")));
         let bends = std::iter::once(None).chain(BENDS.iter().map(|&(_, bend)| Some(bend)));
+        let bends = bends.filter(|bend| in_bend.is_none() || *bend == in_bend);
         let search = || {
             let mut finds = bends.filter_map(|bend| Some((hunt(mutant, bend)?, bend)));
             let ((seed, rule), bend) = finds.next()?;

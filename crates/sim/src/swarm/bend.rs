@@ -31,6 +31,7 @@ impl Params {
             Bend::Resort => self.last_resort(rng),
             Bend::Late => self.come_late(rng),
             Bend::Replug => self.replug(rng),
+            Bend::Older => self.come_back_older(rng),
             Bend::Large | Bend::Cloud | Bend::Short => {}
         }
     }
@@ -122,6 +123,26 @@ impl Params {
         self.devices = rng.range(2, 4) as usize;
         self.faults = Faults { late: rng.pick(&[0.3, 0.6]), ..Faults::default() };
         self.ends.shutdown = rng.pick(&[1, 8]);
+    }
+
+    /// Lives whose devices come back as older copies of themselves, one of them or all, while clean
+    /// blocks are replaced.
+    fn come_back_older(&mut self, rng: &mut Rng) {
+        self.follow(Theme::Through, rng);
+        self.live_briefly(rng);
+        self.devices = rng.range(1, 3) as usize;
+        for mode in &mut self.modes {
+            *mode = rng.pick(&[Mode::WriteBack, Mode::WriteThrough, Mode::WriteThrough]);
+        }
+        self.requests = rng.log_range(50, 600);
+        self.ends.events_max = rng.log_range(300, 5000);
+        (self.ends.cut, self.ends.looks, self.ends.early) = (8, 0.1, 0.0);
+        self.ends.shutdown = rng.pick(&[0, 8]);
+        self.tuning.checkpoint_share = 4.0;
+        self.tuning.admit_second_miss = false;
+        self.tuning.region_blocks = rng.pick(&[1, 16]);
+        self.tuning.sync_interval_ns = rng.log_range(MILLISECOND, 50 * MILLISECOND);
+        self.think_ns = rng.log_range(MILLISECOND / 10, 4 * MILLISECOND);
     }
 
     /// Origins that are pulled out and plugged in again, while they are used.

@@ -62,7 +62,7 @@ impl World {
 
     /// A life in which everything is read and nothing written: what it saw must be there ever
     /// after.
-    fn look(&mut self, number: u64, kill: bool) -> Result<(), Violation> {
+    pub(super) fn look(&mut self, number: u64, kill: bool) -> Result<(), Violation> {
         self.open_to_look(number)?;
         self.check_open_failure()?;
         if self.life.open_failed.is_none() {

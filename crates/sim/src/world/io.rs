@@ -176,9 +176,10 @@ impl World {
     pub(super) fn notice(&mut self, notice: Notice) -> Result<(), Violation> {
         self.say(|_| format!("notice {notice:?}"));
         match notice {
-            Notice::Opened { records, dirty, .. } => {
+            Notice::Opened { records, blocks, dirty } => {
                 self.coverage.add("records rolled forward", records);
                 self.coverage.add("lives opened with dirty blocks", u64::from(dirty > 0));
+                return self.age_was_judged(blocks, dirty);
             }
             Notice::OpenFailed(text) => self.life.open_failed = Some(text),
             Notice::LogBroken => {

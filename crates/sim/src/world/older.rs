@@ -4,7 +4,9 @@ use super::World;
 use crate::disk::Store;
 use crate::model::Violation;
 use crate::rng::{Rng, mix};
+use crate::swarm::Faults;
 use forebay_engine::{OpenError, WhyClosed, Witness};
+use forebay_format::standing::Standing;
 
 const OLDER: u64 = 0x51c0_77a9_1e4b_d263;
 /// Of the worlds that keep a witness, one in so many loses it now and then, and in one in so many
@@ -21,6 +23,8 @@ pub(super) struct Older {
     loses_witness: bool,
     has_copies: bool,
     witness: Witness,
+    /// What this start was told.
+    told: Witness,
     /// A copy is made after so many calls.
     copy_in: u64,
     /// As the devices were in the life before.
@@ -28,15 +32,16 @@ pub(super) struct Older {
 }
 
 impl Older {
-    /// Of a world.
-    pub(super) fn new(seed: u64) -> Older {
+    /// Of a world, which may be bent towards older copies.
+    pub(super) fn new(seed: u64, bent: bool) -> Older {
         let mut rng = Rng::new(mix(seed ^ OLDER));
-        let keeps_witness = !seed.is_multiple_of(4);
-        let loses_witness = keeps_witness && rng.one_in(ONE_IN);
+        let keeps_witness = bent || !seed.is_multiple_of(4);
+        let loses_witness = keeps_witness && !bent && rng.one_in(ONE_IN);
         // Of an older copy without dirty data nobody can tell what is missing, without a witness.
-        let has_copies = keeps_witness && !loses_witness && rng.one_in(ONE_IN);
-        let (witness, copy_in, copy) = (Witness::default(), 0, None);
-        Older { rng, keeps_witness, loses_witness, has_copies, witness, copy_in, copy }
+        let has_copies = bent || keeps_witness && !loses_witness && rng.one_in(ONE_IN);
+        let (witness, told) = (Witness::default(), Witness::default());
+        let (copy_in, copy) = (0, None);
+        Older { rng, keeps_witness, loses_witness, has_copies, witness, told, copy_in, copy }
     }
 
     /// What a start is told.
@@ -52,6 +57,7 @@ impl Older {
         } else if self.loses_witness && !last && self.rng.one_in(4) {
             self.witness = Witness::Missing;
         }
+        self.told = self.witness;
     }
 
     /// The log is durable up to here, if the pool is open. Whether a copy is to be made.
@@ -94,7 +100,7 @@ impl World {
     pub(super) fn age_is_doubtful(&mut self, error: &OpenError) -> bool {
         let right = match error.why {
             // The end of the log may have been lost, though it was durable.
-            WhyClosed::OlderState => self.log_may_be_harmed(),
+            WhyClosed::OlderState => self.log_may_be_short(),
             WhyClosed::UnknownAge => self.older.witness == Witness::Missing,
             WhyClosed::DirtyIsAway | WhyClosed::Other => false,
         };
@@ -108,12 +114,27 @@ impl World {
         right
     }
 
+    /// A pool is open, with so many blocks. Where nobody knows how old they are, nothing clean is
+    /// believed, and nothing dirty before somebody accepts it.
+    pub(super) fn age_was_judged(&self, blocks: u64, dirty: u64) -> Result<(), Violation> {
+        let wrong = match self.older.told {
+            Witness::Seen(_) => return Ok(()),
+            Witness::Missing => blocks > 0,
+            Witness::Accepted => blocks > dirty,
+        };
+        let text = || format!("{blocks} blocks, {dirty} dirty, of unknown age are believed");
+        if wrong { Err(Violation::new("W", text())) } else { Ok(()) }
+    }
+
     /// After a power cut somebody puts an older copy of all devices in their place. It is refused,
     /// or nothing has become durable since.
     pub(super) fn look_at_older(&mut self, number: u64) -> Result<(), Violation> {
         let Some(copy) = self.older.copy.take() else { return Ok(()) };
         if self.log_may_be_harmed() {
             return Ok(());
+        }
+        if self.caches.len() > 1 && self.older.rng.coin() {
+            return self.look_at_half(number, copy);
         }
         let newest: Vec<Store> = self.caches.iter().map(|disk| disk.image()).collect();
         let of_newest = self.read_superblock();
@@ -142,6 +163,30 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    /// Somebody puts an older copy of one device of several in its place. What was promised is on
+    /// the others.
+    fn look_at_half(&mut self, number: u64, mut copy: Vec<Store>) -> Result<(), Violation> {
+        let device = self.params.faults.bad_device;
+        let newest = self.caches[device].image();
+        self.caches[device].restore(copy.swap_remove(device));
+        let in_step = |it: &Option<Standing>| it.is_some_and(Standing::in_step);
+        if !self.read_superblock().is_some_and(|(_, stand)| stand.iter().all(in_step)) {
+            // It is not used.
+            self.caches[device].restore(newest);
+            return Ok(());
+        }
+        self.say(|_| format!("cache {device} is an older copy"));
+        self.coverage.mark("older copies of one device");
+        self.look(number, false)
+    }
+
+    /// Whether faults may have taken whole records of the log: rot and astray writes spare headers.
+    fn log_may_be_short(&self) -> bool {
+        let payloads = Faults { rot: 0, astray_one_in: 0, ..self.params.faults.clone() };
+        let Faults { absent, late, metadata, metadata_errors, .. } = payloads;
+        payloads.any_cache_fault() || absent + late + metadata + metadata_errors > 0.0
     }
 
     /// Whether faults may have taken something of the log.

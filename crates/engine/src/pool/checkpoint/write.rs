@@ -340,6 +340,9 @@ impl Engine {
             return;
         }
         let unflushed = self.is(Mutant::CheckpointUnflushed);
+        if self.is(Mutant::WitnessBeforeCheckpoint) {
+            self.pool.checkpoint.durable = end_dseq;
+        }
         self.run().phase = Phase::Flush;
         self.run().writes = 1;
         let devices: Vec<DeviceId> = self.segments.working().filter(|_| !unflushed).collect();

@@ -37,6 +37,8 @@ pub enum Bend {
     Late,
     /// See `Params::replug`.
     Replug,
+    /// See `Params::come_back_older`.
+    Older,
     /// Another kind of world: see [`crate::large`].
     Large,
     /// The same, before a volume whose provider allows few I/Os.
@@ -46,7 +48,7 @@ pub enum Bend {
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 20] = [
+pub const BENDS: [(&str, Bend); 21] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -64,6 +66,7 @@ pub const BENDS: [(&str, Bend); 20] = [
     ("resort", Bend::Resort),
     ("late", Bend::Late),
     ("replug", Bend::Replug),
+    ("older", Bend::Older),
     ("large", Bend::Large),
     ("cloud", Bend::Cloud),
     ("short", Bend::Short),
