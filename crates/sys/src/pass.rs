@@ -66,6 +66,12 @@ pub fn look_at(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Option<Own
     receive(socket, bytes, libc::MSG_PEEK)
 }
 
+/// Throws away what waits in a socket that is shut down for reading, open files too.
+pub fn drain(socket: RawFd) {
+    let mut bytes = [0; 4096];
+    while receive(socket, &mut bytes, libc::MSG_DONTWAIT).is_ok_and(|(count, _)| count > 0) {}
+}
+
 fn receive(socket: RawFd, bytes: &mut [u8], flags: c_int) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -6,7 +6,8 @@
 
 use forebay_sys as sys;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use vhost::vhost_user::message::{BackendReq, FrontendReq};
 
@@ -33,7 +34,20 @@ impl Channel {
             return None;
         }
         // One that is no socket is refused when the message is received.
-        file.map(|file| Channel(UnixStream::from(file)))
+        file.and_then(Channel::of)
+    }
+
+    /// One end of a pair of sockets, in which nothing is hidden: the other end of the connection
+    /// itself, here or in a message that nobody reads, would keep that open when the guest has long
+    /// gone, and everybody else out.
+    fn of(file: OwnedFd) -> Option<Channel> {
+        let socket = UnixStream::from(file);
+        if !socket.peer_addr().ok()?.is_unnamed() {
+            return None;
+        }
+        socket.shutdown(Shutdown::Read).ok()?;
+        sys::pass::drain(socket.as_raw_fd());
+        Some(Channel(socket))
     }
 
     /// Has the other side read the configuration. No answer is waited for: it first asks for the

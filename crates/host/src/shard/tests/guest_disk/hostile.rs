@@ -19,6 +19,7 @@ const SET_VRING_CALL: u32 = 13;
 const GET_PROTOCOL_FEATURES: u32 = 15;
 const SET_PROTOCOL_FEATURES: u32 = 16;
 const SET_VRING_ENABLE: u32 = 18;
+const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_INFLIGHT_FD: u32 = 32;
 const REQUESTS: [u32; 25] =
     [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 21, 24, 25, 31, 32, 36, 37, 38, 39];
@@ -353,6 +354,28 @@ fn a_kick_or_call_that_is_no_eventfd_is_refused() {
         guest.start(0);
         assert_eq!(guest.ask(0, 0, Err(512)), 0);
     });
+}
+
+/// Half an hour of random machines ended with all of their disks out of reach: the daemon held the
+/// other ends of connections that nobody else had any more.
+#[test]
+fn a_channel_cannot_keep_its_own_connection_open() {
+    let rig = rig(Backend::Auto);
+    let (volume, _server, _neighbour) = neighbours(&rig);
+    let (_server, path) = serve(&rig, volume);
+    for hidden in [false, true] {
+        let machine = Machine::connect(&path);
+        assert!(machine.greet(FLUSH));
+        let (near, far) = UnixStream::pair().unwrap();
+        near.send_with_fd(&[0_u8][..], machine.socket.as_raw_fd()).unwrap();
+        let channel = if hidden { far.as_raw_fd() } else { machine.socket.as_raw_fd() };
+        machine.say(SET_BACKEND_REQ_FD, PLAIN, &[], &[channel]);
+        assert!(machine.greet(FLUSH), "it has been received");
+        drop((machine, near, far));
+        let mut guest = Guest::connect(&path, memory(), FLUSH);
+        guest.start(0);
+        assert_eq!(guest.ask(0, 0, Err(512)), 0, "{hidden}");
+    }
 }
 
 /// Trial of November 2026, S13: each of these was SIGBUS, and the end of the daemon.
