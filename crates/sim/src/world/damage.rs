@@ -452,6 +452,7 @@ impl World {
         // So is what a power cut left on one device only, of dirty ones too, when that one fails.
         let gone = !lost || self.life.devices_failed > 0;
         let absent = gone && absent + late + metadata + metadata_errors > 0.0;
+        let absent = absent || !lost && self.half_came();
         if !self.params.faults.any_cache_fault() && !absent {
             let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
             return Err(Violation::new("E", text));

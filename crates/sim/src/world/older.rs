@@ -7,6 +7,8 @@ use crate::rng::{Rng, mix};
 use crate::swarm::Faults;
 use forebay_engine::{OpenError, WhyClosed, Witness};
 use forebay_format::standing::Standing;
+use forebay_format::superblock::Header;
+use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK, record};
 
 const OLDER: u64 = 0x51c0_77a9_1e4b_d263;
 /// Of the worlds that keep a witness, one in so many loses it now and then, and in one in so many
@@ -25,6 +27,10 @@ pub(super) struct Older {
     witness: Witness,
     /// What this start was told.
     told: Witness,
+    /// One device of several was replaced by an older copy of itself.
+    half_came: bool,
+    /// That shows in this start.
+    half_shows: bool,
     /// A copy is made after so many calls.
     copy_in: u64,
     /// As the devices were in the life before.
@@ -41,7 +47,18 @@ impl Older {
         let has_copies = bent || keeps_witness && !loses_witness && rng.one_in(ONE_IN);
         let (witness, told) = (Witness::default(), Witness::default());
         let (copy_in, copy) = (0, None);
-        Older { rng, keeps_witness, loses_witness, has_copies, witness, told, copy_in, copy }
+        Older {
+            rng,
+            keeps_witness,
+            loses_witness,
+            has_copies,
+            witness,
+            told,
+            half_came: false,
+            half_shows: false,
+            copy_in,
+            copy,
+        }
     }
 
     /// What a start is told.
@@ -114,11 +131,17 @@ impl World {
         right
     }
 
+    /// Whether blocks that were sound may be others now.
+    pub(super) fn half_came(&self) -> bool {
+        self.older.half_came
+    }
+
     /// A pool is open, with so many blocks. Where nobody knows how old they are, nothing clean is
-    /// believed, and nothing dirty before somebody accepts it.
+    /// believed, and nothing dirty before somebody accepts it; nor what is clean beside an older
+    /// half.
     pub(super) fn age_was_judged(&self, blocks: u64, dirty: u64) -> Result<(), Violation> {
         let wrong = match self.older.told {
-            Witness::Seen(_) => return Ok(()),
+            Witness::Seen(_) => self.older.half_shows && blocks > dirty,
             Witness::Missing => blocks > 0,
             Witness::Accepted => blocks > dirty,
         };
@@ -172,14 +195,41 @@ impl World {
         let newest = self.caches[device].image();
         self.caches[device].restore(copy.swap_remove(device));
         let in_step = |it: &Option<Standing>| it.is_some_and(Standing::in_step);
-        if !self.read_superblock().is_some_and(|(_, stand)| stand.iter().all(in_step)) {
+        let found = self.read_superblock();
+        let Some((block, _)) = found.filter(|(_, stand)| stand.iter().all(in_step)) else {
             // It is not used.
             self.caches[device].restore(newest);
             return Ok(());
-        }
+        };
         self.say(|_| format!("cache {device} is an older copy"));
         self.coverage.mark("older copies of one device");
-        self.look(number, false)
+        self.older.half_came = true;
+        self.older.half_shows = self.lacks_what_was_seen(device, &block.header);
+        let halves = u64::from(self.older.half_shows);
+        self.coverage.add("older copies of one device that show", halves);
+        let looked = self.look(number, false);
+        self.older.half_shows = false;
+        looked
+    }
+
+    /// Whether one of two devices lacks the last record that was seen durable on both, for which no
+    /// checkpoint makes up.
+    fn lacks_what_was_seen(&self, device: usize, newest: &Header) -> bool {
+        let (disk, Witness::Seen(seen)) = (&self.caches[device], self.older.witness) else {
+            return false;
+        };
+        let own = self.superblock_of(disk);
+        let generation = own.map(|block| block.header.checkpoint_generation);
+        if self.caches.len() != 2 || generation != Some(newest.checkpoint_generation) {
+            return false;
+        }
+        let blocks = self.layout.segments_offset / SECTOR_SIZE as u64..disk.sectors();
+        let mut bytes = [0; BLOCK_SIZE];
+        let records = blocks.step_by(SECTORS_PER_BLOCK).filter_map(|sector| {
+            disk.peek(sector, &mut bytes);
+            record::decode(&bytes).ok().map(|(header, _)| header.dseq.get())
+        });
+        records.fold(newest.checkpoint_dseq.get(), u64::max) < seen
     }
 
     /// Whether faults may have taken whole records of the log: rot and astray writes spare headers.
