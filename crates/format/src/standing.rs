@@ -144,6 +144,19 @@ mod tests {
         assert_eq!(of(&found), Standings { newest: 2, of: vec![Stale, Newest, Newest] });
     }
 
+    /// An administrator went on with an older state: what was abandoned had written more.
+    #[test]
+    fn a_later_life_counts_whatever_the_generations_are() {
+        use Standing::{Newest, Stale};
+        let mut found = headers(&[12, 9]);
+        for (header, epoch) in found.iter_mut().zip([3, 5]) {
+            header.epoch = U64::new(epoch);
+        }
+        assert_eq!(of(&found), Standings { newest: 1, of: vec![Stale, Newest] });
+        found.swap(0, 1);
+        assert_eq!(of(&found), Standings { newest: 0, of: vec![Newest, Stale] });
+    }
+
     #[test]
     fn devices_of_other_pools_and_replaced_ones_are_not_used() {
         use Standing::{Newest, OtherPool, Replaced};

@@ -272,6 +272,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_crash_left_beside_a_file_becomes_no_part_of_it() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let (path, beside) = (dir.path().join("file"), dir.path().join("file.new"));
+        std::fs::write(&beside, [7; 100]).unwrap();
+        replace_private(&path, b"whole").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+        assert!(!beside.exists());
+    }
+
+    #[test]
     fn a_private_file_is_its_owners_alone_whoever_made_it() {
         let dir = tempfile::TempDir::new().unwrap();
         let path = dir.path().join("file");

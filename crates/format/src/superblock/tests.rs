@@ -101,6 +101,14 @@ fn a_torn_write_never_yields_a_mixture() {
     assert!(Superblock::decode(&torn).is_err());
 }
 
+/// Blocks of the newest checkpoint and of the one before, and those of their indexes.
+fn lengths(superblock: &mut Superblock, [newest, previous]: [(u64, u64); 2]) {
+    let header = &mut superblock.header;
+    let [newest, previous] = [newest, previous].map(|(all, index)| (all.into(), index.into()));
+    (header.checkpoint_blocks, header.checkpoint_index_blocks) = newest;
+    (header.previous_blocks, header.previous_index_blocks) = previous;
+}
+
 #[test]
 fn impossible_values_are_named() {
     let change = |name: &str, change: fn(&mut Superblock)| {
@@ -125,6 +133,8 @@ fn impossible_values_are_named() {
     change("previous_blocks", |sb| sb.header.previous_blocks = U64::new(1 << 52));
     change("checkpoint_index_blocks", |sb| sb.header.checkpoint_index_blocks = U64::new(1));
     change("previous_index_blocks", |sb| sb.header.previous_index_blocks = U64::new(1));
+    change("checkpoint_index_blocks", |sb| lengths(sb, [(1, 2), (2, 2)]));
+    change("previous_index_blocks", |sb| lengths(sb, [(2, 2), (1, 2)]));
     change("segments_offset", |sb| sb.header.segments_offset = U64::new(0));
     change("segments_offset", |sb| sb.header.checkpoint_area_bytes = U64::new(1 << 63));
     change("segment_count", |sb| sb.header.devices[0].segment_count = U32::new(7));

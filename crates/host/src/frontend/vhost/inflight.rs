@@ -228,6 +228,24 @@ mod tests {
     }
 
     #[test]
+    fn a_small_queue_leaves_the_part_of_a_large_one_alone() {
+        let region = region();
+        let part = || {
+            let mut bytes = vec![0; queue_bytes(8)];
+            region.memory.region().get_slice(0, bytes.len()).unwrap().copy_to(&mut bytes[..]);
+            bytes
+        };
+        let mut large = region.queue(0, 8).unwrap();
+        assert_eq!(large.open(0), []);
+        Head::all(8).for_each(|head| large.take(head));
+        let before = part();
+        let mut small = region.queue(1, 4).unwrap();
+        assert_eq!(small.open(0), []);
+        Head::all(4).for_each(|head| small.take(head));
+        assert!(part() == before);
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let region = region();
         assert!(region.queue(2, 8).is_none());

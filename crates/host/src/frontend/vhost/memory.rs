@@ -89,3 +89,22 @@ impl Memory {
         self.pieces.iter().any(|piece| piece.shared.is_lost())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_sys::file::memory_file;
+
+    #[test]
+    fn all_pieces_of_a_guest_together_have_a_limit() {
+        const PAGE: u64 = 4096;
+        const FIRST: u64 = BYTES_MAX / 2 + PAGE;
+        let with = |memory: &Memory, at: u64, bytes: u64| {
+            let piece = VhostUserMemoryRegion::new(at, bytes, at, 0);
+            memory.with(&piece, memory_file(bytes).unwrap())
+        };
+        let memory = with(&Memory::new(), 0, FIRST).unwrap();
+        assert!(with(&memory, FIRST, BYTES_MAX - FIRST + PAGE).is_err());
+        assert!(with(&memory, FIRST, BYTES_MAX - FIRST).is_ok());
+    }
+}

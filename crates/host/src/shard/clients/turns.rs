@@ -153,6 +153,18 @@ mod tests {
     }
 
     #[test]
+    fn who_asked_nothing_for_long_is_not_owed_what_others_got() {
+        let (mut turns, mut lines) = (Turns::default(), [Line::default(), Line::default()]);
+        for _ in 0..100 {
+            turns.wait(0, &mut lines[0], zeroes(1 << 20));
+            assert_eq!(pass(&mut turns, &mut lines), [0]);
+        }
+        (0..1000).for_each(|_| turns.wait(1, &mut lines[1], zeroes(1 << 20)));
+        turns.wait(0, &mut lines[0], zeroes(4096));
+        assert!(pass(&mut turns, &mut lines)[..2].contains(&0));
+    }
+
+    #[test]
     fn of_a_client_that_left_nothing_comes() {
         let (mut turns, mut lines) = (Turns::default(), [Line::default(), Line::default()]);
         turns.wait(0, &mut lines[0], zeroes(4096));

@@ -1,6 +1,7 @@
 //! Options: each with what it answers, and each way to get it wrong.
 
 use super::*;
+use crate::frontend::nbd::core::{Core, Policy};
 
 const INVALID: u32 = (1 << 31) + 3;
 const UNKNOWN: u32 = (1 << 31) + 6;
@@ -207,6 +208,27 @@ fn contexts_are_forgotten_for_another_export_or_after_a_failed_choice() {
     assert_eq!(open(vec![(10, queries())], "locked"), 0x8001);
     assert_eq!(open(vec![(10, queries()), (10, worse())], "disk"), 0x8001);
     assert_eq!(open(vec![(10, worse()), (10, queries())], "disk"), 5);
+}
+
+/// What was agreed in the open, somebody in between may have agreed.
+#[test]
+fn what_was_agreed_before_tls_counts_no_more() {
+    let budget = Arc::new(Budget::new(256 * MIB, 512));
+    let mut core = Core::new(table(), Arc::new(Limits::default()), budget, Policy::On);
+    let (mut bufs, mut events) = (BufPool::new(MIB as usize), Vec::new());
+    let mut parse = |core: &mut Core, input: Bytes| {
+        assert_eq!(core.parse(&input.0, &mut bufs, &mut events), input.0.len());
+    };
+    let contexts = bytes().string("disk").u32(1).string("base:allocation");
+    parse(&mut core, bytes().u32(3).option(8, bytes()).option(11, bytes()).option(10, contexts));
+    let agreed = |core: &Core| {
+        let it = &core.negotiated;
+        [it.structured, it.extended, !it.contexts.is_empty()]
+    };
+    assert_eq!(agreed(&core), [true; 3]);
+    parse(&mut core, bytes().option(5, bytes()));
+    assert!(core.start_tls);
+    assert_eq!(agreed(&core), [false; 3]);
 }
 
 #[test]
