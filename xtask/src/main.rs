@@ -8,6 +8,7 @@ mod e2e;
 mod fuzz;
 mod golden;
 mod install;
+mod planted;
 mod tidy;
 mod vm;
 
@@ -64,6 +65,11 @@ enum Task {
     /// The part of `vm` that runs in the virtual machine.
     #[command(hide = true)]
     Guest,
+    /// Bugs put into a copy of the checkout, one at a time: a test must fail for each. Takes long.
+    Planted {
+        /// Which ones; all if none is named.
+        names: Vec<String>,
+    },
     /// Write the golden images of the on-disk format anew.
     Golden,
 }
@@ -94,6 +100,7 @@ fn main() -> Result<()> {
         Task::Install { destdir } => install::run(&destdir),
         Task::Vm(arguments) => vm::run(&arguments),
         Task::Guest => vm::guest::main(),
+        Task::Planted { names } => planted::run_bugs(&names),
         Task::Golden => golden::write(&root().join("crates/format/tests/golden")),
     }
 }
