@@ -192,3 +192,16 @@ fn read(file: &Path) -> Result<String> {
 fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bug_finds_its_place() {
+        for bug in BUGS {
+            let text = fs::read_to_string(root().join(bug.file)).unwrap();
+            assert_ne!(bug.planted(&text).unwrap(), text, "{}", bug.name);
+        }
+    }
+}
