@@ -131,6 +131,12 @@ impl World {
         right
     }
 
+    /// Whether the device that is an older copy was there at this start, and is.
+    fn half_is_used(&self) -> bool {
+        let device = self.params.faults.bad_device;
+        self.life.devices.contains(&device) && self.caches[device].dead_from > self.now
+    }
+
     /// Whether blocks that were sound may be others now.
     pub(super) fn half_came(&self) -> bool {
         self.older.half_came
@@ -141,7 +147,7 @@ impl World {
     /// half.
     pub(super) fn age_was_judged(&self, blocks: u64, dirty: u64) -> Result<(), Violation> {
         let wrong = match self.older.told {
-            Witness::Seen(_) => self.older.half_shows && blocks > dirty,
+            Witness::Seen(_) => self.older.half_shows && self.half_is_used() && blocks > dirty,
             Witness::Missing => blocks > 0,
             Witness::Accepted => blocks > dirty,
         };
