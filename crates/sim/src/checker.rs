@@ -17,8 +17,8 @@ struct History {
     waiting: BTreeSet<Stamp>,
     /// Sectors of which the origin forgot a write.
     loose: Vec<u64>,
-    /// Submission of what was last answered with word that writes before may be gone, in this life;
-    /// 0 for none.
+    /// Submission of the last removal that was refused with the word that writes before may be gone,
+    /// in this life; 0 for none.
     told: Stamp,
     /// Submission of the last flush that was acknowledged.
     flushed: Stamp,
@@ -99,22 +99,27 @@ impl Checker {
         history.loose.retain(|&sector| !sectors[sector as usize].tighten(invoke));
     }
 
-    /// What was submitted at `invoke` was answered with an error: who asked knows that what was
-    /// written before may be gone.
-    pub fn told(&mut self, disk: usize, invoke: Stamp) {
+    /// A client's flush was answered with an error: it knows that what it wrote may be gone.
+    pub fn told(&mut self, disk: usize) {
+        self.histories[disk].loose.clear();
+    }
+
+    /// A removal that was asked for at `invoke` was refused with the word that what was written
+    /// before may be gone: the next one need not say so again.
+    pub fn told_for_good(&mut self, disk: usize, invoke: Stamp) {
+        self.told(disk);
         let history = &mut self.histories[disk];
-        history.loose.clear();
         history.told = history.told.max(invoke);
     }
 
     /// The origin forgot a write to the sector that it had not made durable, and that only the
     /// origin had: until a flush succeeds, or for good when one fails first, what was there before
     /// may be there.
-    pub fn loosen(&mut self, disk: usize, sector: u64, now: Stamp) {
+    pub fn loosen(&mut self, disk: usize, sector: u64, now: Stamp, replugged: bool) {
         let history = &mut self.histories[disk];
         history.sectors[sector as usize].loosen(now, history.flushed);
         let told = history.told;
-        if told == 0 || history.sectors[sector as usize].acknowledged_since(told) {
+        if told == 0 || !replugged || history.sectors[sector as usize].acknowledged_since(told) {
             history.loose.push(sector);
         }
     }

@@ -320,7 +320,7 @@ impl World {
         }
         if text == FLUSH_FAILED {
             self.coverage.mark("removals that told of a FLUSH");
-            self.checker.told(asked.disk, asked.invoke);
+            self.checker.told_for_good(asked.disk, asked.invoke);
         }
         self.coverage.mark("commands failed");
         let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);

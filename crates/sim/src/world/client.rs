@@ -192,7 +192,7 @@ impl World {
             Ok(()) => self.check_answer(&waiting, &buf, now)?,
             Err(error) => {
                 if waiting.kind == RequestKind::Flush {
-                    self.checker.told(waiting.disk, waiting.invoke);
+                    self.checker.told(waiting.disk);
                 }
                 self.check_error(&waiting, error)?;
             }

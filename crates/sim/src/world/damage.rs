@@ -305,7 +305,13 @@ impl World {
     }
 
     /// A failed FLUSH lost these writes: what clients wrote past the cache may be gone.
-    pub(super) fn origin_forgot(&mut self, disk: usize, forgot: &[(u64, Content)]) {
+    /// Or it was pulled out, and is `replugged`.
+    pub(super) fn origin_forgot(
+        &mut self,
+        disk: usize,
+        forgot: &[(u64, Content)],
+        replugged: bool,
+    ) {
         for &(sector, content) in forgot {
             let home = match content {
                 Content::Data { disk, sector, version } => {
@@ -320,7 +326,7 @@ impl World {
             });
             if !home {
                 self.say(|_| format!("disk {disk} sector {sector} forgot {content:?}"));
-                self.checker.loosen(disk, sector, self.stamp);
+                self.checker.loosen(disk, sector, self.stamp, replugged);
             }
         }
     }

@@ -131,7 +131,7 @@ impl World {
         self.note(op.0 ^ u64::from(failed) << 63);
         self.say(|_| format!("done {op:?}{}", if failed { " with an error" } else { "" }));
         if let Place::Origin(index) = place {
-            self.origin_forgot(index, &finished.forgot);
+            self.origin_forgot(index, &finished.forgot, false);
         }
         if failed {
             let (first, end) = (finished.sectors.start, finished.sectors.end);

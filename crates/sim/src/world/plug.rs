@@ -48,7 +48,7 @@ impl World {
         }
         self.say(|_| format!("origin {disk} is plugged in"));
         let forgot = self.origins[disk].disk.plug_in(&mut self.wide_rng);
-        self.origin_forgot(disk, &forgot);
+        self.origin_forgot(disk, &forgot, true);
         match self.origins[disk].volume {
             Some(volume) => self.ask(disk, Command::OriginBack { volume, changed: false }),
             None => Ok(Flow::Go),
