@@ -17,8 +17,8 @@ struct History {
     waiting: BTreeSet<Stamp>,
     /// Sectors of which the origin forgot a write.
     loose: Vec<u64>,
-    /// Submission of the last removal that was refused with the word that writes before may be gone,
-    /// in this life; 0 for none.
+    /// Submission of the last removal that was refused with the word that writes before may be
+    /// gone, in this life; 0 for none.
     told: Stamp,
     /// Submission of the last flush that was acknowledged.
     flushed: Stamp,
