@@ -31,7 +31,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// Steps without an answer after which a world is called stuck.
-const STEPS_MAX: u64 = 100_000;
+const STEPS_MAX: u64 = 300_000;
 /// Ticks in a row, with nothing else in between, after which the engine is called stuck.
 const TICKS_MAX: u64 = 20_000;
 /// Makes the numbers of wider worlds others than those of the index.

@@ -208,9 +208,8 @@ impl World {
             Command::ForceDropDirty(_) => self.dirty_to_give_up(disk),
             _ => Vec::new(),
         };
-        // It, what the superblock takes for it, and its answer are no steps of those who wait for
-        // something else.
-        self.answered_at += 16;
+        // It and its answer are no steps of those who wait for something else.
+        self.answered_at += 2;
         self.commands.insert(id, Asked { command: command.clone(), disk, invoke, given_up });
         self.feed(Event::Command(id, command))
     }
