@@ -2,7 +2,6 @@
 //! the folder of the owner whose state it changes, or in `op/`.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::ends::Ends;
 use crate::event::*;
 use crate::ids::Key;
@@ -20,6 +19,7 @@ use crate::settings::{Settings, Tuning};
 use crate::volume::Volume;
 use crate::volumes::Volumes;
 use crate::writeback::Writeback;
+use forebay_format::io::Buf;
 use forebay_format::mode::Mode;
 use forebay_format::stats::{PoolStats, VolumeStats, Written};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};

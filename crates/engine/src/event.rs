@@ -5,21 +5,15 @@
 //! each batch of them, and carries out the [`Effect`]s. Every I/O effect is answered by exactly one
 //! [`Event::Done`], in any order.
 
-use crate::buf::Buf;
 use crate::open_error::OpenError;
 use crate::settings::Distrust;
+use forebay_format::io::Buf;
+pub use forebay_format::io::{Completion, IoError, OpId, Time};
 use forebay_format::mode::Mode;
-
-/// Nanoseconds since the executor started. Never goes backwards.
-pub type Time = u64;
 
 /// A client's request, named by the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
-
-/// An I/O, named by the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpId(pub u64);
 
 /// A command, named by the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,38 +71,6 @@ pub struct Request {
     /// Answer only when durable (writes, discards, zeroes).
     pub fua: bool,
     /// Data of a write, or room for a read; empty otherwise. Comes back in the reply.
-    pub buf: Buf,
-}
-
-/// Why a request or an I/O failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum IoError {
-    /// The device failed, or the only copy of the data is unreadable.
-    #[error("input/output error")]
-    Io,
-    /// The range is outside the volume or not a multiple of 512.
-    #[error("invalid argument")]
-    Invalid,
-    /// A write behind the end of the volume, or no space.
-    #[error("no space")]
-    NoSpace,
-    /// The device cannot do it.
-    #[error("not supported")]
-    Unsupported,
-    /// The volume is not served: unknown, detached, or its origin or dirty data is missing.
-    #[error("no such device")]
-    Gone,
-    /// The engine stops.
-    #[error("shutting down")]
-    Shutdown,
-}
-
-/// The end of an I/O. `buf` is the buffer that the effect carried.
-#[derive(Debug)]
-pub struct Completion {
-    /// How it ended. A failed write may have changed any part of its range.
-    pub result: Result<(), IoError>,
-    /// The effect's buffer; empty for effects without one.
     pub buf: Buf,
 }
 

@@ -4,11 +4,11 @@
 //!
 //! Time never goes back, and each I/O ends once.
 
-use crate::buf::{Buf, BufPool};
 use crate::event::*;
 use crate::limits::{BUFFERS_HELD_MAX, SETTLE_STEPS};
 use crate::op::Op;
 use crate::slab::Slab;
+use forebay_format::io::{Buf, BufPool};
 use std::cell::Cell;
 
 /// See the top of the file.

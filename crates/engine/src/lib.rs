@@ -150,7 +150,6 @@
 //! and `docs/invariants.md` what must always hold, I1 to I15, with the file that keeps each.
 #![forbid(unsafe_code)]
 
-pub mod buf;
 mod check;
 mod due;
 mod ends;
@@ -180,12 +179,12 @@ mod volume;
 mod volumes;
 mod writeback;
 
-pub use buf::{Buf, BufPool};
 pub use engine::{BlockStatus, Engine, State, VolumeView};
 pub use event::{
     Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, Notice, OpId,
     Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
 };
+pub use forebay_format::io::{Buf, BufPool};
 pub use forebay_format::mode::{Mode, Plan};
 pub use forebay_format::stats;
 pub use limits::{LOST_SEGMENTS, ORIGIN_HANGS_NS, STALL_NS_MAX};

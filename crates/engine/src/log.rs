@@ -2,7 +2,6 @@
 //! them durable. What is durable is complete, and what is complete was given a number before (I5);
 //! a number is given once. Without a cache device the log is dead, and stays so.
 
-use crate::buf::Buf;
 use crate::due::Due;
 use crate::event::{OpId, Time};
 use crate::ids::{Dseq, Key, SegmentId, Seq, Slot};
@@ -12,6 +11,7 @@ use crate::limits::{
 };
 use crate::requests::ReqKey;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 use forebay_format::record::{Entry, EntryKind};
 use forebay_format::stats::PoolStats;
 use std::collections::VecDeque;

@@ -1,11 +1,11 @@
 //! The RAM tier: whole blocks, replaced by CLOCK (second chance). It serves the short-term reuse
 //! that the admission to the cache device refuses. Holds nothing that is not also elsewhere.
 
-use crate::buf::Buf;
 use crate::ids::{Key, Slot};
 use crate::index::{Bits, Index, Located};
 use crate::policy::admission::Admission;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 use std::ops::Range;
 
 /// The tier.

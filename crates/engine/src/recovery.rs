@@ -5,7 +5,6 @@
 //! answered, what recovery decided is in a checkpoint of its own (`epoch.rs`), and log and origins
 //! are flushed: a value read after a recovery never reverts (I12).
 
-use crate::buf::Buf;
 use crate::event::{Command, CommandId, DeviceId};
 use crate::ids::{Dseq, SegmentId, Seq, UnitId};
 use crate::pool::Source;
@@ -13,6 +12,7 @@ use crate::recovery::found::{Chain, Found, Plan, Summary};
 use crate::recovery::load::Load;
 use crate::settings::Witness;
 use forebay_format::checkpoint;
+use forebay_format::io::Buf;
 use forebay_format::record::RecordHeader;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,7 +1,6 @@
 //! Requests under way: what each waits for, which of them may be under way together, and whose turn
 //! it is where room is short. A list is of those that wait for it, and of nobody else.
 
-use crate::buf::Buf;
 use crate::event::*;
 use crate::ids::{Dseq, Key, Written};
 use crate::requests::fetches::Fetches;
@@ -9,6 +8,7 @@ use crate::requests::overlap::{Access, Overlap};
 use crate::requests::turns::Turns;
 use crate::slab::Slab;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 use std::ops::Range;
 
 mod fetches;

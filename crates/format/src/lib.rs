@@ -10,6 +10,7 @@
 
 mod address;
 pub mod checkpoint;
+pub mod io;
 pub mod layout;
 pub mod mode;
 pub mod name;

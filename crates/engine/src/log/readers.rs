@@ -3,7 +3,6 @@
 //! The write's own buffer serves them when it comes back. Nobody sees a write before it is
 //! answered: if its record fails, the next read finds what was there before.
 
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::OpId;
 use crate::ids::{Key, Seq};
@@ -12,6 +11,7 @@ use crate::op::Op;
 use crate::op::run::{CacheRun, Reader};
 use crate::requests::ReqKey;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 
 impl Engine {
     /// Whether the read waits for the record that the block is in: the write that brought it is not

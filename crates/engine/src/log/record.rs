@@ -6,7 +6,6 @@
 //! finds up to the first gap contains everything acknowledged.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Dseq, Key, SegmentId, Seq, Slot};
@@ -16,6 +15,7 @@ use crate::log::{Gather, Point, Sent};
 use crate::op::Op;
 use crate::requests::ReqKey;
 use crate::segment::Purpose;
+use forebay_format::io::Buf;
 use forebay_format::record::{Entry, EntryKind, RecordHeader};
 use forebay_format::{BLOCK_SIZE, checksum};
 use zerocopy::FromZeros;

@@ -5,13 +5,13 @@
 //! and writeback, which sends them home. What each does with a block, good or lost, is in its file.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Key;
 use crate::limits::CACHE_READ_TRIES;
 use crate::op::Op;
 use crate::op::run::{CacheRun, Lost, Reader};
+use forebay_format::io::Buf;
 use forebay_format::{BLOCK_SIZE, checksum};
 
 impl Engine {

@@ -1,13 +1,13 @@
 //! Which copy of a slot is read, and what a hit leaves behind.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Key, SegmentId, Slot};
 use crate::index::Located;
 use crate::op::Op;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 
 impl Engine {
     /// Reads blocks from a slot on, from the copy that this try looks at. `by` must pin the slot,

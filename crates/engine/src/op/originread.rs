@@ -5,7 +5,6 @@
 //! write.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Key;
@@ -14,6 +13,7 @@ use crate::op::Op;
 use crate::op::run::OriginRun;
 use crate::requests::{Fetch, Joined, ReqKey};
 use crate::segment::Purpose;
+use forebay_format::io::Buf;
 use forebay_format::record::EntryKind;
 use forebay_format::stats::Reason;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};

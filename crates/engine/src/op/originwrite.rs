@@ -7,7 +7,6 @@
 //! and the log says so, before the FLUSH that follows the write completes.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Dseq, Key};
@@ -16,6 +15,7 @@ use crate::log::Point;
 use crate::op::Op;
 use crate::requests::{Queue, Req, ReqKey, Wait};
 use crate::segment::Purpose;
+use forebay_format::io::Buf;
 use forebay_format::record::EntryKind;
 use forebay_format::stats::Reason;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};

@@ -4,13 +4,13 @@
 //! The places are taken from the index when the read begins.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Key;
 use crate::index::Located;
 use crate::op::run::{CacheRun, Lost, OriginRun, Reader};
 use crate::requests::ReqKey;
+use forebay_format::io::Buf;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {

@@ -1,10 +1,10 @@
 //! Blocks that are being read, from consecutive slots of the cache or from an origin, and for whom.
 
-use crate::buf::Buf;
 use crate::event::VolumeId;
 use crate::ids::{Key, Slot};
 use crate::index::Located;
 use crate::requests::ReqKey;
+use forebay_format::io::Buf;
 
 /// Who reads.
 #[derive(Debug, Clone, Copy)]

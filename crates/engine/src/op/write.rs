@@ -4,7 +4,6 @@
 //! nothing, the sectors go to the log with a mask. No write ever waits for a read of the origin.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Key, Slot, Written};
@@ -13,6 +12,7 @@ use crate::log::Point;
 use crate::op::run::{CacheRun, Lost, Reader};
 use crate::requests::{Req, ReqKey, Wait};
 use crate::segment::Purpose;
+use forebay_format::io::Buf;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 

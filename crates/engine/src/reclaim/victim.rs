@@ -4,7 +4,6 @@
 //! brings them. What is not at hand then, or was not whole, is read block by block.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{Key, SegmentId, Slot, UnitId};
@@ -16,6 +15,7 @@ use crate::op::run::{CacheRun, Lost, Reader};
 use crate::policy::eviction::Choice;
 use crate::reclaim::Victim;
 use crate::segment::{Purpose, Unit};
+use forebay_format::io::Buf;
 use forebay_format::record::{self, Entry, EntryKind};
 use forebay_format::{BLOCK_SIZE, MASK_FULL, checksum};
 

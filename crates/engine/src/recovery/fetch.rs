@@ -1,6 +1,5 @@
 //! Fetch: the reads of recovery.
 
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::SegmentId;
@@ -10,6 +9,7 @@ use crate::open_error::OpenError;
 use crate::recovery::Opening;
 use crate::recovery::io::RecoverRead;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 
 impl Opening {
     /// Issues the reads that are due, a bounded number at once.

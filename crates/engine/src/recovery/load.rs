@@ -6,13 +6,13 @@
 //! An index of the shape in which the checkpoint was written is copied. Where the shape or the
 //! volumes' keys are others now, its entries are put in one by one.
 
-use crate::buf::Buf;
 use crate::event::VolumeId;
 use crate::ids::{Key, Slot};
 use crate::index::Shape;
 use crate::limits::RECOVERY_READ_BLOCKS;
 use crate::volumes::Volumes;
 use forebay_format::checkpoint::BlockItem;
+use forebay_format::io::Buf;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -4,7 +4,6 @@
 //! whole again, as far as they can be read: dirty data is mirrored.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::limits::{CACHE_READ_TRIES, REPAIRS_MAX};
@@ -14,6 +13,7 @@ use crate::recovery::Opening;
 use crate::recovery::found::{Found, bad_payload};
 use crate::recovery::io::Repair;
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Buf;
 use forebay_format::record;
 
 impl Opening {

@@ -1,7 +1,6 @@
 //! Survey: recovery finds the records in the segments.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::{SegmentId, Seq, Slot};
@@ -10,6 +9,7 @@ use crate::open_error::OpenError;
 use crate::recovery::found::{Chain, Found, Life, bad_payload};
 use crate::recovery::io::RecoverRead;
 use crate::recovery::{Opening, Step};
+use forebay_format::io::Buf;
 use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, FormatError, checkpoint};
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! Slice: the dirty blocks of a volume that are on their way home, and how long such slices take.
 
-use crate::buf::Buf;
 use crate::event::*;
 use crate::ids::{Key, Slot, Written};
 use crate::index::Located;
 use crate::limits::*;
+use forebay_format::io::Buf;
 use std::collections::BTreeMap;
 
 /// One block of a slice.

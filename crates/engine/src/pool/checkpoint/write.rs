@@ -2,7 +2,6 @@
 //! follows the index; it settles, and a superblock names it.
 
 use crate::Mutant;
-use crate::buf::Buf;
 use crate::due::Due;
 use crate::engine::Engine;
 use crate::event::*;
@@ -14,6 +13,7 @@ use crate::pool::checkpoint::{Phase, Run};
 use crate::pool::{Source, Then};
 use crate::segment::Use;
 use forebay_format::checkpoint::*;
+use forebay_format::io::Buf;
 use forebay_format::{Address, BLOCK_SIZE, MASK_FULL};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromZeros, Immutable, IntoBytes};

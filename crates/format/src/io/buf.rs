@@ -1,7 +1,7 @@
 //! Buffers: owned, page aligned, handed along inside effects and completions. No lifetimes, no
 //! sharing.
 
-use forebay_format::BLOCK_SIZE;
+use crate::BLOCK_SIZE;
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
