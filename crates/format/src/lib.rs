@@ -19,6 +19,7 @@ pub mod record;
 pub mod standing;
 pub mod stats;
 pub mod superblock;
+pub mod tier;
 
 pub use address::{Address, VOLUME_ID_MAX};
 pub use layout::Layout;
