@@ -63,6 +63,11 @@ impl MemberEntry {
     /// Bit of `flags`: RAM.
     pub const VOLATILE: u8 = 1;
 
+    /// Whether its content goes with the power.
+    pub fn is_volatile(&self) -> bool {
+        self.flags & MemberEntry::VOLATILE != 0
+    }
+
     /// Whether somebody is there.
     pub fn is_used(&self) -> bool {
         self.state != member_state::NONE
@@ -106,7 +111,7 @@ pub struct SuperblockBlock {
     pub member_count: u8,
     /// Members that hold the map, or [`UNHELD`].
     pub holders: [u8; 2],
-    /// Bit 0: ephemeral. Bit 1: closed in order.
+    /// Bit 0: ephemeral. Bit 1: never opened yet, so there is no map.
     pub flags: u8,
     /// How extents are placed.
     pub placement: u8,
@@ -123,6 +128,8 @@ const _: () = assert!(std::mem::offset_of!(SuperblockBlock, crc) == CRC_FIELD);
 
 /// Bit of [`SuperblockBlock::flags`]: the volume is ephemeral.
 const EPHEMERAL: u8 = 1;
+/// Bit of [`SuperblockBlock::flags`]: the set was made and has no map yet.
+const FRESH: u8 = 2;
 
 /// A superblock in memory.
 #[derive(Debug, Clone)]
@@ -234,6 +241,29 @@ impl Superblock {
     /// The members that hold the map.
     pub fn holders(&self) -> impl Iterator<Item = u8> {
         self.block.holders.into_iter().filter(|&holder| holder != UNHELD)
+    }
+
+    /// The newer valid copy of a member's two.
+    ///
+    /// # Errors
+    /// The first copy's error if neither is valid.
+    pub fn newest_of(copies: [&[u8]; 2]) -> Result<Superblock, FormatError> {
+        match copies.map(Superblock::decode) {
+            [Ok(a), Ok(b)] if b.block.generation.get() > a.block.generation.get() => Ok(b),
+            [Ok(a), _] => Ok(a),
+            [Err(_), Ok(b)] => Ok(b),
+            [Err(error), Err(_)] => Err(error),
+        }
+    }
+
+    /// Whether the set was made and never opened to its end: there is no map yet.
+    pub fn is_fresh(&self) -> bool {
+        self.block.flags & FRESH != 0
+    }
+
+    /// Says whether there is no map yet.
+    pub fn set_fresh(&mut self, is_fresh: bool) {
+        self.block.flags = self.block.flags & !FRESH | u8::from(is_fresh) * FRESH;
     }
 
     /// Whether the volume does not outlive the machine.

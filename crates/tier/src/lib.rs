@@ -1,0 +1,21 @@
+//! Forebay's tiers: which extent lives on which device, and when it moves.
+//!
+//! A tiered origin is an address translation below the cache. This crate is the machine that
+//! translates, as deterministic as the engine: it owns no device, clock, thread, lock or random
+//! source. Whoever runs it, the *executor*, tells it what happened ([`Event`]) and carries out what
+//! it wants ([`Effect`]).
+//!
+//! What must hold is numbered T1 to T9 in `docs/invariants.md`.
+#![forbid(unsafe_code)]
+
+mod assemble;
+pub mod event;
+mod mutant;
+mod settings;
+
+pub use assemble::{Assembled, CreateError, NewMember, NewSet, assemble, create};
+pub use event::{
+    Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId, Notice, OpenError, Refusal,
+};
+pub use mutant::Mutant;
+pub use settings::{MemberSettings, Placement, Settings, Tuning};

@@ -1,0 +1,55 @@
+//! Known bugs, to be put back one at a time by a test that shows that the simulator catches each.
+//! Without the feature `mutants` none of them can be switched on.
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A bug.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mutant { $($(#[$doc])* $name,)* }
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &'static [Mutant] = &[$(Mutant::$name,)*];
+        }
+    };
+}
+
+mutants! {
+    /// The map says that an extent has moved before its copy is there.
+    CommitBeforeCopy,
+    /// The place that an extent left is used again before the map durably says so.
+    SourceFreedEarly,
+    /// A write to what was copied already does not reach the copy.
+    WriteMissesCopy,
+    /// A write does not wait for the piece that is being copied.
+    WriteDuringPiece,
+    /// What was discarded is there again after a start.
+    DiscardResurrects,
+    /// A place is given to two extents.
+    PlaceTwice,
+    /// A place is used again while it is still read.
+    FreedWhileRead,
+    /// A write is answered before the journal says where it is.
+    AnswerBeforeJournal,
+    /// Records behind the last that was confirmed count after a power cut.
+    UnconfirmedCounts,
+    /// Records of an earlier life count.
+    EpochIgnored,
+    /// The rest of a block that is written for the first time holds what was there before.
+    NoPadding,
+    /// A FLUSH does not reach the journal.
+    FlushSkipsJournal,
+    /// A FLUSH does not reach the members.
+    FlushSkipsMembers,
+    /// The head moves on although partly written extents are only in records before it.
+    FineForgotten,
+    /// A page is written in its place before it is among the doubles.
+    NoDoubles,
+    /// A page says what is not confirmed yet.
+    PageUnconfirmed,
+    /// What a failed flush may have lost is read as if nothing were.
+    LostUnnoticed,
+    /// A full tier is waited for.
+    FullIsWaitedFor,
+    /// A budget of moves that is smaller than a piece never suffices.
+    BudgetTooSmall,
+}
