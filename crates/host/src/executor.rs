@@ -6,9 +6,11 @@
 //! However it was done, what ended is in one queue, which [`Executor::collect`] hands out.
 
 pub(crate) mod distrust;
+mod goal;
 mod job;
 mod label;
 mod lane;
+mod tiers;
 mod workers;
 
 pub use distrust::{note as note_distrust, read as read_distrust};
@@ -21,10 +23,11 @@ use forebay_engine::{
     Buf, Completion, DeviceId, Effect, IoError, Keyed, OpId, Target, Time, VolumeId,
 };
 use forebay_sys::waker::Waker;
+use goal::Goal;
 use job::{Job, Work, io_error};
 use label::Label;
 use lane::{Lane, RING_MAX, Way};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -46,7 +49,7 @@ const SLOW_LOOKS: u32 = 10;
 /// The I/O side of a shard.
 pub(crate) struct Executor {
     /// Files and block devices.
-    lanes: BTreeMap<Target, Lane>,
+    lanes: BTreeMap<Goal, Lane>,
     origins: BTreeMap<VolumeId, Origin>,
     /// I/O that the ring carries out.
     jobs: Keyed<Job>,
@@ -60,6 +63,10 @@ pub(crate) struct Executor {
     waker: Waker,
     /// What ended and was not collected.
     done: Vec<(OpId, Completion)>,
+    /// What members of tiered origins have ended, and their tiers do not know yet.
+    done_below: Vec<(Goal, OpId, Completion)>,
+    /// Tiered origins that were told something since they last did what follows from it.
+    stirred: BTreeSet<VolumeId>,
     finished: Vec<(Job, io::Result<()>)>,
     next_scan: Time,
 }
@@ -85,12 +92,15 @@ impl Executor {
             has_ring: driver.has_ring(),
             waker,
             done: Vec::new(),
+            done_below: Vec::new(),
+            stirred: BTreeSet::new(),
             finished: Vec::new(),
             next_scan: 0,
         };
         for (index, device) in (0..).zip(devices) {
             if let Some(device) = device {
-                executor.add_lane(Target::Cache(DeviceId(index)), Arc::new(device));
+                let goal = Goal::Engine(Target::Cache(DeviceId(index)));
+                executor.add_lane(goal, Arc::new(device));
             }
         }
         for (volume, origin) in origins {
@@ -100,9 +110,9 @@ impl Executor {
         executor
     }
 
-    fn add_lane(&mut self, target: Target, device: Arc<Device>) {
+    fn add_lane(&mut self, goal: Goal, device: Arc<Device>) {
         let lane = Lane::new(device, self.has_ring, self.waker.clone());
-        self.lanes.insert(target, lane);
+        self.lanes.insert(goal, lane);
     }
 
     /// Each device may hang with all that it has in the ring; the others go on.
@@ -127,32 +137,34 @@ impl Executor {
 
     /// Registers the origin of a volume.
     pub fn add_origin(&mut self, driver: &mut Driver, volume: VolumeId, origin: Origin) {
-        if let Origin::File(device) = &origin {
-            self.add_lane(Target::Origin(volume), Arc::clone(device));
-            self.allow_threads(driver);
+        for (goal, device) in devices_of(volume, &origin) {
+            self.add_lane(goal, device);
         }
+        self.allow_threads(driver);
         let before = self.origins.insert(volume, origin);
         assert!(before.is_none(), "volume numbers are not used twice");
     }
 
     /// Whether I/O is under way on what was the origin of a volume.
     pub fn awaits(&self, volume: VolumeId) -> bool {
-        !self.has_origin(volume) && self.lanes.contains_key(&Target::Origin(volume))
+        let is_of = |goal: &Goal| goal.target() == Target::Origin(volume);
+        !self.has_origin(volume) && self.lanes.keys().any(is_of)
     }
 
     /// Closes the origin of a volume. I/O under way on it ends first.
     pub fn remove_origin(&mut self, volume: VolumeId) {
         self.origins.remove(&volume);
-        let target = Target::Origin(volume);
-        if let Some(lane) = self.lanes.get_mut(&target) {
-            lane.closed = true;
+        self.stirred.remove(&volume);
+        let is_of = |goal: &&Goal| goal.target() == Target::Origin(volume);
+        for goal in self.lanes.keys().filter(is_of).copied().collect::<Vec<Goal>>() {
+            self.lanes.get_mut(&goal).expect("it is there").closed = true;
+            self.drop_closed(goal);
         }
-        self.drop_closed(target);
     }
 
-    fn drop_closed(&mut self, target: Target) {
-        if self.lanes.get(&target).is_some_and(|lane| lane.closed && lane.under_way() == 0) {
-            self.lanes.remove(&target);
+    fn drop_closed(&mut self, goal: Goal) {
+        if self.lanes.get(&goal).is_some_and(|lane| lane.closed && lane.under_way() == 0) {
+            self.lanes.remove(&goal);
         }
     }
 
@@ -174,18 +186,36 @@ impl Executor {
             }
             other => unreachable!("not an I/O: {other:?}"),
         };
+        let goal = Goal::Engine(target);
         let device = match (&work, target) {
             (Work::Distrust { .. }, _) => None,
-            (_, Target::Cache(_)) => match self.lanes.get(&target).filter(|it| !it.given_up) {
+            (_, Target::Cache(_)) => match self.lanes.get(&goal).filter(|it| !it.given_up) {
                 Some(lane) => Some(Arc::clone(lane.device())),
-                None => return self.end(op, Err(IoError::Io), buf),
+                None => return self.end(goal, op, Err(IoError::Io), buf),
             },
             (_, Target::Origin(volume)) => match self.origins.get_mut(&volume) {
                 Some(Origin::File(device)) => Some(Arc::clone(device)),
-                Some(origin) => return origin.submit(op, origin_io(work, offset, buf), now),
-                None => return self.end(op, Err(IoError::Gone), buf),
+                Some(origin) => {
+                    if matches!(origin, Origin::Tiered(..)) {
+                        self.stirred.insert(volume);
+                    }
+                    return origin.submit(op, origin_io(work, offset, buf), now);
+                }
+                None => return self.end(goal, op, Err(IoError::Gone), buf),
             },
         };
+        self.start_on(driver, now, (goal, op), (work, offset, buf), device);
+    }
+
+    /// Starts work on a device, or such as needs none.
+    fn start_on(
+        &mut self,
+        driver: &mut Driver,
+        now: Time,
+        (goal, op): (Goal, OpId),
+        (work, offset, buf): (Work, u64, Buf),
+        device: Option<Arc<Device>>,
+    ) {
         self.number_next += 1;
         let (number, done, tries, looks) = (self.number_next, 0, 0, 0);
         let len = match work {
@@ -197,7 +227,7 @@ impl Executor {
         let job = Job {
             op,
             number,
-            target,
+            goal,
             device,
             work,
             offset,
@@ -218,9 +248,9 @@ impl Executor {
             self.with_workers.insert(job.number, Label::of(&job));
             return self.helper.submit(job);
         }
-        let lane = self.lanes.get_mut(&job.target).expect("open devices have one");
+        let lane = self.lanes.get_mut(&job.goal).expect("open devices have one");
         match lane.way(&job.work, job.len) {
-            Way::Nothing => self.end(job.op, Ok(()), job.buf),
+            Way::Nothing => self.end(job.goal, job.op, Ok(()), job.buf),
             Way::Inline => {
                 let data = match job.work {
                     Work::Write => std::mem::take(&mut job.buf),
@@ -300,12 +330,12 @@ impl Executor {
     /// The kernel is done with a job. It comes back if it was waited for.
     fn leave_ring(&mut self, driver: &mut Driver, slot: u32) -> Option<Job> {
         let job = self.jobs.remove(slot).expect("a job of the ring");
-        let lane = self.lanes.get_mut(&job.target).expect("it stays while it has jobs");
+        let lane = self.lanes.get_mut(&job.goal).expect("it stays while it has jobs");
         if let Some(next) = lane.left() {
             let slot = self.jobs.insert(next);
             self.start_slot(driver, slot);
         }
-        self.drop_closed(job.target);
+        self.drop_closed(job.goal);
         (!job.given_up).then_some(job)
     }
 
@@ -317,15 +347,32 @@ impl Executor {
             }
             error
         });
-        self.end(job.op, result, job.buf);
+        self.end(job.goal, job.op, result, job.buf);
     }
 
-    fn end(&mut self, op: OpId, result: Result<(), IoError>, buf: Buf) {
-        self.done.push((op, Completion { result, buf }));
+    fn end(&mut self, goal: Goal, op: OpId, result: Result<(), IoError>, buf: Buf) {
+        let completion = Completion { result, buf };
+        match goal {
+            Goal::Engine(_) => self.done.push((op, completion)),
+            Goal::Member(..) => self.done_below.push((goal, op, completion)),
+        }
     }
 
     /// Appends what has ended.
-    pub fn collect(&mut self, now: Time, out: &mut Vec<(OpId, Completion)>, notices: &mut Notices) {
+    pub fn collect(
+        &mut self,
+        driver: &mut Driver,
+        now: Time,
+        out: &mut Vec<(OpId, Completion)>,
+        notices: &mut Notices,
+    ) {
+        self.take_finished(now, notices);
+        self.turn_tiers(driver, now, notices);
+        out.append(&mut self.done);
+    }
+
+    /// Takes in what threads, and origins that are no devices, have ended.
+    fn take_finished(&mut self, now: Time, notices: &mut Notices) {
         let mut finished = std::mem::take(&mut self.finished);
         for (job, result) in finished.drain(..) {
             self.end_job(job, result, notices);
@@ -335,7 +382,7 @@ impl Executor {
             lane.workers.collect(&mut finished);
         }
         for (job, result) in finished.drain(..) {
-            self.drop_closed(job.target);
+            self.drop_closed(job.goal);
             // Of one that was given up the engine knows already.
             if self.with_workers.remove(&job.number).is_some() {
                 self.end_job(job, result, notices);
@@ -345,12 +392,12 @@ impl Executor {
         for origin in self.origins.values_mut() {
             origin.poll(now, &mut self.done);
         }
-        out.append(&mut self.done);
     }
 
     /// Whether [`Executor::collect`] has something without waiting.
     pub fn has_ended(&self) -> bool {
-        !self.done.is_empty() || !self.finished.is_empty()
+        let is_below = !self.done_below.is_empty() || !self.stirred.is_empty();
+        is_below || !self.done.is_empty() || !self.finished.is_empty()
     }
 
     /// I/O that waits for the ring or threads, or that they carry out.
@@ -367,6 +414,14 @@ impl Executor {
             rest &= workers.rests();
         }
         rest
+    }
+
+    #[cfg(test)]
+    pub fn tiered(&self, volume: VolumeId) -> Option<&crate::origin::tiered::Tiered> {
+        match self.origins.get(&volume) {
+            Some(Origin::Tiered(tiered)) => Some(tiered),
+            _ => None,
+        }
     }
 
     #[cfg(test)]
@@ -388,18 +443,18 @@ impl Executor {
             return false;
         }
         self.next_scan = now + SCAN_NS;
-        let mut oldest: BTreeMap<Target, u32> = BTreeMap::new();
+        let mut oldest: BTreeMap<Goal, u32> = BTreeMap::new();
         for (_, job) in self.jobs.iter_mut() {
             job.looks += 1;
-            let oldest = oldest.entry(job.target).or_default();
+            let oldest = oldest.entry(job.goal).or_default();
             *oldest = job.looks.max(*oldest);
             if !job.told && now.saturating_sub(job.started) > SLOW_NS {
                 job.told = true;
                 notices.send(Label::of(job).slow(now));
             }
         }
-        for (target, lane) in &mut self.lanes {
-            lane.look(oldest.get(target).copied().unwrap_or(0));
+        for (goal, lane) in &mut self.lanes {
+            lane.look(oldest.get(goal).copied().unwrap_or(0));
         }
         for label in self.with_workers.values_mut() {
             if !label.told && now.saturating_sub(label.started) > SLOW_NS {
@@ -413,9 +468,9 @@ impl Executor {
     /// The cache devices that have not ended for long what is under way on them.
     pub fn hanging(&self) -> impl Iterator<Item = DeviceId> {
         let hang = |lane: &Lane| !lane.given_up && lane.oldest() >= HANGS_LOOKS;
-        self.lanes.iter().filter(move |(_, lane)| hang(lane)).filter_map(|(target, _)| match target
-        {
-            Target::Cache(device) => Some(*device),
+        let hanging = self.lanes.iter().filter(move |(_, lane)| hang(lane));
+        hanging.filter_map(|(goal, _)| match goal.target() {
+            Target::Cache(device) => Some(device),
             Target::Origin(_) => None,
         })
     }
@@ -423,13 +478,13 @@ impl Executor {
     /// What has not ended an I/O for long, and for how many looks, one a second.
     pub fn slow(&self) -> Vec<(Target, u32)> {
         let lanes = self.lanes.iter().filter(|(_, lane)| !lane.given_up && !lane.closed);
-        let lanes = lanes.map(|(target, lane)| (*target, lane.oldest()));
+        let lanes = lanes.map(|(goal, lane)| (goal.target(), lane.oldest()));
         lanes.filter(|&(_, looks)| looks >= SLOW_LOOKS).collect()
     }
 
     /// Whether a cache device ends what it is given, or has nothing to do.
     pub fn moves(&self, device: DeviceId) -> bool {
-        let lane = self.lanes.get(&Target::Cache(device));
+        let lane = self.lanes.get(&Goal::Engine(Target::Cache(device)));
         lane.is_some_and(|lane| !lane.given_up && lane.oldest() < HANGS_LOOKS / 2)
     }
 
@@ -437,8 +492,8 @@ impl Executor {
     /// will. Memory that the kernel may still write to stays with the driver, until the I/O ends;
     /// the engine gets other.
     pub fn give_up(&mut self, driver: &mut Driver, device: DeviceId, notices: &mut Notices) {
-        let target = Target::Cache(device);
-        let Some(lane) = self.lanes.get_mut(&target) else { return };
+        let goal = Goal::Engine(Target::Cache(device));
+        let Some(lane) = self.lanes.get_mut(&goal) else { return };
         lane.given_up = true;
         let waiting = std::mem::take(lane.waiting()).into_iter().map(|job| (job.op, job.buf));
         let mut ended: Vec<(OpId, Buf)> = waiting.collect();
@@ -447,7 +502,7 @@ impl Executor {
             ended.push((op, buf));
         }
         let path = lane.device().path().display().to_string();
-        for (slot, job) in self.jobs.iter_mut().filter(|(_, job)| job.target == target) {
+        for (slot, job) in self.jobs.iter_mut().filter(|(_, job)| job.goal == goal) {
             job.given_up = true;
             let written = driver.ring().and_then(|ring| ring.written(slot));
             let stand_in = match written {
@@ -457,7 +512,21 @@ impl Executor {
             ended.push((job.op, stand_in));
         }
         notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios: ended.len() });
-        ended.into_iter().for_each(|(op, buf)| self.end(op, Err(IoError::Io), buf));
+        ended.into_iter().for_each(|(op, buf)| self.end(goal, op, Err(IoError::Io), buf));
+    }
+}
+
+/// The devices of an origin.
+fn devices_of(volume: VolumeId, origin: &Origin) -> Vec<(Goal, Arc<Device>)> {
+    match origin {
+        Origin::File(device) => vec![(Goal::Engine(Target::Origin(volume)), Arc::clone(device))],
+        Origin::Tiered(tiered) => {
+            let devices = tiered
+                .devices()
+                .map(|(member, device)| (Goal::Member(volume, member), Arc::clone(device)));
+            devices.collect()
+        }
+        Origin::Ram(..) | Origin::Spindle(..) => Vec::new(),
     }
 }
 

@@ -29,6 +29,8 @@ enum Kind {
     Inode = 2,
     /// Random: another one each time.
     Instance = 3,
+    /// The identity that the members of a tiered origin have in common.
+    Set = 4,
 }
 
 /// Identity of an origin.
@@ -96,6 +98,11 @@ impl Fingerprint {
         Fingerprint { kind: Kind::Instance, bytes, hash: sys::random() }
     }
 
+    /// Identity of a tiered origin.
+    pub fn of_set(set: [u8; 16], bytes: u64) -> Fingerprint {
+        Fingerprint { kind: Kind::Set, bytes, hash: set }
+    }
+
     /// As the superblock keeps it.
     pub fn encode(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
@@ -108,7 +115,7 @@ impl Fingerprint {
 
     /// From the superblock; `None` if another version wrote it, or nobody.
     pub fn decode(bytes: &[u8; 32]) -> Option<Fingerprint> {
-        let kind = [Kind::Size, Kind::Serial, Kind::Inode, Kind::Instance]
+        let kind = [Kind::Size, Kind::Serial, Kind::Inode, Kind::Instance, Kind::Set]
             .into_iter()
             .find(|&kind| kind as u8 == bytes[1]);
         let kind = kind.filter(|_| bytes[0] == VERSION)?;
@@ -132,6 +139,7 @@ pub fn check(recorded: &[u8; 32], volume_bytes: u64, now: &Fingerprint) -> Resul
         (Kind::Size, _) | (_, Kind::Size) => return Ok(()),
         (_, Kind::Serial) => "device",
         (_, Kind::Inode) => "file",
+        (_, Kind::Set) => "set of tiers",
         (_, Kind::Instance) => "RAM disk (its content ended with the last daemon)",
     };
     match was.kind == now.kind && was.hash == now.hash {

@@ -11,6 +11,8 @@ const NOTICES_PER_SECOND: u32 = 50;
 pub enum HostNotice {
     /// From the engine.
     Engine(Notice),
+    /// From the tiers of a volume's origin.
+    Tiers(VolumeId, forebay_tier::Notice),
     /// An I/O failed; the engine was told.
     IoFailed {
         /// The I/O and the device, as in "write /dev/sdb".
@@ -56,6 +58,7 @@ impl std::fmt::Display for HostNotice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             HostNotice::Engine(notice) => engine_notice(notice, f),
+            HostNotice::Tiers(volume, notice) => tier_notice(*volume, notice, f),
             HostNotice::IoFailed { what, offset, len, reason, no_space, .. } => {
                 write!(f, "{what} failed at {offset} ({len} bytes): {reason}")?;
                 let advice = "; make room on the file system that it lies on, then start again";
@@ -71,6 +74,36 @@ impl std::fmt::Display for HostNotice {
             ),
             HostNotice::Text(text) => f.write_str(text),
             HostNotice::Suppressed(count) => write!(f, "{count} more notices in that second"),
+        }
+    }
+}
+
+fn tier_notice(
+    volume: VolumeId,
+    notice: &forebay_tier::Notice,
+    f: &mut std::fmt::Formatter<'_>,
+) -> std::fmt::Result {
+    use forebay_tier::Notice::*;
+    write!(f, "tiers of volume {}: ", volume.0)?;
+    match notice {
+        Opened { records, extents, cut } => {
+            let cut = if *cut {
+                "; what was not flushed before the machine went down is gone"
+            } else {
+                ""
+            };
+            write!(f, "open: {records} records replayed, {extents} MiB live somewhere{cut}")
+        }
+        OpenFailed(why) => write!(f, "{why}"),
+        HolderLost(member) => {
+            write!(f, "device {} failed to keep the map; another copy goes on", member.0 + 1)
+        }
+        BlocksLost { extent, blocks } => write!(
+            f,
+            "{blocks} blocks at {extent} MiB are lost: they were written since the last flush,              which failed; reading them fails until they are written again"
+        ),
+        MoveFailed { extent, member, error } => {
+            write!(f, "{extent} MiB stays where it is for now: device {}: {error}", member.0 + 1)
         }
     }
 }

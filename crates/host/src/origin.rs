@@ -3,6 +3,7 @@
 mod holes;
 pub mod ram;
 pub mod spindle;
+pub mod tiered;
 pub mod units;
 
 use crate::device::{Access, Device, DeviceError};
@@ -14,6 +15,7 @@ use spindle::{Spindle, SpindleError};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use tiered::{Tiered, TieredError};
 
 /// One I/O for an origin that is not a file descriptor: the `spindle` and `ram` origins take it with
 /// `submit(op, io, now)` and answer with one [`forebay_engine::Completion`] each, in any order, from
@@ -78,6 +80,9 @@ pub enum OriginError {
     /// The `spindle:` URI, or its file.
     #[error(transparent)]
     Spindle(#[from] SpindleError),
+    /// The devices of a tiered origin, or its map.
+    #[error(transparent)]
+    Tiered(#[from] TieredError),
     /// A scheme that this version cannot serve.
     #[error(
         "{uri}: origins of the kind {scheme} are not supported yet; give a path, ram:SIZE or \
@@ -103,6 +108,8 @@ pub enum Origin {
     Ram(Box<Ram>, Fingerprint),
     /// A modelled hard disk.
     Spindle(Box<Spindle>, Fingerprint),
+    /// Several devices, with a map that says what lives where.
+    Tiered(Box<Tiered>),
 }
 
 impl Origin {
@@ -143,6 +150,7 @@ impl Origin {
             Origin::File(device) => device.info().bytes,
             Origin::Ram(ram, _) => ram.bytes(),
             Origin::Spindle(spindle, _) => spindle.bytes(),
+            Origin::Tiered(tiered) => tiered.bytes(),
         };
         whole_sectors(bytes)
     }
@@ -161,6 +169,7 @@ impl Origin {
             Origin::File(device) => device.needs_flush(),
             Origin::Ram(..) => false,
             Origin::Spindle(spindle, _) => spindle.volatile_cache(),
+            Origin::Tiered(tiered) => !tiered.is_ephemeral(),
         }
     }
 
@@ -178,6 +187,7 @@ impl Origin {
             Origin::File(device) => device.info().discard,
             Origin::Ram(..) => true,
             Origin::Spindle(..) => false,
+            Origin::Tiered(_) => true,
         }
     }
 
@@ -191,7 +201,11 @@ impl Origin {
 
     /// Whether the content ends with the daemon.
     pub fn ephemeral(&self) -> bool {
-        matches!(self, Origin::Ram(..))
+        match self {
+            Origin::Ram(..) => true,
+            Origin::Tiered(tiered) => tiered.is_ephemeral(),
+            _ => false,
+        }
     }
 
     /// Which origin it is.
@@ -199,6 +213,7 @@ impl Origin {
         match self {
             Origin::File(device) => Fingerprint::of_device(device),
             Origin::Ram(_, fingerprint) | Origin::Spindle(_, fingerprint) => *fingerprint,
+            Origin::Tiered(tiered) => Fingerprint::of_set(tiered.set(), tiered.bytes()),
         }
     }
 
@@ -216,13 +231,15 @@ impl Origin {
             Origin::File(_) => unreachable!("I/O on a file goes through the driver"),
             Origin::Ram(ram, _) => ram.submit(op, io, now),
             Origin::Spindle(spindle, _) => spindle.submit(op, io, now),
+            Origin::Tiered(tiered) => tiered.submit(op, io, now),
         }
     }
 
     /// Appends what has ended by `now`.
     pub(crate) fn poll(&mut self, now: Time, out: &mut Vec<(OpId, Completion)>) {
         match self {
-            Origin::File(_) => {}
+            // What ends there is told elsewhere: `executor.rs`, `executor/tiers.rs`.
+            Origin::File(_) | Origin::Tiered(_) => {}
             Origin::Ram(ram, _) => ram.poll(now, out),
             Origin::Spindle(spindle, _) => spindle.poll(now, out),
         }
@@ -234,6 +251,7 @@ impl Origin {
             Origin::File(_) => None,
             Origin::Ram(ram, _) => ram.next_due(),
             Origin::Spindle(spindle, _) => spindle.next_due(),
+            Origin::Tiered(tiered) => tiered.next_due(),
         }
     }
 }

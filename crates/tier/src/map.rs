@@ -32,7 +32,6 @@ struct Extent {
     pieces: u16,
     /// Its place is kept though nothing is written there.
     is_kept: bool,
-    reserved: u8,
     heat: Temperature,
     /// Seconds of the executor's clock when it came to where it is.
     since: u32,
@@ -41,14 +40,8 @@ struct Extent {
 const _: () = assert!(size_of::<Extent>() == 16);
 
 impl Extent {
-    const NONE: Extent = Extent {
-        place: PLACE_NONE,
-        pieces: 0,
-        is_kept: false,
-        reserved: 0,
-        heat: Temperature::COLD,
-        since: 0,
-    };
+    const NONE: Extent =
+        Extent { place: PLACE_NONE, pieces: 0, is_kept: false, heat: Temperature::COLD, since: 0 };
 }
 
 /// What an extent was when it was last confirmed, and has been since.

@@ -243,6 +243,11 @@ impl Tiers {
         self.moves.moved_bytes()
     }
 
+    /// When an extent came to where it is, in seconds of the executor's clock.
+    pub fn since(&self, extent: u32) -> u32 {
+        self.map.since(extent)
+    }
+
     /// How hot an extent is, in accesses of now.
     pub fn heat_of(&self, extent: u32) -> f32 {
         self.map.heat(extent)

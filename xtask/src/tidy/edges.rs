@@ -7,13 +7,17 @@ use std::path::Path;
 
 /// A crate, and the crates of the workspace that it may depend on. Development dependencies are
 /// free.
-const EDGES: [(&str, &[&str]); 12] = [
+const EDGES: [(&str, &[&str]); 13] = [
     ("forebay-format", &[]),
     ("forebay-engine", &["forebay-format"]),
-    ("forebay-sim", &["forebay-engine", "forebay-format"]),
+    ("forebay-tier", &["forebay-format"]),
+    ("forebay-sim", &["forebay-engine", "forebay-format", "forebay-tier"]),
     ("forebay-sys", &[]),
     ("forebay-nbd", &[]),
-    ("forebay-host", &["forebay-engine", "forebay-format", "forebay-nbd", "forebay-sys"]),
+    (
+        "forebay-host",
+        &["forebay-engine", "forebay-format", "forebay-nbd", "forebay-sys", "forebay-tier"],
+    ),
     ("forebay-api", &["forebay-format", "forebay-sys"]),
     ("forebay-daemon", &["forebay-host", "forebay-engine", "forebay-api", "forebay-format"]),
     // Of the host, the demo uses the simulated disk alone, which it measures bare.

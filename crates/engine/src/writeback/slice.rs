@@ -180,9 +180,10 @@ impl Home {
     /// See `parts.rs`.
     pub(crate) fn progress(&self) -> u64 {
         self.slice.as_ref().map_or(0, |slice| {
-            2 + ((slice.next as u64) << 8)
-                + ((slice.active as u64) << 32)
-                + u64::from(slice.flush.is_some()) * 4
+            let flags = [true, slice.flush.is_some(), slice.flushed.is_some()];
+            let counts = [slice.next, slice.active, slice.runs.len()];
+            let flags = flags.into_iter().fold(0, |all, flag| all << 1 | u64::from(flag));
+            counts.into_iter().fold(flags, |all, count| all << 20 ^ count as u64)
         })
     }
 

@@ -263,7 +263,7 @@ impl Superblock {
 
     /// Says whether there is no map yet.
     pub fn set_fresh(&mut self, is_fresh: bool) {
-        self.block.flags = self.block.flags & !FRESH | u8::from(is_fresh) * FRESH;
+        self.block.flags = (self.block.flags & !FRESH) | (u8::from(is_fresh) * FRESH);
     }
 
     /// Whether the volume does not outlive the machine.
@@ -273,6 +273,6 @@ impl Superblock {
 
     /// Says whether the volume outlives the machine.
     pub fn set_ephemeral(&mut self, is_ephemeral: bool) {
-        self.block.flags = self.block.flags & !EPHEMERAL | u8::from(is_ephemeral) * EPHEMERAL;
+        self.block.flags = (self.block.flags & !EPHEMERAL) | (u8::from(is_ephemeral) * EPHEMERAL);
     }
 }

@@ -1,8 +1,9 @@
 //! One I/O on a file or block device, and how it is done with plain system calls.
 
+use super::goal::Goal;
 use crate::device::Device;
 use forebay_engine::Distrust;
-use forebay_engine::{Buf, IoError, OpId, Target, Time};
+use forebay_engine::{Buf, IoError, OpId, Time};
 use forebay_sys as sys;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -39,9 +40,9 @@ pub(super) enum Work {
 #[derive(Debug)]
 pub(super) struct Job {
     pub op: OpId,
-    /// The engine uses the numbers of operations again; this one is not.
+    /// Who asked uses the numbers of operations again; this one is not.
     pub number: u64,
-    pub target: Target,
+    pub goal: Goal,
     /// `None` for work without a device.
     pub device: Option<Arc<Device>>,
     pub work: Work,

@@ -21,7 +21,7 @@ impl Label {
     pub fn of(job: &Job) -> Label {
         let device = job.device.clone();
         let (verb, len) = (job.verb(), job.len);
-        let origin = match job.target {
+        let origin = match job.goal.target() {
             Target::Origin(volume) => Some(volume),
             Target::Cache(_) => None,
         };

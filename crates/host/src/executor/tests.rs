@@ -62,7 +62,7 @@ impl Rig {
                     executor.arrived(driver, (slot, result, buf), &mut self.notices);
                 }
             }
-            self.executor.collect(0, &mut done, &mut self.notices);
+            self.executor.collect(&mut self.driver, 0, &mut done, &mut self.notices);
         }
         assert_eq!(self.executor.under_way(), 0);
         done.sort_by_key(|(op, _)| *op);
@@ -84,7 +84,7 @@ impl Rig {
                     executor.arrived(driver, (slot, result, buf), &mut self.notices);
                 }
             }
-            self.executor.collect(0, &mut done, &mut self.notices);
+            self.executor.collect(&mut self.driver, 0, &mut done, &mut self.notices);
         }
     }
 
@@ -231,7 +231,7 @@ fn small_io_on_a_file_in_memory_is_done_on_the_spot() {
     rig.executor.start(&mut rig.driver, 0, write);
     assert!(rig.executor.has_ended() && rig.executor.under_way() == 0);
     let mut done = Vec::new();
-    rig.executor.collect(0, &mut done, &mut rig.notices);
+    rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);
     assert_eq!(done[0].1.result, Ok(()));
     let bytes = rig.bytes_at(0, 1 << 20);
     assert!(bytes.iter().enumerate().all(|(at, &byte)| (byte == 3) == (4096..12288).contains(&at)));
@@ -252,7 +252,7 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
         rig.executor.give_up(&mut rig.driver, DeviceId(0), &mut rig.notices);
         // Each has failed at once; what was to be written is there, others may need it.
         let mut done = Vec::new();
-        rig.executor.collect(0, &mut done, &mut rig.notices);
+        rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);
         done.sort_by_key(|(op, _)| *op);
         assert_eq!(done.len(), 201);
         for (n, (_, completion)) in (0..).zip(&done) {
@@ -267,7 +267,7 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
         let flush = Effect::Flush { op: OpId(1), target: CACHE };
         rig.executor.start(&mut rig.driver, 0, flush);
         done.clear();
-        rig.executor.collect(0, &mut done, &mut rig.notices);
+        rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);
         assert_eq!(done.len(), 1);
         assert_eq!(done[0].1.result, Err(IoError::Io));
         // What was under way ends, and nobody is told a second time.
@@ -282,7 +282,7 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
                     executor.arrived(driver, (slot, result, buf), &mut rig.notices);
                 }
             }
-            rig.executor.collect(0, &mut done, &mut rig.notices);
+            rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);
         }
         assert!(done.is_empty(), "{} ended twice", done.len());
         assert!(rig.seen.lock().unwrap()[0].contains("is waited for no longer"));
@@ -348,9 +348,9 @@ fn threads_that_rest_have_ended_what_they_began_and_begin_nothing_more() {
         std::thread::yield_now();
     }
     let mut done = Vec::new();
-    rig.executor.collect(0, &mut done, &mut rig.notices);
+    rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);
     let before = done.len();
     std::thread::sleep(Duration::from_millis(50));
-    rig.executor.collect(0, &mut done, &mut rig.notices);
+    rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);
     assert_eq!(done.len(), before, "nothing ends after that");
 }

@@ -156,6 +156,11 @@ impl Spindle {
         self.ended = ended;
     }
 
+    /// The file behind the disk, for who opens it.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// When `poll` will have something, or must turn the model on; `None` when the disk is at rest.
     pub fn next_due(&self) -> Option<Time> {
         if self.refused.is_empty() { self.model.next_due() } else { Some(self.now) }

@@ -234,7 +234,8 @@ impl Shard {
 
     fn take_completions(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
-        self.executor.collect(self.now, &mut completions, &mut self.notices);
+        let (executor, driver) = (&mut self.executor, &mut self.driver);
+        executor.collect(driver, self.now, &mut completions, &mut self.notices);
         for (op, completion) in completions.drain(..) {
             self.engine.handle(self.now, Event::Done(op, completion), &mut self.effects);
         }

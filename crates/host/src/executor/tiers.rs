@@ -1,0 +1,83 @@
+//! Tiered origins: what happened below is told to their tiers, and what these want is started, until
+//! nothing follows at once any more.
+
+use super::job::Work;
+use super::{Executor, Goal, origin_io};
+use crate::driver::Driver;
+use crate::notice::{HostNotice, Notices};
+use crate::origin::Origin;
+use crate::origin::tiered::member_of;
+use forebay_engine::{Buf, OpId, Time, VolumeId};
+use forebay_tier::{Effect, Event};
+
+/// Rounds of one call; what is left is done in the next.
+const ROUNDS_MAX: usize = 64;
+
+impl Executor {
+    pub(super) fn turn_tiers(&mut self, driver: &mut Driver, now: Time, notices: &mut Notices) {
+        for (volume, origin) in &mut self.origins {
+            if let Origin::Tiered(tiered) = origin
+                && tiered.poll(now)
+            {
+                self.stirred.insert(*volume);
+            }
+        }
+        for _ in 0..ROUNDS_MAX {
+            self.tell_tiers(now);
+            let Some(volume) = self.stirred.pop_first() else { return };
+            let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { continue };
+            let mut effects = Vec::new();
+            tiered.settle(now, &mut effects);
+            for effect in effects {
+                self.carry_out_below(driver, now, volume, effect, notices);
+            }
+            self.take_finished(now, notices);
+        }
+    }
+
+    /// Tells tiers what their members have ended.
+    fn tell_tiers(&mut self, now: Time) {
+        for (goal, op, completion) in std::mem::take(&mut self.done_below) {
+            let Goal::Member(volume, _) = goal else { continue };
+            if let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) {
+                tiered.tell(now, Event::Done(op, completion));
+                self.stirred.insert(volume);
+            }
+        }
+    }
+
+    fn carry_out_below(
+        &mut self,
+        driver: &mut Driver,
+        now: Time,
+        volume: VolumeId,
+        effect: Effect,
+        notices: &mut Notices,
+    ) {
+        let member = member_of(&effect);
+        let (op, work, offset, buf) = match effect {
+            Effect::Read { op, offset, buf, .. } => (op, Work::Read, offset, buf),
+            Effect::Write { op, offset, buf, .. } => (op, Work::Write, offset, buf),
+            Effect::Flush { op, .. } => (op, Work::Flush, 0, Buf::empty()),
+            Effect::Discard { op, offset, len, .. } => {
+                (op, Work::Discard { len }, offset, Buf::empty())
+            }
+            Effect::Reply { id, completion } => {
+                return self.done.push((OpId(id.0), completion));
+            }
+            Effect::Notice(notice) => {
+                return notices.send(HostNotice::Tiers(volume, notice));
+            }
+            Effect::CommandDone { .. } => return,
+        };
+        let member = member.expect("the rest is I/O on members");
+        let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };
+        match tiered.device(member) {
+            Some(device) => {
+                let goal = (Goal::Member(volume, member), op);
+                self.start_on(driver, now, goal, (work, offset, buf), Some(device));
+            }
+            None => tiered.submit_below(op, member, origin_io(work, offset, buf), now),
+        }
+    }
+}

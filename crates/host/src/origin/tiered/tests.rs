@@ -1,0 +1,233 @@
+use super::*;
+use crate::device::create_file;
+use crate::driver::{Arrival, Backend, Driver};
+use crate::executor::Executor;
+use crate::notice::Notices;
+use crate::origin::Origin;
+use forebay_engine::{Effect as Wanted, Target, VolumeId};
+use forebay_sys::waker::Waker;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const VOLUME: VolumeId = VolumeId(1);
+const MIB: u64 = 1 << 20;
+
+/// An executor with one tiered origin.
+struct Rig {
+    driver: Driver,
+    executor: Executor,
+    notices: Notices,
+    start: Instant,
+    next: u64,
+}
+
+fn files(dir: &TempDir, mebibytes: &[u64]) -> Vec<String> {
+    let make = |(number, size): (usize, &u64)| {
+        let path = dir.path().join(format!("member{number}"));
+        create_file(&path, size * MIB).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    mebibytes.iter().enumerate().map(make).collect()
+}
+
+fn tiers(uris: &[String]) -> Vec<NewTier> {
+    let tier = |uri: &String| NewTier { members: vec![(Member::open(uri).unwrap(), 100)] };
+    uris.iter().map(tier).collect()
+}
+
+fn spec(bytes: Option<u64>) -> NewTiered {
+    NewTiered { name: "scratch".into(), bytes, overcommit: false }
+}
+
+fn again(uris: &[String]) -> Tiered {
+    let members = uris.iter().map(|uri| Member::open(uri).unwrap()).collect();
+    Tiered::open(members, Tuning::default()).unwrap()
+}
+
+impl Rig {
+    fn new(dir: &TempDir, tiered: Tiered, backend: Backend) -> Rig {
+        let waker = Waker::new().unwrap();
+        let (mut driver, _) = Driver::new(backend, &waker).unwrap();
+        let origins = BTreeMap::from([(VOLUME, Origin::Tiered(Box::new(tiered)))]);
+        let state = (dir.path(), &[1; 16]);
+        let executor = Executor::new(Vec::new(), origins, state, &mut driver, waker);
+        let notices = Notices::new(Box::new(|_| {}));
+        Rig { driver, executor, notices, start: Instant::now(), next: 0 }
+    }
+
+    fn now(&self) -> Time {
+        self.start.elapsed().as_nanos() as Time
+    }
+
+    fn op(&mut self) -> OpId {
+        self.next += 1;
+        OpId(self.next)
+    }
+
+    /// Starts effects and waits for all. Completions are sorted by op.
+    fn run(&mut self, effects: Vec<Wanted>) -> Vec<Completion> {
+        let wanted = effects.len();
+        for effect in effects {
+            let now = self.now();
+            self.executor.start(&mut self.driver, now, effect);
+        }
+        let mut done = Vec::new();
+        let end = Instant::now() + Duration::from_secs(20);
+        while done.len() < wanted {
+            assert!(Instant::now() < end, "only {} of {wanted} ended", done.len());
+            self.pass(&mut done);
+        }
+        done.sort_by_key(|(op, _)| *op);
+        done.into_iter().map(|(_, completion)| completion).collect()
+    }
+
+    fn pass(&mut self, done: &mut Vec<(OpId, Completion)>) {
+        let mut arrivals = Vec::new();
+        self.driver.wait(Some(Duration::from_millis(1)), &mut arrivals).unwrap();
+        for arrival in arrivals {
+            if let Arrival::Io(slot, result, buf) = arrival {
+                let (executor, driver) = (&mut self.executor, &mut self.driver);
+                executor.arrived(driver, (slot, result, buf), &mut self.notices);
+            }
+        }
+        let now = self.now();
+        self.executor.collect(&mut self.driver, now, done, &mut self.notices);
+    }
+
+    fn write(&mut self, offset: u64, len: usize, byte: u8) -> Wanted {
+        let mut buf = Buf::zeroed(len);
+        buf.bytes_mut().fill(byte);
+        Wanted::Write { op: self.op(), target: Target::Origin(VOLUME), offset, buf }
+    }
+
+    fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        let (op, buf) = (self.op(), Buf::zeroed(len));
+        let read = Wanted::Read { op, target: Target::Origin(VOLUME), offset, buf };
+        let done = self.run(vec![read]).remove(0);
+        done.result.unwrap();
+        done.buf.bytes().to_vec()
+    }
+
+    fn flush(&mut self) {
+        let op = self.op();
+        let done = self.run(vec![Wanted::Flush { op, target: Target::Origin(VOLUME) }]).remove(0);
+        done.result.unwrap();
+    }
+
+    fn tiered(&mut self) -> &Tiered {
+        self.executor.tiered(VOLUME).unwrap()
+    }
+}
+
+fn fill_and_look(backend: Backend) {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[16, 48]);
+    let tiered = Tiered::create(&spec(None), tiers(&uris), Tuning::default()).unwrap();
+    let mebibytes = tiered.bytes() / MIB;
+    assert!((40..64).contains(&mebibytes), "{mebibytes}");
+    let mut rig = Rig::new(&dir, tiered, backend);
+    let used = 30;
+    let writes = (0..used * 4).map(|n| rig.write(n * MIB / 4, 256 << 10, (n % 251) as u8 + 1));
+    let writes = writes.collect::<Vec<_>>();
+    for done in rig.run(writes) {
+        done.result.unwrap();
+    }
+    rig.flush();
+    for n in [0, 1, 4 * used - 1] {
+        assert_eq!(rig.read(n * MIB / 4 + 512, 4096), vec![(n % 251) as u8 + 1; 4096]);
+    }
+    assert_eq!(rig.read(used * MIB, 8192), vec![0; 8192]);
+    // The fast tier was full, and is given room again by what moves.
+    let end = Instant::now() + Duration::from_secs(20);
+    while rig.tiered().tiers().free_slots(MemberId(0)) == 0 {
+        assert!(Instant::now() < end, "nothing moves");
+        rig.pass(&mut Vec::new());
+    }
+    drop(rig);
+    let mut rig = Rig::new(&dir, again(&uris), backend);
+    for n in 0..used * 4 {
+        assert_eq!(rig.read(n * MIB / 4, 512), vec![(n % 251) as u8 + 1; 512]);
+    }
+}
+
+#[test]
+fn what_is_written_stays_where_the_ring_does_it() {
+    fill_and_look(Backend::Auto);
+}
+
+#[test]
+fn what_is_written_stays_where_threads_do_it() {
+    fill_and_look(Backend::Threads);
+}
+
+#[test]
+fn ram_and_a_modelled_disk_are_tiers_too() {
+    let dir = TempDir::new().unwrap();
+    let disk = files(&dir, &[32]).remove(0);
+    let uris = ["ram:12M".to_owned(), format!("spindle:{disk}?preset=nas-5400")];
+    let tiered = Tiered::create(&spec(Some(24 * MIB)), tiers(&uris), Tuning::default()).unwrap();
+    assert!(tiered.is_ephemeral());
+    let mut rig = Rig::new(&dir, tiered, Backend::Auto);
+    for n in 0..20 {
+        let write = rig.write(n * MIB, 64 << 10, n as u8 + 1);
+        rig.run(vec![write]).remove(0).result.unwrap();
+    }
+    rig.flush();
+    for n in 0..20 {
+        assert_eq!(rig.read(n * MIB, 4096), vec![n as u8 + 1; 4096]);
+    }
+    let living = |rig: &mut Rig, n| rig.tiered().tiers().place_of(n).map(|it| it.0);
+    assert_eq!(living(&mut rig, 19), Some(MemberId(1)));
+}
+
+#[test]
+fn a_missing_device_takes_only_its_own_with_it() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[16, 48]);
+    let still = Tuning { placement: forebay_tier::Placement::Spill, ..Tuning::default() };
+    let tiered = Tiered::create(&spec(None), tiers(&uris), still).unwrap();
+    let mut rig = Rig::new(&dir, tiered, Backend::Auto);
+    let writes: Vec<Wanted> = (0..30).map(|n| rig.write(n * MIB, 4096, n as u8 + 1)).collect();
+    rig.run(writes);
+    rig.flush();
+    drop(rig);
+    let members = vec![Member::open(&uris[1]).unwrap()];
+    let mut rig = Rig::new(&dir, Tiered::open(members, still).unwrap(), Backend::Auto);
+    let (mut lost, mut kept) = (0, 0);
+    for n in 0..30 {
+        let (op, buf) = (rig.op(), Buf::zeroed(4096));
+        let target = Target::Origin(VOLUME);
+        let read = Wanted::Read { op, target, offset: n * MIB, buf };
+        let done = rig.run(vec![read]).remove(0);
+        match done.result {
+            Ok(()) => {
+                assert_eq!(done.buf.bytes(), vec![n as u8 + 1; 4096]);
+                kept += 1;
+            }
+            Err(error) => {
+                assert_eq!(error, IoError::Io);
+                lost += 1;
+            }
+        }
+    }
+    assert!(lost >= 5 && kept >= 10, "{lost} {kept}");
+    drop(rig);
+    let mut rig = Rig::new(&dir, again(&uris), Backend::Auto);
+    for n in 0..30 {
+        assert_eq!(rig.read(n * MIB, 4096), vec![n as u8 + 1; 4096]);
+    }
+}
+
+#[test]
+fn what_cannot_be_made_is_told() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[2, 48]);
+    let error = Tiered::create(&spec(None), tiers(&uris), Tuning::default()).unwrap_err();
+    assert!(error.to_string().contains("too small for a tier"), "{error}");
+    let error = Tiered::create(&spec(Some(1 << 40)), tiers(&uris[1..]), Tuning::default());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("less than the volume has") || error.contains("too small"), "{error}");
+    let error = Tiered::open(vec![Member::open(&uris[0]).unwrap()], Tuning::default()).unwrap_err();
+    assert!(error.to_string().contains("none of these devices"), "{error}");
+}
