@@ -90,7 +90,7 @@ impl World {
         let tuning = Tuning { plan_every: 1_000_000_000, ..Tuning::default() };
         let settings = Settings {
             superblock,
-            members: vec![member(4), member(16)],
+            members: vec![member(4), member(64)],
             boot: [1; 16],
             tuning,
             mutant: None,
@@ -112,7 +112,7 @@ impl World {
         }
         world.command(Command::Pause);
         for extent in 0..u64::from(extents) {
-            world.submit(Access { offset: extent * EXTENT_SIZE, len: BLOCK, write: true });
+            world.submit(Access { offset: extent * EXTENT_SIZE, len: EXTENT_SIZE, write: true });
             while world.answered.is_empty() {
                 world.step();
             }

@@ -1,5 +1,6 @@
-//! Moves: an extent is copied piece by piece to a place that was taken for it; writes to what is
-//! copied go to both places; when all is copied the map says so, and when that is confirmed the old
+//! Moves: an extent is copied piece by piece to a place that was taken for it. Writes do not wait for
+//! that: what they change of a piece meanwhile is copied again, in small pieces that they do wait
+//! for. Writes to what is copied go to both places; when all is copied the map says so, and when that is confirmed the old
 //! place is left (T6). Until then both are whole, so a start may believe either.
 
 use crate::Mutant;
@@ -22,6 +23,8 @@ pub(crate) enum Why {
     Reserve,
     /// It is hotter than others above, or colder than others below.
     Heat,
+    /// It is so by far: waiting for a quiet moment would cost more than it spares.
+    Gain,
     /// Its tier is emptied.
     Evacuation,
 }
@@ -31,8 +34,10 @@ pub(crate) enum Why {
 enum Step {
     /// Nothing is under way.
     Ready,
-    /// These blocks are wanted, or are read and written.
-    Piece(Range<usize>, bool),
+    /// These blocks are wanted alone: writes of them have to end first.
+    Wanted(Range<usize>),
+    /// These blocks are read and written. Those that clients wrote meanwhile are copied again.
+    Copying(Range<usize>, Blocks),
     /// The map says that the extent has moved, from this record on.
     Said(u64),
 }
@@ -45,6 +50,8 @@ struct Move {
     to: Place,
     why: Why,
     copied: Blocks,
+    /// Clients write what is copied: small pieces, which writes wait for.
+    is_contended: bool,
     step: Step,
     /// The old place has what the new one has.
     has_way_back: bool,
@@ -83,6 +90,9 @@ impl Budget {
     }
 }
 
+/// What yields has this part of its rate at least.
+const FLOOR_SHARE: u64 = 5;
+
 /// The owner of moves.
 #[derive(Debug)]
 pub(crate) struct Moves {
@@ -90,6 +100,8 @@ pub(crate) struct Moves {
     next: u64,
     is_paused: bool,
     yielding: Budget,
+    /// What yields may copy so much although its devices are busy.
+    floor: Budget,
     reserve: Budget,
     /// Extents of which a move failed, and until when they rest.
     resting: BTreeMap<u32, Time>,
@@ -103,6 +115,7 @@ impl Moves {
             next: 0,
             is_paused: false,
             yielding: Budget::new(now, tuning.move_rate),
+            floor: Budget::new(now, tuning.move_rate.div_ceil(FLOOR_SHARE)),
             reserve: Budget::new(now, tuning.reserve_rate),
             resting: BTreeMap::new(),
             moved_bytes: 0,
@@ -148,6 +161,14 @@ impl Moves {
         }
     }
 
+    /// Clients write these blocks.
+    pub fn written(&mut self, extent: u32, blocks: Blocks) {
+        let step = self.moves.get_mut(&extent).map(|it| &mut it.step);
+        if let Some(Step::Copying(range, spoilt)) = step {
+            *spoilt = spoilt.or(blocks.and(Blocks::range(range.start, range.end)));
+        }
+    }
+
     /// Both places of an extent that moves.
     pub fn places(&self) -> impl Iterator<Item = (u32, Place, Place)> {
         self.moves.iter().map(|(&extent, it)| (extent, it.from, it.to))
@@ -156,7 +177,7 @@ impl Moves {
     fn budget(&mut self, why: Why) -> &mut Budget {
         match why {
             Why::Reserve => &mut self.reserve,
-            Why::Heat | Why::Evacuation => &mut self.yielding,
+            Why::Heat | Why::Gain | Why::Evacuation => &mut self.yielding,
         }
     }
 }
@@ -173,7 +194,9 @@ impl Tiers {
                 () if budget.rate == 0 => None,
                 () if budget.bytes <= 0 => Some(budget.due()),
                 () if is_reserve => self.planner.rests_until(now),
-                () => self.planner.patient_until(now),
+                () if it.why == Why::Gain => None,
+                () if self.moves.floor.bytes <= 0 => Some(self.moves.floor.due()),
+                () => None,
             }
         });
         due.filter(|_| !self.moves.is_paused).min()
@@ -195,8 +218,16 @@ impl Tiers {
         let Some(to) = self.space.take(to) else { return false };
         self.moves.next += 1;
         let number = self.moves.next;
-        let (copied, step, has_way_back) = (Blocks::NONE, Step::Ready, true);
-        let it = Move { number, from, to, why, copied, step, has_way_back };
+        let it = Move {
+            number,
+            from,
+            to,
+            why,
+            copied: Blocks::NONE,
+            is_contended: false,
+            step: Step::Ready,
+            has_way_back: true,
+        };
         let before = self.moves.moves.insert(extent, it);
         assert!(before.is_none(), "an extent moves once at a time");
         true
@@ -207,6 +238,7 @@ impl Tiers {
         let now = self.io.now();
         self.moves.reserve.fill(now);
         self.moves.yielding.fill(now);
+        self.moves.floor.fill(now);
         if self.moves.resting.len() > 1024 {
             self.moves.resting.retain(|_, until| *until > now);
         }
@@ -218,11 +250,11 @@ impl Tiers {
 
     fn step_move(&mut self, extent: u32) {
         let it = &self.moves.moves[&extent];
-        let (from, why) = (it.from, it.why);
+        let (from, why, it_is_contended) = (it.from, it.why, it.is_contended);
         match it.step.clone() {
             Step::Said(seq) => self.leave_when_confirmed(extent, seq),
-            Step::Piece(range, false) => self.try_piece(extent, range),
-            Step::Piece(_, true) => {}
+            Step::Wanted(range) => self.try_piece(extent, range),
+            Step::Copying(..) => {}
             Step::Ready => {
                 let mut todo = self.map.blocks(extent).without(it.copied);
                 if self.is(Mutant::CommitBeforeCopy) {
@@ -233,9 +265,18 @@ impl Tiers {
                     return self.requests.unclaim(extent);
                 }
                 let member = self.set.member(MemberId(from.member()));
-                let size = (member.settings.piece_blocks.clamp(1, 16)) as usize;
+                let most = if it_is_contended { Blocks::PIECE } else { EXTENT_BLOCKS / 4 };
+                let size = (member.settings.piece_blocks as usize).clamp(1, most);
                 let end = ((first / size + 1) * size).min(last + 1).min(EXTENT_BLOCKS);
-                self.try_piece(extent, first..end);
+                match it_is_contended {
+                    true => self.try_piece(extent, first..end),
+                    false => {
+                        self.requests.unclaim(extent);
+                        let spoilt = self.requests.changing(extent);
+                        let spoilt = spoilt.and(Blocks::range(first, end));
+                        self.copy_piece(extent, first..end, spoilt);
+                    }
+                }
             }
         }
     }
@@ -245,8 +286,8 @@ impl Tiers {
         let it = &self.moves.moves[&extent];
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
         let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
-        let yields = why != Why::Reserve && !is_idle;
-        if self.moves.is_paused || (yields && !self.planner.is_patient_enough(self.io.now())) {
+        let yields = matches!(why, Why::Heat | Why::Evacuation) && !is_idle;
+        if self.moves.is_paused || (yields && self.moves.floor.bytes <= 0) {
             return false;
         }
         if why == Why::Reserve && self.planner.is_spilling(self.io.now()) {
@@ -258,24 +299,30 @@ impl Tiers {
         budget.bytes >= least && budget.rate > 0
     }
 
-    /// Reads a piece, as soon as nobody changes it.
+    /// Copies a piece as soon as nobody changes it.
     fn try_piece(&mut self, extent: u32, range: Range<usize>) {
         let blocks = Blocks::range(range.start, range.end);
         let is_mine = self.requests.claim(extent, blocks);
+        match is_mine {
+            true => self.copy_piece(extent, range, Blocks::NONE),
+            false => {
+                let it = self.moves.moves.get_mut(&extent).expect("it moves");
+                it.step = Step::Wanted(range);
+            }
+        }
+    }
+
+    /// Reads a piece, of which these blocks are being changed.
+    fn copy_piece(&mut self, extent: u32, range: Range<usize>, spoilt: Blocks) {
         let it = self.moves.moves.get_mut(&extent).expect("it moves");
-        it.step = Step::Piece(range.clone(), is_mine);
-        if !is_mine {
-            return;
-        }
-        if self.is(Mutant::WriteDuringPiece) {
-            self.requests.unclaim(extent);
-        }
-        let it = &self.moves.moves[&extent];
+        it.step = Step::Copying(range.clone(), spoilt);
         let (from, number, why) = (it.from, it.number, it.why);
         let bytes = range.len() * BLOCK_SIZE;
         self.moves.budget(why).bytes -= bytes as i64;
+        if matches!(why, Why::Heat | Why::Evacuation) {
+            self.moves.floor.bytes -= bytes as i64;
+        }
         self.moves.moved_bytes += bytes as u64;
-        self.planner.has_copied(self.io.now());
         let buf = self.io.buf(bytes);
         let what = self.piece_io(extent, number, from);
         let offset = self.set.layout().slot_offset(from.slot());
@@ -297,7 +344,7 @@ impl Tiers {
     pub(crate) fn piece_done(&mut self, extent: u32, number: u64, io: UnderWay, done: Completion) {
         let it = self.moves.moves.get(&extent).filter(|it| it.number == number);
         let Some(it) = it else { return self.io.give(done.buf) };
-        let Step::Piece(range, true) = it.step.clone() else {
+        let Step::Copying(range, spoilt) = it.step.clone() else {
             unreachable!("a piece is under way")
         };
         let to = it.to;
@@ -311,8 +358,10 @@ impl Tiers {
             return self.io.write(what, offset + (range.start * BLOCK_SIZE) as u64, done.buf);
         }
         self.io.give(done.buf);
+        let spoilt = if self.is(Mutant::WriteDuringPiece) { Blocks::NONE } else { spoilt };
         let it = self.moves.moves.get_mut(&extent).expect("it moves");
-        it.copied = it.copied.or(Blocks::range(range.start, range.end));
+        it.copied = it.copied.or(Blocks::range(range.start, range.end).without(spoilt));
+        it.is_contended |= !spoilt.is_empty();
         it.step = Step::Ready;
         self.requests.unclaim(extent);
     }

@@ -225,6 +225,7 @@ impl Tiers {
         }
         self.count_access(extent, range.end - range.start);
         let buf = self.buf_of_write(number, &written);
+        self.moves.written(extent, touched_by(&written));
         let mirror = self.moves.mirror(extent, touched_by(&written));
         let part = self.requests.part(number);
         part.blocks = blocks_of(&written);

@@ -45,14 +45,12 @@ pub(crate) struct Planner {
     proposals: VecDeque<Proposal>,
     /// When new data last went to a slower tier for want of room.
     spilled_at: Option<Time>,
-    /// When something that yields was last copied.
-    copied_at: Time,
     /// Mean heat of the extents of each tier, as the last walk found it.
     mean: BTreeMap<u8, f32>,
 }
 
-/// What yields waits at most so long for a quiet moment, if its device is never quiet.
-const PATIENCE_NS: Time = 100_000_000;
+/// What gains so many times what it costs does not wait for a quiet moment.
+const GAIN: f32 = 4.0;
 
 impl Planner {
     pub fn new(now: Time) -> Planner {
@@ -61,7 +59,6 @@ impl Planner {
             due: now,
             proposals: VecDeque::new(),
             spilled_at: None,
-            copied_at: now,
             mean: BTreeMap::new(),
         }
     }
@@ -70,22 +67,9 @@ impl Planner {
         self.rests_until(now).is_some()
     }
 
-    pub fn is_patient_enough(&self, now: Time) -> bool {
-        self.patient_until(now).is_none()
-    }
-
     /// Until when moves rest because new data go to slower tiers.
     pub fn rests_until(&self, now: Time) -> Option<Time> {
         self.spilled_at.map(|at| at + SPILL_REST_NS).filter(|&until| until > now)
-    }
-
-    /// Until when what yields waits for a quiet moment.
-    pub fn patient_until(&self, now: Time) -> Option<Time> {
-        Some(self.copied_at + PATIENCE_NS).filter(|&until| until > now)
-    }
-
-    pub fn has_copied(&mut self, now: Time) {
-        self.copied_at = now;
     }
 
     /// A plan is wanted at once.
@@ -283,27 +267,29 @@ impl Tiers {
             if heat < cost.max(1.0) {
                 return;
             }
+            let why_of = |gap: f32| if gap > GAIN * cost.max(1.0) { Why::Gain } else { Why::Heat };
             if room > 0 {
                 room -= 1;
-                self.planner.proposals.push_back(Proposal { extent, to: fast, why: Why::Heat });
+                let why = why_of(heat);
+                self.planner.proposals.push_back(Proposal { extent, to: fast, why });
                 continue;
             }
             let Some((least, coldest)) = cold.pop_first() else { return };
             if heat <= f32::from_bits(least) * 1.5 + cost {
                 return;
             }
-            self.planner.proposals.push_back(Proposal {
-                extent: coldest,
-                to: slow,
-                why: Why::Heat,
-            });
-            self.planner.proposals.push_back(Proposal { extent, to: fast, why: Why::Heat });
+            let why = why_of(heat - f32::from_bits(least));
+            self.planner.proposals.push_back(Proposal { extent: coldest, to: slow, why });
+            self.planner.proposals.push_back(Proposal { extent, to: fast, why });
         }
     }
 
     /// Begins proposed moves, as many as may be under way.
     fn begin_proposals(&mut self) {
-        while self.moves.len() < self.tuning.moves_max {
+        for _ in 0..self.planner.proposals.len() {
+            if self.moves.len() >= self.tuning.moves_max {
+                return;
+            }
             let Some(it) = self.planner.proposals.pop_front() else { return };
             let Some(place) = self.map.place(it.extent) else { continue };
             if self.moves.has(it.extent) || self.map.blocks(it.extent).is_empty() {
@@ -313,9 +299,16 @@ impl Tiers {
             let to = match it.why {
                 Why::Evacuation => self.refuge(it.to),
                 Why::Reserve => self.below(own),
-                Why::Heat if own == it.to => None,
-                Why::Heat if own > it.to => self.above(it.to),
-                Why::Heat => self.roomiest(it.to),
+                Why::Heat | Why::Gain if own == it.to => None,
+                Why::Heat | Why::Gain if own > it.to => match self.above(it.to) {
+                    // Its room is what another is about to leave.
+                    None if self.is_being_left(it.to) => {
+                        self.planner.proposals.push_back(it);
+                        continue;
+                    }
+                    above => above,
+                },
+                Why::Heat | Why::Gain => self.roomiest(it.to),
             };
             if let Some(to) = to {
                 self.begin_move(it.extent, to, it.why);
@@ -323,10 +316,15 @@ impl Tiers {
         }
     }
 
-    /// A member of a faster tier that has more than its reserve.
+    /// Whether places of a tier will be free without a new move.
+    fn is_being_left(&self, tier: u8) -> bool {
+        self.space.is_freeing() || self.set.taking(tier).any(|it| self.moves.leaving(it) > 0)
+    }
+
+    /// A member of a faster tier that has more than its reserve, or will have when those have left
+    /// that are about to.
     fn above(&self, tier: u8) -> Option<MemberId> {
-        let (slots, _) = self.room_of(tier);
-        let free: u32 = self.set.taking(tier).map(|member| self.space.free(member)).sum();
+        let (slots, free) = self.room_of(tier);
         self.roomiest(tier).filter(|_| free > self.reserve_of(slots))
     }
 

@@ -200,6 +200,12 @@ impl Requests {
         is_free
     }
 
+    /// Blocks of an extent that are being changed.
+    pub fn changing(&self, extent: u32) -> Blocks {
+        let changes = self.orders.get(&extent).map_or(&[][..], |order| &order.changes);
+        changes.iter().fold(Blocks::NONE, |all, (_, blocks)| all.or(*blocks))
+    }
+
     /// Whether changes of an extent are under way besides this one.
     pub fn is_changed_by_others(&self, extent: u32, part: u64) -> bool {
         let others = |order: &Order| {

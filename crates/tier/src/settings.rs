@@ -28,7 +28,7 @@ pub struct MemberSettings {
     pub volatile_cache: bool,
     /// Whether it wants to know what is free.
     pub discards: bool,
-    /// Blocks that are moved at a time, 1 to 16: few on what seeks quickly.
+    /// Blocks that are moved at a time, 1 to 64: few on what seeks quickly.
     pub piece_blocks: u32,
 }
 
@@ -72,7 +72,7 @@ impl Default for Tuning {
             reserve_per_mille: 20,
             plan_every: 50_000_000,
             swap_cost: 4,
-            moves_max: 4,
+            moves_max: 16,
             fine_max: 16_384,
         }
     }

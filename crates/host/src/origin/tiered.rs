@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Blocks that are copied at a time: what turns is read and written in long pieces.
-const PIECE_BLOCKS_ROTATIONAL: u32 = 16;
+const PIECE_BLOCKS_ROTATIONAL: u32 = 64;
 /// On what seeks at once short pieces keep others waiting less.
 const PIECE_BLOCKS: u32 = 4;
 /// Blocks of the journal.
