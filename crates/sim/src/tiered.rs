@@ -40,6 +40,8 @@ const STEPS_MAX: u64 = 300_000;
 const TICKS_MAX: u64 = 20_000;
 /// Ticks at one moment after which it is called busy with nothing.
 const TICKS_AT_ONCE_MAX: u64 = 1_000;
+/// Longest that a request may wait, nanoseconds: a thousand I/Os of the slowest kind.
+const REQUEST_NS_MAX: Time = 1_000_000_000_000;
 /// Makes the numbers of tiered worlds others than those of the others.
 const TIERED: u64 = 0x71e2_ed00_5eed_0001;
 
@@ -323,8 +325,14 @@ impl Tiered {
         }
     }
 
-    /// Looks at the machine.
+    /// Looks at the machine. Rule H: nobody waits for ever beside others that are answered.
     fn watch(&mut self) -> Check {
+        let oldest = self.requests.first_key_value();
+        if let Some((_, request)) = oldest
+            && self.now - request.since > REQUEST_NS_MAX
+        {
+            return Err(Violation::new("H", format!("too long; {}", self.waiting())));
+        }
         if self.rng.one_in(self.plan.check_one_in) {
             self.tiers().check();
         }

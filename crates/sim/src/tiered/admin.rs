@@ -165,10 +165,15 @@ impl Tiered {
             }
             _ => false,
         };
-        if let Command::Evacuate(tier) = asked.command
-            && refusal != Refusal::Busy
-        {
-            self.life.leaving.remove(&tier);
+        match (&asked.command, refusal) {
+            (
+                Command::Evacuate(tier),
+                Refusal::NoRoom(_) | Refusal::NoTier | Refusal::Cancelled,
+            )
+            | (Command::Cancel(tier), Refusal::NotLeaving | Refusal::NoTier) => {
+                self.life.leaving.remove(tier);
+            }
+            _ => {}
         }
         if let Command::Resize(bytes) = asked.command {
             self.bytes_asked.remove(&bytes);

@@ -17,8 +17,12 @@ const ROT_MAX: u64 = 6;
 pub struct Trouble {
     /// Members whose map, if they hold one, may not be what it should be.
     pub suspects: BTreeSet<usize>,
+    /// Members whose superblock may not have been written when it should have been.
+    pub unwritten: BTreeSet<usize>,
     /// The holder that is spared.
     pub spared: usize,
+    /// No holder is known to be sound: nothing may happen to any.
+    pub fragile: bool,
 }
 
 impl Tiered {
@@ -27,8 +31,11 @@ impl Tiered {
     pub(super) fn spare_one(&mut self, holders: &[usize]) {
         let sound = |holder: &usize| !self.trouble.suspects.contains(holder);
         let sound: Vec<usize> = holders.iter().copied().filter(sound).collect();
+        self.trouble.fragile = sound.is_empty();
         if !sound.is_empty() {
             self.trouble.spared = self.rng.pick(&sound);
+        } else if !holders.is_empty() && !holders.contains(&self.trouble.spared) {
+            self.trouble.spared = self.rng.pick(holders);
         }
         self.say(|world| format!("spared {}, holders {holders:?}", world.trouble.spared));
     }
@@ -42,7 +49,8 @@ impl Tiered {
 
     /// The member that will be missing.
     pub(super) fn choose_missing(&mut self) -> Option<usize> {
-        if self.calm || !self.rng.chance(self.plan.faults.missing) || self.plan.is_ephemeral() {
+        let spares_all = self.calm || self.trouble.fragile || self.plan.is_ephemeral();
+        if spares_all || !self.rng.chance(self.plan.faults.missing) {
             return None;
         }
         let victim = self.victim()?;
@@ -59,7 +67,8 @@ impl Tiered {
         let spared = self.trouble.spared;
         let victim = holders.iter().copied().find(|&holder| holder != spared);
         let Some(victim) = victim else { return };
-        if self.calm || !holders.contains(&spared) || !self.rng.chance(self.plan.faults.rot) {
+        let spares_all = self.calm || self.trouble.fragile || !holders.contains(&spared);
+        if spares_all || !self.rng.chance(self.plan.faults.rot) {
             return;
         }
         let layout = self.plan.layout();
@@ -82,7 +91,7 @@ impl Tiered {
     /// Errors of this life.
     pub(super) fn plan_faults(&mut self) {
         let faults = self.plan.faults.clone();
-        if self.calm {
+        if self.calm || self.trouble.fragile {
             return;
         }
         self.life.reckless = self.rng.chance(faults.reckless);

@@ -222,6 +222,9 @@ impl Tiered {
         if op.area != Area::Slots {
             self.trouble.suspects.insert(op.member);
         }
+        if op.kind != IoKind::Read && matches!(op.area, Area::Superblock | Area::All) {
+            self.trouble.unwritten.insert(op.member);
+        }
         if op.kind == IoKind::Flush {
             self.flush_failed(op.member, !finished.forgot.is_empty(), stamp);
         }
@@ -274,7 +277,8 @@ impl Tiered {
             }
             Notice::MoveFailed { member, .. } => {
                 self.coverage.mark("moves failed");
-                !self.has_failed(usize::from(member.0))
+                let member = usize::from(member.0);
+                self.life.is_here[member] && !self.has_failed(member)
             }
         };
         if unjustified {

@@ -188,7 +188,7 @@ impl Tiered {
                 continue;
             }
             self.coverage.mark("members that are not believed");
-            if !self.trouble.suspects.contains(&member) {
+            if !self.trouble.unwritten.contains(&member) {
                 let text = format!("member {member} is there, but is not believed");
                 return Err(Violation::new("R", text));
             }
@@ -227,9 +227,11 @@ impl Tiered {
         self.life.opened = true;
         self.bytes = self.life.bytes_found;
         self.bytes_asked.clear();
-        let sound = |member: &usize| !self.life.is_here[*member] || self.has_failed(*member);
-        let suspects = self.trouble.suspects.iter().copied().filter(sound);
-        self.trouble.suspects = suspects.collect();
+        let stays = |member: &usize| !self.life.is_here[*member] || self.has_failed(*member);
+        let keep = |set: &BTreeSet<usize>| set.iter().copied().filter(stays).collect();
+        let (suspects, unwritten) = (&self.trouble.suspects, &self.trouble.unwritten);
+        let (suspects, unwritten) = (keep(suspects), keep(unwritten));
+        (self.trouble.suspects, self.trouble.unwritten) = (suspects, unwritten);
         let places = (0..self.space.extents_max()).filter(|&it| self.place_of(it).is_some());
         let places = places.count() as u64;
         if self.tiers.is_some() && self.plan.parts.len() == 1 && places != extents {
@@ -331,7 +333,7 @@ impl Tiered {
         self.tiers = None;
         (self.unsettled, self.ticks) = (0, 0);
         self.now += PAUSE_NS;
-        self.places.forget_moves();
+        self.places.life_ended(kill);
         self.heal();
         if !kill && self.plan.is_ephemeral() {
             self.coverage.mark("ephemeral volumes gone with the power");

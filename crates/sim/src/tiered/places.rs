@@ -30,11 +30,6 @@ pub struct Places {
 }
 
 impl Places {
-    /// Where an extent was at the last look.
-    pub fn get(&self, extent: u64) -> Option<Slot> {
-        self.of.get(extent as usize).copied().flatten()
-    }
-
     /// Extents that live on one of these members.
     pub fn used(&self, fits: impl Fn(usize) -> bool) -> u64 {
         self.of.iter().flatten().filter(|place| fits(place.0)).count() as u64
@@ -45,10 +40,12 @@ impl Places {
         self.copies.values().any(|extent| extents.contains(extent))
     }
 
-    /// A life ended. Of what is not flushed the devices remember more than we: until the next good
-    /// flush it counts as not flushed.
-    pub fn forget_moves(&mut self) {
+    /// A life ended. After a power cut nothing is left to be flushed.
+    pub fn life_ended(&mut self, kill: bool) {
         self.copies.clear();
+        if !kill {
+            self.unflushed.clear();
+        }
         self.used_max = 0;
     }
 
@@ -86,7 +83,8 @@ fn sector_of(bytes: &[u8]) -> Option<u64> {
 impl Tiered {
     /// Where an extent lives now.
     pub(super) fn place_of(&self, extent: u64) -> Option<Slot> {
-        let place = self.tiers.as_ref()?.place_of(self.space.extent_of(extent));
+        let (tiers, extent) = (self.tiers.as_ref()?, self.space.extent_of(extent));
+        let place = if extent < tiers.extents() { tiers.place_of(extent) } else { None };
         place.map(|(MemberId(member), slot)| (usize::from(member), slot))
     }
 
