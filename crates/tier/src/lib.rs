@@ -9,9 +9,27 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod barrier;
+mod check;
+mod checkpoint;
+mod command;
 pub mod event;
+mod flush;
+mod heat;
+mod io;
+mod journal;
+mod limits;
+mod map;
+mod moves;
 mod mutant;
+mod part;
+mod plan;
+mod recovery;
+mod requests;
+mod set;
 mod settings;
+mod space;
+mod tiers;
 
 pub use assemble::{Assembled, CreateError, NewMember, NewSet, assemble, create};
 pub use event::{
@@ -19,3 +37,4 @@ pub use event::{
 };
 pub use mutant::Mutant;
 pub use settings::{MemberSettings, Placement, Settings, Tuning};
+pub use tiers::Tiers;

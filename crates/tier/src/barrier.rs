@@ -1,0 +1,153 @@
+//! The barrier: what makes durable. One is under way at a time, for all clients that flush, for
+//! moves, and for places that are to be free.
+//!
+//! Its steps: all holders have the records so far, and the members are flushed that were written
+//! to; then a record says that all before it is durable, and the holders are flushed. Only then
+//! does what it is for count (T4). A journal that reaches its device before the data do is therefore
+//! never believed after a power loss.
+
+use crate::event::MemberId;
+use forebay_format::io::Time;
+use std::collections::BTreeSet;
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing is under way.
+    Idle,
+    /// Members are flushed, holders get records.
+    Data,
+    /// The record that confirms is on its way to the holders.
+    Saying(u64),
+    /// The holders are flushed.
+    Holders,
+}
+
+/// The owner of the barrier.
+#[derive(Debug)]
+pub(crate) struct Barrier {
+    step: Step,
+    /// What it will confirm.
+    target: u64,
+    /// What the last one did.
+    confirmed: u64,
+    /// Flushes under way.
+    flushing: BTreeSet<MemberId>,
+    /// Members of which a flush of data failed.
+    failed: BTreeSet<MemberId>,
+    /// Members of which a flush of the journal failed: data may be lost with it that were written
+    /// meanwhile, and the next flush of data says so.
+    owed: BTreeSet<MemberId>,
+    /// Clients' requests that wait for this one, and for the next.
+    waiting: Vec<u64>,
+    next: Vec<u64>,
+    /// Somebody wants all up to this record confirmed, from this time on.
+    wanted: Option<(u64, Time)>,
+}
+
+impl Barrier {
+    pub fn new(confirmed: u64) -> Barrier {
+        Barrier {
+            step: Step::Idle,
+            target: confirmed,
+            confirmed,
+            flushing: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            owed: BTreeSet::new(),
+            waiting: Vec::new(),
+            next: Vec::new(),
+            wanted: None,
+        }
+    }
+
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
+    pub fn set_step(&mut self, step: Step) {
+        self.step = step;
+    }
+
+    pub fn target(&self) -> u64 {
+        self.target
+    }
+
+    /// Everything up to this record is durable.
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed
+    }
+
+    /// A client's flush: of what has ended by now.
+    pub fn join(&mut self, request: u64) {
+        self.next.push(request);
+    }
+
+    /// Somebody wants record `seq` confirmed, at `due` at the latest.
+    pub fn want(&mut self, seq: u64, due: Time) {
+        if seq <= self.confirmed {
+            return;
+        }
+        let (old_seq, old_due) = self.wanted.unwrap_or((seq, due));
+        self.wanted = Some((seq.max(old_seq), due.min(old_due)));
+    }
+
+    /// When the next one is due.
+    pub fn due(&self) -> Option<Time> {
+        let is_idle = self.step == Step::Idle;
+        self.wanted.filter(|_| is_idle).map(|(_, due)| due)
+    }
+
+    /// Whether one should begin.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.step == Step::Idle && (!self.next.is_empty() || self.due().is_some_and(|it| it <= now))
+    }
+
+    /// One begins, and will confirm up to `target`.
+    pub fn begin(&mut self, target: u64) {
+        assert!(self.step == Step::Idle && self.flushing.is_empty());
+        self.step = Step::Data;
+        self.target = target;
+        self.failed = std::mem::take(&mut self.owed);
+        self.waiting = std::mem::take(&mut self.next);
+        self.wanted = self.wanted.filter(|&(seq, _)| seq > target);
+    }
+
+    pub fn flushing(&mut self, member: MemberId) {
+        self.flushing.insert(member);
+    }
+
+    pub fn flushed(&mut self, member: MemberId, is_ok: bool) {
+        assert!(self.flushing.remove(&member));
+        match self.step {
+            _ if is_ok => {}
+            Step::Data => {
+                self.failed.insert(member);
+            }
+            _ => {
+                self.owed.insert(member);
+            }
+        }
+    }
+
+    /// Members of which a flush of the journal failed.
+    pub fn owed(&self) -> &BTreeSet<MemberId> {
+        &self.owed
+    }
+
+    pub fn is_flushing(&self) -> bool {
+        !self.flushing.is_empty()
+    }
+
+    pub fn failed(&self) -> &BTreeSet<MemberId> {
+        &self.failed
+    }
+
+    /// It is over. Who waited for it.
+    pub fn end(&mut self, is_confirmed: bool) -> Vec<u64> {
+        if is_confirmed {
+            self.confirmed = self.confirmed.max(self.target);
+        }
+        self.step = Step::Idle;
+        std::mem::take(&mut self.waiting)
+    }
+}

@@ -1,0 +1,210 @@
+//! What an administrator asks, superblocks that are written, and the end.
+
+use crate::event::{Command, CommandId, CommandReply, Effect, MemberId, OpenError, Refusal};
+use crate::io::{Purpose, UnderWay};
+use crate::set::After;
+use crate::tiers::{Phase, Tiers};
+use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Completion;
+use forebay_format::tier::{EXTENT_SIZE, member_state};
+use std::collections::BTreeSet;
+
+impl Tiers {
+    pub(crate) fn command(&mut self, id: CommandId, command: Command) {
+        if !self.is_open() {
+            return self.reply(id, CommandReply::Refused(Refusal::Busy));
+        }
+        match command {
+            Command::Pause => self.pause(id, true),
+            Command::Resume => self.pause(id, false),
+            Command::Evacuate(tier) => self.evacuate(id, tier),
+            Command::Cancel(tier) => self.cancel(id, tier),
+            Command::Resize(bytes) => self.resize(id, bytes),
+            Command::Stop => {
+                self.phase = Phase::Stopping(id);
+                self.stop_moves();
+            }
+        }
+    }
+
+    pub(crate) fn reply(&mut self, id: CommandId, reply: CommandReply) {
+        self.io.emit(Effect::CommandDone { id, reply });
+    }
+
+    fn pause(&mut self, id: CommandId, is_paused: bool) {
+        let reply = match self.moves.set_paused(is_paused) {
+            true => CommandReply::Changed,
+            false => CommandReply::Unchanged,
+        };
+        self.reply(id, reply);
+    }
+
+    fn members_of(&self, tier: u8) -> Vec<MemberId> {
+        let all = (0..self.set.len()).map(|number| MemberId(number as u8));
+        let used = all.filter(|&it| {
+            self.set.superblock().members()[usize::from(it.0)].is_used()
+                && self.set.member(it).tier == tier
+        });
+        used.collect()
+    }
+
+    fn evacuate(&mut self, id: CommandId, tier: u8) {
+        let members = self.members_of(tier);
+        if members.is_empty() {
+            return self.reply(id, CommandReply::Refused(Refusal::NoTier));
+        }
+        if self.evacuation.is_some() {
+            return self.reply(id, CommandReply::Refused(Refusal::Busy));
+        }
+        let lives = self.living_on(tier);
+        let others = self
+            .set
+            .here()
+            .filter(|&it| self.set.member(it).tier != tier && !self.set.is_leaving(it));
+        let room: u32 = others.map(|it| self.space.free(it)).sum();
+        if lives > room {
+            return self.reply(id, CommandReply::Refused(Refusal::NoRoom(lives - room)));
+        }
+        for &member in &members {
+            self.set.set_state(member, member_state::LEAVING);
+        }
+        self.evacuation = Some((id, tier));
+        self.set.ask(After::Command(id));
+        self.planner.hurry(self.io.now());
+    }
+
+    /// Places of a tier that are in use, or not free yet.
+    fn living_on(&self, tier: u8) -> u32 {
+        let used = |it: MemberId| self.set.member(it).slots - self.space.free(it);
+        self.members_of(tier).into_iter().map(used).sum()
+    }
+
+    fn cancel(&mut self, id: CommandId, tier: u8) {
+        let members = self.members_of(tier);
+        let leaving: Vec<MemberId> =
+            members.into_iter().filter(|&it| self.set.is_leaving(it)).collect();
+        if leaving.is_empty() {
+            return self.reply(id, CommandReply::Refused(Refusal::NotLeaving));
+        }
+        for member in leaving {
+            self.set.set_state(member, member_state::IN);
+        }
+        if let Some((evacuation, _)) = self.evacuation.take() {
+            self.reply(evacuation, CommandReply::Refused(Refusal::Cancelled));
+        }
+        self.set.ask(After::Command(id));
+    }
+
+    fn resize(&mut self, id: CommandId, bytes: u64) {
+        let block = &self.set.superblock().block;
+        let (before, most) = (block.bytes.get(), u64::from(block.extents_max.get()) * EXTENT_SIZE);
+        if bytes < before || bytes > most || !bytes.is_multiple_of(512) {
+            return self.reply(id, CommandReply::Refused(Refusal::Size));
+        }
+        if bytes == before {
+            return self.reply(id, CommandReply::Unchanged);
+        }
+        self.map.grow(bytes.div_ceil(EXTENT_SIZE) as u32);
+        self.set.superblock_mut().block.bytes = bytes.into();
+        self.set.ask(After::Command(id));
+    }
+
+    /// An evacuation is over when nothing lives there any more.
+    pub(crate) fn step_evacuation(&mut self) {
+        let Some((id, tier)) = self.evacuation else { return };
+        if self.set.is_writing() || self.living_on(tier) > 0 {
+            return;
+        }
+        self.evacuation = None;
+        self.reply(id, CommandReply::Changed);
+    }
+
+    /// Writes superblocks that have changed.
+    pub(crate) fn write_superblocks(&mut self) {
+        if matches!(self.phase, Phase::Over(_)) || !self.set.begin_write() {
+            return;
+        }
+        let members: Vec<MemberId> = self.set.here().collect();
+        for member in members {
+            self.set.writing(member);
+            let buf = self.io.buf(BLOCK_SIZE);
+            let (offset, buf) = self.set.encode(member, buf);
+            self.io.write(UnderWay::meta(member, Purpose::Superblock(member)), offset, buf);
+        }
+    }
+
+    /// A member has its superblock, or not.
+    pub(crate) fn superblock_done(&mut self, member: MemberId, done: Completion) {
+        self.io.give(done.buf);
+        let Some(flushes) = self.set.wrote(member, done.result.is_ok()) else { return };
+        if flushes {
+            let well = self.set.well();
+            for &member in &well {
+                self.set.writing(member);
+                self.io.flush(member, Purpose::Superblock(member));
+            }
+            if !well.is_empty() {
+                return;
+            }
+        }
+        let (after, failed) = self.set.end_write();
+        self.superblocks_written(after, &failed);
+    }
+
+    fn superblocks_written(&mut self, after: Vec<After>, failed: &BTreeSet<MemberId>) {
+        let holders: Vec<(usize, MemberId)> = self.journal.holders().collect();
+        for (index, _) in holders.iter().filter(|(_, member)| failed.contains(member)) {
+            self.holder_failed(*index);
+        }
+        if !self.journal.is_held() {
+            if matches!(self.phase, Phase::Beginning) {
+                return self.open_failed(OpenError::CannotWrite);
+            }
+            for after in after {
+                if let After::Command(id) | After::Stopped(id) = after {
+                    self.reply(id, CommandReply::Refused(Refusal::Failed));
+                }
+            }
+            return;
+        }
+        for after in after {
+            match after {
+                After::Life => self.life_has_begun(),
+                After::Opened => self.has_opened(),
+                After::Holders => {}
+                // An evacuation is answered when it is over.
+                After::Command(id) if self.evacuation.is_some_and(|it| it.0 == id) => {}
+                After::Command(id) => self.reply(id, CommandReply::Changed),
+                After::Stopped(id) => {
+                    self.phase = Phase::Over(None);
+                    self.reply(id, CommandReply::Changed);
+                }
+            }
+        }
+    }
+
+    /// Stops when everything is at rest and written.
+    pub(crate) fn step_stop(&mut self) {
+        let Phase::Stopping(id) = self.phase else { return };
+        let is_quiet = self.requests.is_idle() && self.moves.len() == 0 && self.io.is_idle();
+        if !is_quiet || self.set.is_writing() {
+            return;
+        }
+        if !self.journal.is_held() {
+            self.phase = Phase::Over(None);
+            return self.reply(id, CommandReply::Refused(Refusal::Failed));
+        }
+        if self.barrier.confirmed() < self.journal.last() {
+            return self.barrier.want(self.journal.last(), self.io.now());
+        }
+        if self.checkpoint.is_idle() {
+            match self.is_written {
+                false => {
+                    self.is_written = true;
+                    self.begin_checkpoint(BTreeSet::new());
+                }
+                true => self.set.ask(After::Stopped(id)),
+            }
+        }
+    }
+}

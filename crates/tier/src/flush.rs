@@ -1,0 +1,139 @@
+//! The steps of the barrier.
+
+use crate::Mutant;
+use crate::barrier::Step;
+use crate::event::{MemberId, Notice};
+use crate::io::Purpose;
+use crate::limits::UNCONFIRMED_MAX;
+use crate::map::lost_entry;
+use crate::tiers::Tiers;
+use forebay_format::io::IoError;
+
+impl Tiers {
+    /// Begins a barrier, or lets it go on.
+    pub(crate) fn step_barrier(&mut self) {
+        let now = self.io.now();
+        if self.map.unconfirmed() > UNCONFIRMED_MAX {
+            self.barrier.want(self.journal.last(), now);
+        }
+        loop {
+            match self.barrier.step().clone() {
+                Step::Idle if self.barrier.is_due(now) => self.begin_barrier(),
+                Step::Data if self.may_say() => self.say_confirmed(),
+                Step::Saying(seq) if self.journal.is_everywhere(seq) => self.flush_holders(),
+                Step::Holders if !self.barrier.is_flushing() => self.end_barrier(),
+                Step::Saying(_) | Step::Data if !self.journal.is_held() => self.end_barrier(),
+                _ => return,
+            }
+        }
+    }
+
+    fn begin_barrier(&mut self) {
+        // What has been said by now, and what was answered is among it. What is said from now on is
+        // in another record.
+        self.journal.close();
+        let target = self.journal.last();
+        self.barrier.begin(target);
+        let dirty = self.set.take_dirty();
+        if self.set.superblock().is_ephemeral() || self.is(Mutant::FlushSkipsMembers) {
+            return;
+        }
+        for member in dirty {
+            self.barrier.flushing(member);
+            self.io.flush(member, Purpose::Barrier(member));
+        }
+    }
+
+    fn may_say(&self) -> bool {
+        let is_confirmed = self.barrier.target() <= self.barrier.confirmed();
+        !self.barrier.is_flushing()
+            && (is_confirmed || self.journal.is_everywhere(self.barrier.target()))
+    }
+
+    fn say_confirmed(&mut self) {
+        if !self.barrier.failed().is_empty() {
+            return self.end_barrier();
+        }
+        let target = self.barrier.target();
+        if target <= self.barrier.confirmed() || self.is(Mutant::FlushSkipsJournal) {
+            return self.end_barrier();
+        }
+        if self.set.superblock().is_ephemeral() {
+            // Nothing outlives the machine, and a killed process loses nothing of a record.
+            return self.end_barrier();
+        }
+        let seq = self.journal.say_confirmed(target);
+        let Tiers { journal, io, .. } = self;
+        journal.send(io);
+        self.barrier.set_step(Step::Saying(seq));
+    }
+
+    fn flush_holders(&mut self) {
+        self.barrier.set_step(Step::Holders);
+        let holders: Vec<MemberId> = self.journal.holders().map(|(_, member)| member).collect();
+        for member in holders {
+            if self.set.member(member).settings.volatile_cache {
+                self.barrier.flushing(member);
+                self.io.flush(member, Purpose::Barrier(member));
+            }
+        }
+    }
+
+    fn end_barrier(&mut self) {
+        if self.barrier.is_flushing() {
+            return;
+        }
+        let failed = self.barrier.failed().clone();
+        let doubted = failed.union(self.barrier.owed()).copied().collect::<Vec<_>>();
+        let is_held = self.journal.is_held() || self.barrier.target() <= self.barrier.confirmed();
+        for member in doubted {
+            let holder = self.journal.holders().find(|it| it.1 == member);
+            if let Some((index, _)) = holder {
+                self.holder_failed(index);
+            }
+            self.doubt(member);
+        }
+        let is_ok = failed.is_empty() && is_held;
+        let waiting = self.barrier.end(is_ok);
+        if is_ok {
+            let confirmed = self.barrier.confirmed();
+            self.map.confirm(confirmed);
+            self.space.confirm(confirmed);
+        }
+        let error = (!is_ok).then_some(IoError::Io);
+        for request in waiting {
+            self.answer_flush(request, error);
+        }
+    }
+
+    /// A flush of a member failed: what was written there since the last good one may be lost. What
+    /// was written for the first time would read as whatever the place held before: it is lost
+    /// until it is written again.
+    fn doubt(&mut self, member: MemberId) {
+        if self.is(Mutant::LostUnnoticed) {
+            return;
+        }
+        let doubted: Vec<u32> = self
+            .map
+            .changing()
+            .filter(|&extent| self.map.place(extent).is_some_and(|it| it.member() == member.0))
+            .collect();
+        for extent in doubted {
+            if self.go_back(extent, member) {
+                continue;
+            }
+            let (known, confirmed) = (self.map.state(extent), self.map.confirmed(extent));
+            let lost = match known.place == confirmed.place {
+                true => known.blocks.without(confirmed.blocks),
+                false => known.blocks,
+            };
+            if lost.is_empty() {
+                continue;
+            }
+            let all = lost.or(self.map.lost(extent));
+            self.map.set_lost(extent, all);
+            self.journal.say(lost_entry(extent, all));
+            self.notice(Notice::BlocksLost { extent, blocks: lost.count() });
+        }
+    }
+}

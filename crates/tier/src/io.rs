@@ -1,0 +1,140 @@
+//! I/O under way: names, what each is for, and what it keeps in use.
+
+use crate::event::{Effect, MemberId, Notice};
+use forebay_format::io::{Buf, BufPool, OpId, Time};
+use forebay_format::tier::Place;
+use std::collections::BTreeMap;
+
+/// What an I/O is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Part of a client's request.
+    Part(u64),
+    /// What a move reads or writes, by extent and number of the move.
+    Piece(u32, u64),
+    /// Records, to the holder with this index, up to this one.
+    Records(usize, u64),
+    /// A flush of a member for the barrier: of data, of the journal.
+    Barrier(MemberId),
+    /// A step of the checkpoint of the holder with this index.
+    Checkpoint(usize),
+    /// A superblock.
+    Superblock(MemberId),
+    /// A read of a start.
+    Recovery(u64),
+    /// A member is told that a place is free.
+    Trim(Place),
+}
+
+/// An I/O under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnderWay {
+    pub purpose: Purpose,
+    pub member: MemberId,
+    /// Where data are read or written: not used otherwise until this ends.
+    pub place: Option<Place>,
+    pub is_write: bool,
+    pub is_client: bool,
+}
+
+/// The owner of names, of effects and of the time.
+#[derive(Debug)]
+pub(crate) struct Io {
+    now: Time,
+    next: u64,
+    under_way: BTreeMap<OpId, UnderWay>,
+    effects: Vec<Effect>,
+    bufs: BufPool,
+}
+
+/// Bytes of buffers that are kept for the next use.
+const KEPT_BYTES: usize = 4 << 20;
+
+impl Io {
+    pub fn new(now: Time) -> Io {
+        Io {
+            now,
+            next: 0,
+            under_way: BTreeMap::new(),
+            effects: Vec::new(),
+            bufs: BufPool::new(KEPT_BYTES),
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    pub fn set_now(&mut self, now: Time) {
+        assert!(now >= self.now, "time goes backwards");
+        self.now = now;
+    }
+
+    pub fn take_effects(&mut self, out: &mut Vec<Effect>) {
+        out.append(&mut self.effects);
+    }
+
+    pub fn emit(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub fn notice(&mut self, notice: Notice) {
+        self.effects.push(Effect::Notice(notice));
+    }
+
+    /// A buffer with unspecified content.
+    pub fn buf(&mut self, len: usize) -> Buf {
+        self.bufs.take(len)
+    }
+
+    pub fn give(&mut self, buf: Buf) {
+        self.bufs.give(buf);
+    }
+
+    fn name(&mut self, under_way: UnderWay) -> OpId {
+        self.next += 1;
+        let op = OpId(self.next);
+        self.under_way.insert(op, under_way);
+        op
+    }
+
+    pub fn read(&mut self, what: UnderWay, offset: u64, buf: Buf) {
+        let op = self.name(what);
+        self.effects.push(Effect::Read { op, member: what.member, offset, buf });
+    }
+
+    pub fn write(&mut self, what: UnderWay, offset: u64, buf: Buf) {
+        let op = self.name(UnderWay { is_write: true, ..what });
+        self.effects.push(Effect::Write { op, member: what.member, offset, buf });
+    }
+
+    pub fn flush(&mut self, member: MemberId, purpose: Purpose) {
+        let op = self.name(UnderWay::meta(member, purpose));
+        self.effects.push(Effect::Flush { op, member });
+    }
+
+    pub fn discard(&mut self, member: MemberId, purpose: Purpose, offset: u64, len: u64) {
+        let op = self.name(UnderWay::meta(member, purpose));
+        self.effects.push(Effect::Discard { op, member, offset, len });
+    }
+
+    /// The end of an I/O.
+    pub fn ended(&mut self, op: OpId) -> UnderWay {
+        self.under_way.remove(&op).expect("each I/O ends once")
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    pub fn under_way(&self) -> impl Iterator<Item = &UnderWay> {
+        self.under_way.values()
+    }
+}
+
+impl UnderWay {
+    /// I/O on what is no extent.
+    pub fn meta(member: MemberId, purpose: Purpose) -> UnderWay {
+        UnderWay { purpose, member, place: None, is_write: false, is_client: false }
+    }
+}

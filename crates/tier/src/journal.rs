@@ -1,0 +1,252 @@
+//! The journal of the map: numbers its records, writes them to the members that hold the map, and
+//! knows how far each has them.
+//!
+//! A change counts as said when the first holder has it: no killed process can lose it. It counts as
+//! confirmed when all holders have a record, flushed, that says so (`barrier.rs`).
+
+use crate::event::MemberId;
+use crate::io::{Io, Purpose, UnderWay};
+use crate::limits::{RECORDS_PER_CHANGE, RECORDS_PER_WRITE, RECORDS_SPARE, UNCONFIRMED_MAX};
+use forebay_format::BLOCK_SIZE;
+use forebay_format::tier::{ENTRIES_MAX, Entry, Record, TierLayout};
+use std::collections::VecDeque;
+
+/// A member that holds the map.
+#[derive(Debug)]
+struct Holder {
+    member: MemberId,
+    /// It has all records up to this one.
+    written: u64,
+    is_writing: bool,
+    has_failed: bool,
+    /// Records before this one need not be kept there.
+    tail: u64,
+}
+
+/// The journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    set: u64,
+    epoch: u64,
+    layout: TierLayout,
+    /// What the record that is open says so far; its number is `next`.
+    open: Vec<Entry>,
+    /// It is to be written though it may say nothing but what is confirmed.
+    is_forced: bool,
+    next: u64,
+    /// Records that some holder does not have yet, from `first` on.
+    closed: VecDeque<Vec<u8>>,
+    first: u64,
+    /// All that records up to this one say is durable, data included.
+    confirmed: u64,
+    holders: Vec<Holder>,
+    /// Changes that were promised room.
+    promised: u64,
+    /// Records that saying again what is not in pages may take.
+    again: u64,
+}
+
+impl Journal {
+    /// One whose next record is `next`, in the life `epoch`, with these holders and their tails.
+    pub fn new(
+        (set, epoch): (u64, u64),
+        layout: TierLayout,
+        next: u64,
+        holders: &[(MemberId, u64)],
+        fine_max: usize,
+    ) -> Journal {
+        let again = (fine_max + UNCONFIRMED_MAX) as u64;
+        let again = again.min(2 * u64::from(layout.extents_max));
+        let holder = |&(member, tail): &(MemberId, u64)| Holder {
+            member,
+            written: next - 1,
+            is_writing: false,
+            has_failed: false,
+            tail,
+        };
+        Journal {
+            set,
+            epoch,
+            layout,
+            open: Vec::new(),
+            is_forced: false,
+            next,
+            closed: VecDeque::new(),
+            first: next,
+            confirmed: next - 1,
+            holders: holders.iter().map(holder).collect(),
+            promised: 0,
+            again: again.div_ceil(ENTRIES_MAX as u64) + 1,
+        }
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().filter(|holder| !holder.has_failed)
+    }
+
+    /// Members that hold the map, by index.
+    pub fn holders(&self) -> impl Iterator<Item = (usize, MemberId)> {
+        let all = self.holders.iter().enumerate();
+        all.filter(|(_, holder)| !holder.has_failed).map(|(index, holder)| (index, holder.member))
+    }
+
+    /// Whether anybody holds the map.
+    pub fn is_held(&self) -> bool {
+        self.alive().next().is_some()
+    }
+
+    fn blocks(&self) -> u64 {
+        u64::from(self.layout.journal_blocks)
+    }
+
+    fn used(&self) -> u64 {
+        let tail = self.alive().map(|holder| holder.tail).min().unwrap_or(self.next);
+        self.next - tail
+    }
+
+    /// Whether the ring is half full: time for a checkpoint.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.used() + self.again > self.blocks() / 2
+    }
+
+    /// Whether a checkpoint would make room.
+    pub fn has_much(&self) -> bool {
+        self.used() > self.blocks() / 8 + self.again
+    }
+
+    /// Promises room for one change.
+    pub fn promise(&mut self) -> bool {
+        let free = self.blocks().saturating_sub(self.used() + self.again + RECORDS_SPARE);
+        let has_room = (self.promised + 1) * RECORDS_PER_CHANGE <= free;
+        self.promised += u64::from(has_room);
+        has_room
+    }
+
+    /// The change does not come.
+    pub fn forgo(&mut self) {
+        self.promised -= 1;
+    }
+
+    /// Takes in a change that was promised room; the number of the record that says it.
+    pub fn append(&mut self, entry: Entry) -> u64 {
+        self.promised -= 1;
+        self.say(entry)
+    }
+
+    /// Says something without a promise: what a checkpoint says again, what a failure makes known.
+    pub fn say(&mut self, entry: Entry) -> u64 {
+        let same = |it: &&mut Entry| it.extent == entry.extent && it.kind == entry.kind;
+        if let Some(before) = self.open.iter_mut().find(same) {
+            *before = entry;
+            return self.next;
+        }
+        if self.open.len() == ENTRIES_MAX {
+            self.close();
+        }
+        self.open.push(entry);
+        self.next
+    }
+
+    /// The number of the last record that says anything.
+    pub fn last(&self) -> u64 {
+        if self.open.is_empty() { self.next - 1 } else { self.next }
+    }
+
+    /// The number of the record that is open.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Begins a new record.
+    pub fn close(&mut self) {
+        if self.open.is_empty() && !self.is_forced {
+            return;
+        }
+        let entries = std::mem::take(&mut self.open);
+        let (epoch, seq, confirmed) = (self.epoch, self.next, self.confirmed);
+        assert!(self.used() < self.blocks(), "the journal overruns its tail");
+        let mut bytes = vec![0; BLOCK_SIZE];
+        Record { epoch, seq, confirmed, entries }.encode(self.set, &mut bytes);
+        self.closed.push_back(bytes);
+        self.next += 1;
+        self.is_forced = false;
+    }
+
+    /// All up to record `seq` is durable but for a record that says so: the number of that one.
+    pub fn say_confirmed(&mut self, seq: u64) -> u64 {
+        assert!(seq >= self.confirmed && seq < self.next);
+        self.confirmed = seq;
+        self.is_forced = true;
+        let said = self.next;
+        self.close();
+        said
+    }
+
+    /// Whether the first holder has this record.
+    pub fn is_said(&self, seq: u64) -> bool {
+        self.alive().next().is_some_and(|holder| holder.written >= seq)
+    }
+
+    /// Whether all holders have this record.
+    pub fn is_everywhere(&self, seq: u64) -> bool {
+        self.is_held() && self.alive().all(|holder| holder.written >= seq)
+    }
+
+    /// Writes what is to be written to holders that write nothing.
+    pub fn send(&mut self, io: &mut Io) {
+        let first_is_idle = self.alive().next().is_some_and(|holder| !holder.is_writing);
+        if first_is_idle {
+            self.close();
+        }
+        let (first, next) = (self.first, self.next);
+        let blocks = self.blocks();
+        for (index, holder) in self.holders.iter_mut().enumerate() {
+            let from = holder.written + 1;
+            if holder.has_failed || holder.is_writing || from >= next {
+                continue;
+            }
+            // Up to the end of the ring, and not too many.
+            let until_wrap = blocks - from % blocks;
+            let count = (next - from).min(until_wrap).min(RECORDS_PER_WRITE);
+            let mut buf = io.buf(count as usize * BLOCK_SIZE);
+            let rooms = buf.bytes_mut().chunks_exact_mut(BLOCK_SIZE);
+            let records = self.closed.iter().skip((from - first) as usize);
+            rooms.zip(records).for_each(|(room, record)| room.copy_from_slice(record));
+            holder.is_writing = true;
+            let what = Purpose::Records(index, from + count - 1);
+            io.write(UnderWay::meta(holder.member, what), self.layout.record_offset(from), buf);
+        }
+    }
+
+    /// The holder has records up to this one.
+    pub fn written(&mut self, index: usize, seq: u64) {
+        let holder = &mut self.holders[index];
+        holder.is_writing = false;
+        holder.written = seq;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        let everywhere = self.alive().map(|holder| holder.written).min().unwrap_or(self.next - 1);
+        while self.first <= everywhere && self.closed.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+
+    /// A holder failed: the others go on. Whether it was one until now.
+    pub fn fail(&mut self, index: usize) -> Option<MemberId> {
+        let holder = &mut self.holders[index];
+        holder.is_writing = false;
+        if std::mem::replace(&mut holder.has_failed, true) {
+            return None;
+        }
+        let member = holder.member;
+        self.forget();
+        Some(member)
+    }
+
+    /// Records before this one are not needed any more on a holder.
+    pub fn set_tail(&mut self, index: usize, tail: u64) {
+        self.holders[index].tail = tail;
+    }
+}

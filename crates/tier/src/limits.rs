@@ -1,0 +1,28 @@
+//! Limits, and how they fit together.
+
+use forebay_format::io::Time;
+use forebay_format::tier::{Blocks, DOUBLES_MAX, ENTRIES_MAX};
+
+/// Extents whose last change is not confirmed, after which a flush of our own is due.
+pub(crate) const UNCONFIRMED_MAX: usize = 4096;
+/// Records that go to a holder in one write.
+pub(crate) const RECORDS_PER_WRITE: u64 = 64;
+/// Records that are never given to requests: for confirmations and heads.
+pub(crate) const RECORDS_SPARE: u64 = 8;
+/// Records that a change may need: one that says it and one that confirms it.
+pub(crate) const RECORDS_PER_CHANGE: u64 = 2;
+/// How long what waits for a confirmation, and for which no client waits, gathers.
+pub(crate) const GATHER_NS: Time = 20_000_000;
+/// Pages of the map that one read of a start brings.
+pub(crate) const PAGES_PER_READ: u32 = 256;
+/// Extents that a plan looks at in one call.
+pub(crate) const PLAN_STEP: u32 = 4096;
+/// Extents of each kind that a plan remembers.
+pub(crate) const PLAN_EXTENTS: usize = 256;
+/// How long an extent rests of which a move has failed.
+pub(crate) const MOVE_RETRY_NS: Time = 1_000_000_000;
+/// How long moves rest after new data had to go to a slower tier.
+pub(crate) const SPILL_REST_NS: Time = 250_000_000;
+
+const _: () = assert!(DOUBLES_MAX * 16 >= ENTRIES_MAX);
+const _: () = assert!(Blocks::PIECE == 16);

@@ -1,0 +1,321 @@
+//! Which extent lives where, and which of its blocks are written: the one keeper of T1 (no two
+//! extents in one place) and T2 (what a page says is confirmed).
+//!
+//! Sixteen bytes for each extent. What is partly written, lost, or changed since the last
+//! confirmation is known beside it, and bounded.
+
+use crate::heat::{Heat, Temperature};
+use forebay_format::tier::{
+    Blocks, Entry, EntryKind, PAGE_ENTRIES, PLACE_NONE, Page, PageEntry, Place,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All that is durable of an extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct State {
+    /// Where it lives.
+    pub place: Option<Place>,
+    /// Its written blocks. The others read as zeros.
+    pub blocks: Blocks,
+}
+
+impl State {
+    /// Nothing durable names a place where nothing is written: it is lent.
+    fn durable(self) -> State {
+        State { place: self.place.filter(|_| !self.blocks.is_empty()), ..self }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    place: u32,
+    pieces: u16,
+    /// Its place is kept though nothing is written there.
+    is_kept: bool,
+    reserved: u8,
+    heat: Temperature,
+    /// Seconds of the executor's clock when it came to where it is.
+    since: u32,
+}
+
+const _: () = assert!(size_of::<Extent>() == 16);
+
+impl Extent {
+    const NONE: Extent = Extent {
+        place: PLACE_NONE,
+        pieces: 0,
+        is_kept: false,
+        reserved: 0,
+        heat: Temperature::COLD,
+        since: 0,
+    };
+}
+
+/// What an extent was when it was last confirmed, and has been since.
+#[derive(Debug)]
+struct Versions {
+    confirmed: State,
+    /// By the record that says it.
+    later: Vec<(u64, State)>,
+}
+
+/// The map.
+#[derive(Debug)]
+pub(crate) struct Map {
+    extents: Vec<Extent>,
+    fine: BTreeMap<u32, Blocks>,
+    lost: BTreeMap<u32, Blocks>,
+    unconfirmed: BTreeMap<u32, Versions>,
+    /// The records behind which extents have unconfirmed versions.
+    by_seq: BTreeSet<(u64, u32)>,
+    dirty_pages: BTreeSet<u32>,
+    heat: Heat,
+    placed: u64,
+}
+
+impl Map {
+    /// One of so many extents, none of which lives anywhere.
+    pub fn new(extents: u32) -> Map {
+        Map {
+            extents: vec![Extent::NONE; extents as usize],
+            fine: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
+            by_seq: BTreeSet::new(),
+            dirty_pages: BTreeSet::new(),
+            heat: Heat::new(extents),
+            placed: 0,
+        }
+    }
+
+    pub fn len(&self) -> u32 {
+        self.extents.len() as u32
+    }
+
+    /// Extents that live somewhere.
+    pub fn placed(&self) -> u64 {
+        self.placed
+    }
+
+    pub fn grow(&mut self, extents: u32) {
+        assert!(extents as usize >= self.extents.len());
+        self.extents.resize(extents as usize, Extent::NONE);
+        self.heat.grow(extents);
+    }
+
+    pub fn place(&self, extent: u32) -> Option<Place> {
+        Place::of_number(self.extents[extent as usize].place)
+    }
+
+    /// The written blocks of an extent.
+    pub fn blocks(&self, extent: u32) -> Blocks {
+        let whole = || Blocks::of_pieces(self.extents[extent as usize].pieces);
+        self.fine.get(&extent).copied().unwrap_or_else(whole)
+    }
+
+    pub fn state(&self, extent: u32) -> State {
+        State { place: self.place(extent), blocks: self.blocks(extent) }
+    }
+
+    /// Blocks whose content is lost.
+    pub fn lost(&self, extent: u32) -> Blocks {
+        self.lost.get(&extent).copied().unwrap_or_default()
+    }
+
+    pub fn since(&self, extent: u32) -> u32 {
+        self.extents[extent as usize].since
+    }
+
+    /// Extents that are partly written, or partly lost.
+    pub fn fine(&self) -> usize {
+        self.fine.len() + self.lost.len()
+    }
+
+    pub fn is_fine(&self, extent: u32) -> bool {
+        self.fine.contains_key(&extent)
+    }
+
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed.len()
+    }
+
+    /// Gives an extent a place that nothing durable says yet: nothing is written there.
+    pub fn lend(&mut self, extent: u32, place: Place, now_s: u32) {
+        assert!(self.place(extent).is_none() && self.blocks(extent).is_empty());
+        self.set_place(extent, Some(place));
+        self.extents[extent as usize].since = now_s;
+    }
+
+    /// Takes it back.
+    pub fn unlend(&mut self, extent: u32) -> Place {
+        assert!(self.blocks(extent).is_empty());
+        let place = self.place(extent).expect("it was lent one");
+        self.set_place(extent, None);
+        place
+    }
+
+    /// Keeps the place of an extent of which nothing is written.
+    pub fn keep(&mut self, extent: u32) {
+        self.extents[extent as usize].is_kept = true;
+    }
+
+    pub fn is_kept(&self, extent: u32) -> bool {
+        self.extents[extent as usize].is_kept
+    }
+
+    fn set_place(&mut self, extent: u32, place: Option<Place>) {
+        let own = &mut self.extents[extent as usize];
+        self.placed -= u64::from(own.place != PLACE_NONE);
+        own.place = place.map_or(PLACE_NONE, Place::number);
+        own.is_kept &= place.is_some();
+        self.placed += u64::from(place.is_some());
+    }
+
+    fn set(&mut self, extent: u32, state: State) {
+        self.set_place(extent, state.place);
+        self.extents[extent as usize].pieces = state.blocks.pieces();
+        match state.blocks.is_whole_pieces() {
+            true => self.fine.remove(&extent),
+            false => self.fine.insert(extent, state.blocks),
+        };
+        self.dirty_pages.insert(extent / PAGE_ENTRIES);
+    }
+
+    /// What the journal says of an extent from record `seq` on.
+    pub fn change(&mut self, seq: u64, extent: u32, state: State, now_s: u32) {
+        let before = self.state(extent);
+        let versions = self
+            .unconfirmed
+            .entry(extent)
+            .or_insert(Versions { confirmed: before.durable(), later: Vec::new() });
+        match versions.later.last_mut() {
+            Some(last) if last.0 == seq => last.1 = state.durable(),
+            _ => versions.later.push((seq, state.durable())),
+        }
+        self.by_seq.insert((seq, extent));
+        if before.place != state.place {
+            self.extents[extent as usize].since = now_s;
+        }
+        self.set(extent, state);
+    }
+
+    /// What a start has learned of an extent: it is confirmed.
+    pub fn restore(&mut self, extent: u32, state: State) {
+        self.set(extent, state);
+    }
+
+    /// All that records up to `seq` say is durable.
+    pub fn confirm(&mut self, seq: u64) {
+        while let Some(&(first, extent)) = self.by_seq.first().filter(|it| it.0 <= seq) {
+            self.by_seq.pop_first();
+            let versions = self.unconfirmed.get_mut(&extent).expect("it has versions");
+            let (said, state) = versions.later.remove(0);
+            assert_eq!(said, first);
+            versions.confirmed = state;
+            if versions.later.is_empty() {
+                self.unconfirmed.remove(&extent);
+            }
+        }
+    }
+
+    /// What is confirmed of an extent.
+    pub fn confirmed(&self, extent: u32) -> State {
+        let known = || self.state(extent).durable();
+        self.unconfirmed.get(&extent).map_or_else(known, |it| it.confirmed)
+    }
+
+    /// Extents with unconfirmed versions.
+    pub fn changing(&self) -> impl Iterator<Item = u32> {
+        self.unconfirmed.keys().copied()
+    }
+
+    /// Says which blocks of an extent are lost.
+    pub fn set_lost(&mut self, extent: u32, blocks: Blocks) {
+        match blocks.is_empty() {
+            true => self.lost.remove(&extent),
+            false => self.lost.insert(extent, blocks),
+        };
+    }
+
+    /// What the journal must say again when records before are given up.
+    pub fn beside(&self) -> Vec<Entry> {
+        let state = |&extent: &u32| self.entry(extent);
+        let lost = |(&extent, &blocks): (&u32, &Blocks)| lost_entry(extent, blocks);
+        self.fine.keys().map(state).chain(self.lost.iter().map(lost)).collect()
+    }
+
+    /// The entry that says what is known of an extent.
+    pub fn entry(&self, extent: u32) -> Entry {
+        let State { place, blocks } = self.state(extent).durable();
+        let place = place.map_or(PLACE_NONE, Place::number);
+        let heat = self.heat.level(&self.extents[extent as usize].heat, extent);
+        Entry { kind: EntryKind::State, extent, place, heat, blocks }
+    }
+
+    /// Pages that changed since they were last taken.
+    pub fn take_dirty_pages(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.dirty_pages)
+    }
+
+    /// The page is on the holders as it is known.
+    pub fn page_is_clean(&mut self, number: u32) {
+        self.dirty_pages.remove(&number);
+    }
+
+    /// A page as it is confirmed, up to record `seq`.
+    pub fn page(&self, number: u32, seq: u64, unconfirmed_too: bool) -> Page {
+        let first = number * PAGE_ENTRIES;
+        let entry = |extent: u32| {
+            let state = match unconfirmed_too {
+                true => self.state(extent).durable(),
+                false => self.confirmed(extent),
+            };
+            let own = &self.extents[extent as usize];
+            let fine = u8::from(!state.blocks.is_whole_pieces()) * PageEntry::FINE;
+            PageEntry {
+                place: state.place.map_or(PLACE_NONE, Place::number).into(),
+                pieces: state.blocks.pieces().into(),
+                heat: self.heat.level(&own.heat, extent) | fine,
+            }
+        };
+        let end = (first + PAGE_ENTRIES).min(self.len());
+        Page { number, seq, entries: (first..end.max(first)).map(entry).collect() }
+    }
+
+    /// Counts accesses of an extent.
+    pub fn touch(&mut self, extent: u32, accesses: f32) {
+        self.heat.touch(&mut self.extents, extent, accesses);
+    }
+
+    /// How hot an extent is, in accesses of now.
+    pub fn heat(&self, extent: u32) -> f32 {
+        self.heat.now(&self.extents[extent as usize].heat, extent)
+    }
+
+    /// Sets how hot an extent is, in accesses of now.
+    pub fn set_heat(&mut self, extent: u32, heat: f32) {
+        self.heat.set(&mut self.extents, extent, heat);
+    }
+
+    /// A count is halved after so many accesses of the volume.
+    pub fn set_half_life(&mut self, accesses: f64) {
+        self.heat.set_half_life(accesses);
+    }
+
+    /// Restores how hot an extent was.
+    pub fn restore_heat(&mut self, extent: u32, level: u8) {
+        let heat = Heat::of_level(level);
+        self.heat.set(&mut self.extents, extent, heat);
+    }
+}
+
+impl crate::heat::Warm for Vec<Extent> {
+    fn temperature(&mut self, index: usize) -> &mut Temperature {
+        &mut self[index].heat
+    }
+}
+
+/// The entry that says which blocks of an extent are lost.
+pub(crate) fn lost_entry(extent: u32, blocks: Blocks) -> Entry {
+    Entry { kind: EntryKind::Lost, extent, place: PLACE_NONE, heat: 0, blocks }
+}

@@ -1,0 +1,405 @@
+//! Moves: an extent is copied piece by piece to a place that was taken for it; writes to what is
+//! copied go to both places; when all is copied the map says so, and when that is confirmed the old
+//! place is left (T6). Until then both are whole, so a start may believe either.
+
+use crate::Mutant;
+use crate::event::{MemberId, Notice};
+use crate::io::{Purpose, UnderWay};
+use crate::limits::{GATHER_NS, MOVE_RETRY_NS};
+use crate::map::State;
+use crate::settings::Tuning;
+use crate::tiers::Tiers;
+use forebay_format::BLOCK_SIZE;
+use forebay_format::io::{Completion, IoError, Time};
+use forebay_format::tier::{Blocks, EXTENT_BLOCKS, Place};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Why an extent is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Room on a fast tier is kept free.
+    Reserve,
+    /// It is hotter than others above, or colder than others below.
+    Heat,
+    /// Its tier is emptied.
+    Evacuation,
+}
+
+/// How far a move is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// Nothing is under way.
+    Ready,
+    /// These blocks are wanted, or are read and written.
+    Piece(Range<usize>, bool),
+    /// The map says that the extent has moved, from this record on.
+    Said(u64),
+}
+
+/// One extent that moves.
+#[derive(Debug)]
+struct Move {
+    number: u64,
+    from: Place,
+    to: Place,
+    why: Why,
+    copied: Blocks,
+    step: Step,
+    /// The old place has what the new one has.
+    has_way_back: bool,
+}
+
+/// How much may be copied: it fills with time, and what is begun may overdraw it, so that it is
+/// never too small for a piece.
+#[derive(Debug)]
+struct Budget {
+    rate: u64,
+    bytes: i64,
+    at: Time,
+}
+
+impl Budget {
+    fn new(now: Time, rate: u64) -> Budget {
+        Budget { rate, bytes: 0, at: now }
+    }
+
+    fn fill(&mut self, now: Time) {
+        let passed = u128::from(now - self.at) * u128::from(self.rate) / 1_000_000_000;
+        if passed > 0 {
+            let most = (self.rate / 10).max(1 << 20) as i64;
+            self.bytes = self.bytes.saturating_add(passed.min(1 << 40) as i64).min(most);
+            self.at = now;
+        }
+    }
+
+    /// When something may be begun.
+    fn due(&self) -> Time {
+        if self.bytes > 0 || self.rate == 0 {
+            return self.at;
+        }
+        let missing = (1 - self.bytes) as u128 * 1_000_000_000 / u128::from(self.rate);
+        self.at + missing.min(u64::MAX as u128 / 4) as u64 + 1
+    }
+}
+
+/// The owner of moves.
+#[derive(Debug)]
+pub(crate) struct Moves {
+    moves: BTreeMap<u32, Move>,
+    next: u64,
+    is_paused: bool,
+    yielding: Budget,
+    reserve: Budget,
+    /// Extents of which a move failed, and until when they rest.
+    resting: BTreeMap<u32, Time>,
+    moved_bytes: u64,
+}
+
+impl Moves {
+    pub fn new(now: Time, tuning: Tuning) -> Moves {
+        Moves {
+            moves: BTreeMap::new(),
+            next: 0,
+            is_paused: false,
+            yielding: Budget::new(now, tuning.move_rate),
+            reserve: Budget::new(now, tuning.reserve_rate),
+            resting: BTreeMap::new(),
+            moved_bytes: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.moves.len()
+    }
+
+    pub fn has(&self, extent: u32) -> bool {
+        self.moves.contains_key(&extent)
+    }
+
+    /// Whether it changed.
+    pub fn set_paused(&mut self, is_paused: bool) -> bool {
+        std::mem::replace(&mut self.is_paused, is_paused) != is_paused
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Moves that have not left their old place behind, from this member.
+    pub fn leaving(&self, member: MemberId) -> u32 {
+        self.moves.values().filter(|it| it.from.member() == member.0).count() as u32
+    }
+
+    /// Bytes that were copied.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    pub fn is_resting(&self, extent: u32, now: Time) -> bool {
+        self.resting.get(&extent).is_some_and(|&until| until > now)
+    }
+
+    /// Where a write of these blocks has to go besides.
+    pub fn mirror(&self, extent: u32, blocks: Blocks) -> Option<Place> {
+        let it = self.moves.get(&extent)?;
+        match it.step {
+            Step::Said(_) => it.has_way_back.then_some(it.from),
+            _ => (!it.copied.and(blocks).is_empty()).then_some(it.to),
+        }
+    }
+
+    /// Both places of an extent that moves.
+    pub fn places(&self) -> impl Iterator<Item = (u32, Place, Place)> {
+        self.moves.iter().map(|(&extent, it)| (extent, it.from, it.to))
+    }
+
+    fn budget(&mut self, why: Why) -> &mut Budget {
+        match why {
+            Why::Reserve => &mut self.reserve,
+            Why::Heat | Why::Evacuation => &mut self.yielding,
+        }
+    }
+}
+
+impl Tiers {
+    /// When a move can go on by itself. Where something under way is waited for, its end is the time.
+    pub(crate) fn moves_due(&self) -> Option<Time> {
+        let now = self.io.now();
+        let waiting = self.moves.moves.values().filter(|it| it.step == Step::Ready);
+        let due = waiting.filter_map(|it| {
+            let is_reserve = it.why == Why::Reserve;
+            let budget = if is_reserve { &self.moves.reserve } else { &self.moves.yielding };
+            match () {
+                () if budget.rate == 0 => None,
+                () if budget.bytes <= 0 => Some(budget.due()),
+                () if is_reserve => self.planner.rests_until(now),
+                () => self.planner.patient_until(now),
+            }
+        });
+        due.filter(|_| !self.moves.is_paused).min()
+    }
+
+    /// Nothing new is copied; what the map says already is brought to its end.
+    pub(crate) fn stop_moves(&mut self) {
+        let is_open = |it: &Move| !matches!(it.step, Step::Said(_));
+        let open = self.moves.moves.iter().filter(|(_, it)| is_open(it));
+        let open: Vec<u32> = open.map(|(&extent, _)| extent).collect();
+        for extent in open {
+            self.drop_move(extent, 0);
+        }
+    }
+
+    /// Begins to move an extent to a member. Whether there is a place.
+    pub(crate) fn begin_move(&mut self, extent: u32, to: MemberId, why: Why) -> bool {
+        let from = self.map.place(extent).expect("only what lives somewhere is moved");
+        let Some(to) = self.space.take(to) else { return false };
+        self.moves.next += 1;
+        let number = self.moves.next;
+        let (copied, step, has_way_back) = (Blocks::NONE, Step::Ready, true);
+        let it = Move { number, from, to, why, copied, step, has_way_back };
+        let before = self.moves.moves.insert(extent, it);
+        assert!(before.is_none(), "an extent moves once at a time");
+        true
+    }
+
+    /// Lets all moves go on that can.
+    pub(crate) fn step_moves(&mut self) {
+        let now = self.io.now();
+        self.moves.reserve.fill(now);
+        self.moves.yielding.fill(now);
+        if self.moves.resting.len() > 1024 {
+            self.moves.resting.retain(|_, until| *until > now);
+        }
+        let extents: Vec<u32> = self.moves.moves.keys().copied().collect();
+        for extent in extents {
+            self.step_move(extent);
+        }
+    }
+
+    fn step_move(&mut self, extent: u32) {
+        let it = &self.moves.moves[&extent];
+        let (from, why) = (it.from, it.why);
+        match it.step.clone() {
+            Step::Said(seq) => self.leave_when_confirmed(extent, seq),
+            Step::Piece(range, false) => self.try_piece(extent, range),
+            Step::Piece(_, true) => {}
+            Step::Ready => {
+                let mut todo = self.map.blocks(extent).without(it.copied);
+                if self.is(Mutant::CommitBeforeCopy) {
+                    todo = Blocks::NONE;
+                }
+                let Some((first, last)) = todo.bounds() else { return self.try_say(extent) };
+                if !self.may_copy(extent, why) {
+                    return self.requests.unclaim(extent);
+                }
+                let member = self.set.member(MemberId(from.member()));
+                let size = (member.settings.piece_blocks.clamp(1, 16)) as usize;
+                let end = ((first / size + 1) * size).min(last + 1).min(EXTENT_BLOCKS);
+                self.try_piece(extent, first..end);
+            }
+        }
+    }
+
+    /// Whether a piece may be copied now.
+    fn may_copy(&mut self, extent: u32, why: Why) -> bool {
+        let it = &self.moves.moves[&extent];
+        let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
+        let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
+        let yields = why != Why::Reserve && !is_idle;
+        if self.moves.is_paused || (yields && !self.planner.is_patient_enough(self.io.now())) {
+            return false;
+        }
+        if why == Why::Reserve && self.planner.is_spilling(self.io.now()) {
+            return false;
+        }
+        let is_small = self.is(Mutant::BudgetTooSmall);
+        let least = if is_small { (Blocks::PIECE * BLOCK_SIZE) as i64 } else { 1 };
+        let budget = self.moves.budget(why);
+        budget.bytes >= least && budget.rate > 0
+    }
+
+    /// Reads a piece, as soon as nobody changes it.
+    fn try_piece(&mut self, extent: u32, range: Range<usize>) {
+        let blocks = Blocks::range(range.start, range.end);
+        let is_mine = self.requests.claim(extent, blocks);
+        let it = self.moves.moves.get_mut(&extent).expect("it moves");
+        it.step = Step::Piece(range.clone(), is_mine);
+        if !is_mine {
+            return;
+        }
+        if self.is(Mutant::WriteDuringPiece) {
+            self.requests.unclaim(extent);
+        }
+        let it = &self.moves.moves[&extent];
+        let (from, number, why) = (it.from, it.number, it.why);
+        let bytes = range.len() * BLOCK_SIZE;
+        self.moves.budget(why).bytes -= bytes as i64;
+        self.moves.moved_bytes += bytes as u64;
+        self.planner.has_copied(self.io.now());
+        let buf = self.io.buf(bytes);
+        let what = self.piece_io(extent, number, from);
+        let offset = self.set.layout().slot_offset(from.slot());
+        self.io.read(what, offset + (range.start * BLOCK_SIZE) as u64, buf);
+    }
+
+    fn piece_io(&mut self, extent: u32, number: u64, place: Place) -> UnderWay {
+        self.space.hold(place);
+        UnderWay {
+            purpose: Purpose::Piece(extent, number),
+            member: MemberId(place.member()),
+            place: Some(place),
+            is_write: false,
+            is_client: false,
+        }
+    }
+
+    /// A piece was read or written.
+    pub(crate) fn piece_done(&mut self, extent: u32, number: u64, io: UnderWay, done: Completion) {
+        let it = self.moves.moves.get(&extent).filter(|it| it.number == number);
+        let Some(it) = it else { return self.io.give(done.buf) };
+        let Step::Piece(range, true) = it.step.clone() else {
+            unreachable!("a piece is under way")
+        };
+        let to = it.to;
+        if let Err(error) = done.result {
+            self.io.give(done.buf);
+            return self.move_failed(extent, io.member, error);
+        }
+        if !io.is_write {
+            let what = self.piece_io(extent, number, to);
+            let offset = self.set.layout().slot_offset(to.slot());
+            return self.io.write(what, offset + (range.start * BLOCK_SIZE) as u64, done.buf);
+        }
+        self.io.give(done.buf);
+        let it = self.moves.moves.get_mut(&extent).expect("it moves");
+        it.copied = it.copied.or(Blocks::range(range.start, range.end));
+        it.step = Step::Ready;
+        self.requests.unclaim(extent);
+    }
+
+    /// All is copied: the map says so, as soon as nobody changes the extent.
+    fn try_say(&mut self, extent: u32) {
+        if !self.requests.claim(extent, Blocks::ALL) {
+            return;
+        }
+        if !self.journal.promise() {
+            return self.requests.unclaim(extent);
+        }
+        let blocks = self.map.blocks(extent);
+        let it = &self.moves.moves[&extent];
+        let (from, to) = (it.from, it.to);
+        if blocks.is_empty() {
+            self.journal.forgo();
+            self.drop_move(extent, 0);
+        } else {
+            let seq = self.say_state(extent, State { place: Some(to), blocks });
+            let it = self.moves.moves.get_mut(&extent).expect("it moves");
+            it.step = Step::Said(seq);
+            self.barrier.want(seq, self.io.now() + GATHER_NS);
+            if self.is(Mutant::SourceFreedEarly) {
+                self.moves.moves.remove(&extent);
+                self.space.retire(from, 0, self.barrier.confirmed());
+            }
+        }
+        self.requests.unclaim(extent);
+    }
+
+    fn leave_when_confirmed(&mut self, extent: u32, seq: u64) {
+        if self.barrier.confirmed() < seq {
+            return self.barrier.want(seq, self.io.now() + GATHER_NS);
+        }
+        let it = self.moves.moves.remove(&extent).expect("it moves");
+        self.space.retire(it.from, seq, self.barrier.confirmed());
+    }
+
+    /// The extent does not move after all: it was given up, in record `seq`.
+    pub(crate) fn drop_move(&mut self, extent: u32, seq: u64) {
+        let Some(it) = self.moves.moves.remove(&extent) else { return };
+        let left = match it.step {
+            // The new place is where the extent lived last: whoever gave it up leaves that.
+            Step::Said(_) => it.from,
+            _ => it.to,
+        };
+        self.space.retire(left, seq, self.barrier.confirmed());
+        self.requests.unclaim(extent);
+    }
+
+    /// A write to the second place of an extent failed.
+    pub(crate) fn mirror_failed(&mut self, extent: u32, place: Option<Place>, error: IoError) {
+        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
+        if place == Some(it.from) {
+            it.has_way_back = false;
+        } else if place == Some(it.to) {
+            let member = MemberId(it.to.member());
+            self.move_failed(extent, member, error);
+        }
+    }
+
+    /// Ends a move that cannot go on now.
+    pub(crate) fn move_failed(&mut self, extent: u32, member: MemberId, error: IoError) {
+        self.drop_move(extent, 0);
+        self.moves.resting.insert(extent, self.io.now() + MOVE_RETRY_NS);
+        self.notice(Notice::MoveFailed { extent, member, error });
+    }
+
+    /// What an extent has written to a member since it was confirmed may be lost: back to where it
+    /// came from, if it moved and everything is there, too.
+    pub(crate) fn go_back(&mut self, extent: u32, member: MemberId) -> bool {
+        let Some(it) = self.moves.moves.get(&extent) else { return false };
+        let is_here = matches!(it.step, Step::Said(_)) && it.to.member() == member.0;
+        if !is_here || !it.has_way_back {
+            return false;
+        }
+        let it = self.moves.moves.remove(&extent).expect("it moves");
+        let state = State { place: Some(it.from), blocks: self.map.blocks(extent) };
+        let entry = crate::part::state_entry(extent, state, self.map.entry(extent).heat);
+        let seq = self.journal.say(entry);
+        let now_s = self.now_s();
+        self.map.change(seq, extent, state, now_s);
+        self.space.retire(it.to, seq, self.barrier.confirmed());
+        self.barrier.want(seq, self.io.now() + GATHER_NS);
+        self.moves.resting.insert(extent, self.io.now() + MOVE_RETRY_NS);
+        true
+    }
+}

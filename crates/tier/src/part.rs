@@ -1,0 +1,550 @@
+//! A client's I/O: cut into parts of one extent each, and what each does.
+
+use crate::Mutant;
+use crate::event::{Effect, Io, IoId, MemberId};
+use crate::io::{Purpose, UnderWay};
+use crate::map::{State, lost_entry};
+use crate::requests::{Kind, Part, Request, What};
+use crate::tiers::Tiers;
+use forebay_format::BLOCK_SIZE;
+use forebay_format::io::{Buf, Completion, IoError};
+use forebay_format::tier::{Blocks, EXTENT_SIZE, Entry, EntryKind, Place};
+use std::ops::Range;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Parts of one request that are under way at a time.
+const PARTS_MAX: u32 = 32;
+/// Parts that one call makes.
+const PARTS_PER_CALL: u32 = 256;
+
+impl Tiers {
+    /// A client's I/O.
+    pub(crate) fn submit(&mut self, id: IoId, io: Io) {
+        let (kind, offset, len, buf) = match io {
+            Io::Read { offset, buf } => (Kind::Read, offset, buf.len() as u64, buf),
+            Io::Write { offset, buf } => (Kind::Write, offset, buf.len() as u64, buf),
+            Io::Flush => (Kind::Flush, 0, 0, Buf::empty()),
+            Io::Zero { offset, len, unmap } => (Kind::Zero { unmap }, offset, len, Buf::empty()),
+            Io::Discard { offset, len } => (Kind::Discard, offset, len, Buf::empty()),
+        };
+        let end = offset.checked_add(len);
+        let is_inside = end.is_some_and(|end| end <= self.set.superblock().block.bytes.get());
+        let is_even = offset.is_multiple_of(512) && len.is_multiple_of(512);
+        let error = match (self.is_open(), is_inside && is_even) {
+            (false, _) => Some(IoError::Gone),
+            (true, false) => Some(IoError::Invalid),
+            (true, true) => None,
+        };
+        if let Some(error) = error {
+            let completion = Completion { result: Err(error), buf };
+            return self.io.emit(Effect::Reply { id, completion });
+        }
+        let request = Request { id, kind, buf, offset, len, made: 0, parts: 0, error: None };
+        let number = self.requests.add(request);
+        if kind == Kind::Flush {
+            return self.barrier.join(number);
+        }
+        self.make(number, PARTS_PER_CALL);
+    }
+
+    /// Goes on making parts of requests that are long.
+    pub(crate) fn make_parts(&mut self) {
+        if let Some(request) = self.requests.making() {
+            self.make(request, PARTS_PER_CALL);
+        }
+    }
+
+    /// Makes parts of a request, and answers it if all have ended.
+    fn make(&mut self, number: u64, budget: u32) {
+        for _ in 0..budget {
+            let request = self.requests.request(number);
+            if request.made == request.len {
+                if request.parts == 0 {
+                    self.answer(number);
+                }
+                return;
+            }
+            if request.parts >= PARTS_MAX {
+                return;
+            }
+            let part = self.requests.request(number).next_part(number);
+            let what = part.what;
+            let part = self.requests.add_part(part);
+            match what {
+                What::Read => self.read(part),
+                _ if self.requests.may_change(part) => self.change(part),
+                _ => {}
+            }
+            if !self.requests.has(number) {
+                return;
+            }
+        }
+        self.requests.make_later(number);
+    }
+
+    fn answer(&mut self, number: u64) {
+        let request = self.requests.remove(number);
+        let result = request.error.map_or(Ok(()), Err);
+        let completion = Completion { result, buf: request.buf };
+        self.io.emit(Effect::Reply { id: request.id, completion });
+    }
+
+    /// A client's flush is over.
+    pub(crate) fn answer_flush(&mut self, number: u64, error: Option<IoError>) {
+        self.requests.request(number).error = error;
+        self.answer(number);
+    }
+
+    /// A part has ended.
+    fn end_part(&mut self, number: u64, error: Option<IoError>) {
+        let part = self.requests.remove_part(number);
+        if part.is_promised {
+            self.journal.forgo();
+        }
+        let request = self.requests.request(part.request);
+        request.error = request.error.or(error);
+        if part.what != What::Read {
+            self.take_back_unwritten(part.extent, number);
+            self.requests.changed(part.extent, number);
+        }
+        let request = self.requests.request(part.request);
+        if request.made < request.len {
+            self.requests.make_later(part.request);
+        } else if request.parts == 0 {
+            self.answer(part.request);
+        }
+    }
+
+    /// A place that was lent for a first write, which failed, is not kept.
+    fn take_back_unwritten(&mut self, extent: u32, part: u64) {
+        let is_lent = self.map.place(extent).is_some() && self.map.blocks(extent).is_empty();
+        if is_lent && !self.map.is_kept(extent) && !self.requests.is_changed_by_others(extent, part)
+        {
+            self.drop_move(extent, self.journal.last());
+            let place = self.map.unlend(extent);
+            // What said that nothing is written there any more may not be confirmed yet.
+            self.space.retire(place, self.journal.last(), self.barrier.confirmed());
+        }
+    }
+
+    fn count_access(&mut self, extent: u32, bytes: u64) {
+        self.map.touch(extent, bytes.div_ceil(64 << 10) as f32);
+    }
+
+    fn read(&mut self, number: u64) {
+        let part = self.requests.part(number);
+        let (extent, range, at, request) = (part.extent, part.range.clone(), part.at, part.request);
+        let State { place, blocks: valid } = self.map.state(extent);
+        let touched = touched_by(&range);
+        self.count_access(extent, range.end - range.start);
+        if !self.map.lost(extent).and(touched).is_empty() {
+            return self.end_part(number, Some(IoError::Io));
+        }
+        let Some(place) = place.filter(|_| !valid.and(touched).is_empty()) else {
+            let len = (range.end - range.start) as usize;
+            self.requests.request(request).buf.bytes_mut()[at..at + len].fill(0);
+            return self.end_part(number, None);
+        };
+        if !self.set.is_here(MemberId(place.member())) {
+            return self.end_part(number, Some(IoError::Io));
+        }
+        let len = (range.end - range.start) as usize;
+        let whole = self.requests.request(request).buf.len() == len;
+        let buf = match whole {
+            true => std::mem::take(&mut self.requests.request(request).buf),
+            false => self.io.buf(len),
+        };
+        let part = self.requests.part(number);
+        (part.valid, part.legs, part.has_buf) = (valid, 1, whole);
+        part.place = Some(place);
+        let (what, offset) = self.client_io(number, place, range.start);
+        self.io.read(what, offset, buf);
+    }
+
+    /// I/O of a client on a place: held until it ends.
+    fn client_io(&mut self, part: u64, place: Place, from: u64) -> (UnderWay, u64) {
+        let member = MemberId(place.member());
+        self.set.client_begins(member);
+        self.space.hold(place);
+        let purpose = Purpose::Part(part);
+        let what =
+            UnderWay { purpose, member, place: Some(place), is_write: false, is_client: true };
+        (what, self.set.layout().slot_offset(place.slot()) + from)
+    }
+
+    /// Begins a part that changes its extent; or goes on with one that waited.
+    pub(crate) fn change(&mut self, number: u64) {
+        match self.requests.part(number).what {
+            What::Read => unreachable!("a read changes nothing"),
+            What::Write => self.write(number),
+            What::WriteZeros => {
+                let (extent, range) = self.requests.place_of(number);
+                let valid = self.map.blocks(extent).or(self.map.lost(extent));
+                match valid.and(touched_by(&range)).is_empty() {
+                    true => self.end_part(number, None),
+                    false => self.write(number),
+                }
+            }
+            What::Zero { .. } | What::Discard => self.clear(number),
+        }
+    }
+
+    /// Writes a part, where its extent lives or comes to live.
+    fn write(&mut self, number: u64) {
+        let (extent, range) = self.requests.place_of(number);
+        let valid = self.map.blocks(extent);
+        let touched = touched_by(&range);
+        let lost = self.map.lost(extent).and(touched);
+        if !lost.without(covered(&range)).is_empty() {
+            // What stands in the rest of such a block nobody knows.
+            return self.end_part(number, Some(IoError::Io));
+        }
+        let written = self.with_padding(extent, &range, valid);
+        if !self.requests.widen(number, touched_by(&written)) {
+            return;
+        }
+        let is_first = !blocks_of(&written).without(valid).is_empty() || !lost.is_empty();
+        if !self.has_promise(number, is_first) {
+            return self.requests.wait_room(number);
+        }
+        let place = match self.map.place(extent) {
+            Some(place) => place,
+            None => match self.choose_place(extent) {
+                Some(place) => place,
+                None if self.space.is_freeing() => {
+                    self.want_space();
+                    return self.requests.wait_space(number);
+                }
+                None => return self.end_part(number, Some(IoError::NoSpace)),
+            },
+        };
+        if !self.set.is_here(MemberId(place.member())) {
+            return self.end_part(number, Some(IoError::Io));
+        }
+        self.count_access(extent, range.end - range.start);
+        let buf = self.buf_of_write(number, &written);
+        let mirror = self.moves.mirror(extent, touched_by(&written));
+        let part = self.requests.part(number);
+        part.blocks = blocks_of(&written);
+        (part.legs, part.place, part.is_first) = (1, Some(place), is_first);
+        if let Some(mirror) = mirror
+            && !self.is(Mutant::WriteMissesCopy)
+        {
+            self.requests.part(number).legs += 1;
+            let copy = Buf::copy_of(buf.bytes());
+            let (what, offset) = self.client_io(number, mirror, written.start);
+            self.io.write(what, offset, copy);
+        }
+        let (what, offset) = self.client_io(number, place, written.start);
+        self.io.write(what, offset, buf);
+    }
+
+    fn has_promise(&mut self, number: u64, is_needed: bool) -> bool {
+        if !is_needed || self.requests.part(number).is_promised {
+            return true;
+        }
+        let is_promised = self.journal.promise();
+        self.requests.part(number).is_promised = is_promised;
+        is_promised
+    }
+
+    /// The bytes of the extent that are written with a range: whole blocks where a block is written
+    /// for the first time, and whole pieces where the extent may not become partly written.
+    fn with_padding(&self, extent: u32, range: &Range<u64>, valid: Blocks) -> Range<u64> {
+        if self.is(Mutant::NoPadding) {
+            return range.clone();
+        }
+        let unit_of = |byte: u64| {
+            let block = (byte / BLOCK) as usize;
+            let piece = block / Blocks::PIECE * Blocks::PIECE;
+            let is_new = Blocks::range(piece, piece + Blocks::PIECE).and(valid).is_empty();
+            match () {
+                () if valid.has(block) => 512,
+                () if is_new && !self.may_be_fine(extent) => BLOCK * Blocks::PIECE as u64,
+                () => BLOCK,
+            }
+        };
+        let (first, last) = (unit_of(range.start), unit_of(range.end - 1));
+        range.start / first * first..range.end.next_multiple_of(last)
+    }
+
+    /// Whether an extent may be partly written.
+    fn may_be_fine(&self, extent: u32) -> bool {
+        self.map.is_fine(extent) || self.map.fine() < self.tuning.fine_max
+    }
+
+    /// The data of a part, with zeros around it.
+    fn buf_of_write(&mut self, number: u64, written: &Range<u64>) -> Buf {
+        let (_, range) = self.requests.place_of(number);
+        let part = self.requests.part(number);
+        let (at, request, what) = (part.at, part.request, part.what);
+        let len = (range.end - range.start) as usize;
+        let own = &mut self.requests.request(request).buf;
+        if what == What::Write && own.len() == len && *written == range {
+            let buf = std::mem::take(own);
+            self.requests.part(number).has_buf = true;
+            return buf;
+        }
+        let mut buf = self.io.buf((written.end - written.start) as usize);
+        buf.bytes_mut().fill(0);
+        if what == What::Write {
+            let from = (range.start - written.start) as usize;
+            let own = &self.requests.request(request).buf;
+            buf.bytes_mut()[from..from + len].copy_from_slice(&own.bytes()[at..at + len]);
+        }
+        buf
+    }
+
+    /// A device I/O of a part has ended.
+    pub(crate) fn part_done(&mut self, number: u64, place: Option<Place>, done: Completion) {
+        let part = self.requests.part(number);
+        part.legs -= 1;
+        let (extent, what) = (part.extent, part.what);
+        let is_main = part.place == place;
+        match (is_main, done.result) {
+            (_, Ok(())) => {}
+            (true, Err(error)) => part.error = Some(error),
+            (false, Err(error)) => self.mirror_failed(extent, place, error),
+        }
+        let part = self.requests.part(number);
+        if is_main {
+            let (range, at, has_buf) = (part.range.clone(), part.at, part.has_buf);
+            let (valid, request, is_ok) = (part.valid, part.request, part.error.is_none());
+            let mut buf = done.buf;
+            if what == What::Read && is_ok {
+                clear_unwritten(&mut buf, &range, valid);
+            }
+            let own = &mut self.requests.request(request).buf;
+            match has_buf {
+                true => *own = buf,
+                false => {
+                    if what == What::Read && is_ok {
+                        own.bytes_mut()[at..at + buf.len()].copy_from_slice(buf.bytes());
+                    }
+                    self.io.give(buf);
+                }
+            }
+        } else {
+            self.io.give(done.buf);
+        }
+        if self.requests.part(number).legs == 0 {
+            match what {
+                What::Read => {
+                    let error = self.requests.part(number).error;
+                    self.end_part(number, error);
+                }
+                _ => self.written(number),
+            }
+        }
+    }
+
+    /// All that a part writes is written.
+    fn written(&mut self, number: u64) {
+        let part = self.requests.part(number);
+        let (extent, blocks, error) = (part.extent, part.blocks, part.error);
+        if error.is_some() || !part.is_first {
+            return self.end_part(number, error);
+        }
+        let State { place, blocks: before } = self.map.state(extent);
+        let lost = self.map.lost(extent);
+        let state = State { place, blocks: before.or(blocks) };
+        let mut seq = self.say(number, extent, state);
+        if !lost.and(blocks).is_empty() {
+            self.map.set_lost(extent, lost.without(blocks));
+            seq = self.journal.say(lost_entry(extent, lost.without(blocks)));
+        }
+        self.said_by(number, seq);
+    }
+
+    fn said_by(&mut self, part: u64, seq: u64) {
+        match self.is(Mutant::AnswerBeforeJournal) {
+            true => self.end_part(part, None),
+            false => self.requests.wait_said(part, seq),
+        }
+    }
+
+    /// Says what an extent has become, with the promise that a part has.
+    fn say(&mut self, part: u64, extent: u32, state: State) -> u64 {
+        let part = self.requests.part(part);
+        assert!(std::mem::take(&mut part.is_promised), "a change has its room");
+        self.say_state(extent, state)
+    }
+
+    /// Says what an extent has become; room was promised.
+    pub(crate) fn say_state(&mut self, extent: u32, state: State) -> u64 {
+        let seq = self.journal.append(state_entry(extent, state, self.map.entry(extent).heat));
+        let now_s = self.now_s();
+        self.map.change(seq, extent, state, now_s);
+        seq
+    }
+
+    /// Blocks that are not written any more.
+    fn clear(&mut self, number: u64) {
+        let (extent, range) = self.requests.place_of(number);
+        let what = self.requests.part(number).what;
+        let State { place, blocks: before } = self.map.state(extent);
+        let mut gone = blocks_of(&range);
+        let would_be_fine = |gone: Blocks| !before.without(gone).is_whole_pieces();
+        if would_be_fine(gone) && !self.may_be_fine(extent) {
+            if what != What::Discard {
+                self.requests.part(number).what = What::WriteZeros;
+                return self.change(number);
+            }
+            gone = Blocks::of_pieces(gone.pieces());
+        }
+        let lost = self.map.lost(extent);
+        if before.and(gone).is_empty() && lost.and(gone).is_empty() {
+            return self.end_part(number, None);
+        }
+        if !self.has_promise(number, true) {
+            return self.requests.wait_room(number);
+        }
+        let blocks = before.without(gone);
+        // Where something else of it is being written, what becomes of the place is seen later.
+        let is_kept = what == What::Zero { unmap: false };
+        let is_alone = !self.requests.is_changed_by_others(extent, number);
+        let leaves = blocks.is_empty() && !is_kept && is_alone;
+        let kept = place.filter(|_| !leaves);
+        let mut seq = if self.is(Mutant::DiscardResurrects) && what == What::Discard {
+            self.requests.part(number).is_promised = false;
+            self.journal.forgo();
+            let now_s = self.now_s();
+            self.map.change(self.journal.next(), extent, State { place: kept, blocks }, now_s);
+            self.journal.next()
+        } else {
+            self.say(number, extent, State { place: kept, blocks })
+        };
+        if !lost.and(gone).is_empty() {
+            self.map.set_lost(extent, lost.without(gone));
+            seq = self.journal.say(lost_entry(extent, lost.without(gone)));
+        }
+        if is_kept && blocks.is_empty() {
+            self.map.keep(extent);
+        }
+        if let Some(place) = place.filter(|_| leaves) {
+            self.drop_move(extent, seq);
+            self.space.retire(place, seq, self.barrier.confirmed());
+            self.barrier.want(seq, self.io.now() + crate::limits::GATHER_NS);
+        }
+        self.said_by(number, seq);
+    }
+
+    /// Goes on with what waited and need not any more.
+    pub(crate) fn serve_waiting(&mut self) {
+        while let Some(part) = self.requests.pop_said(|seq| self.journal.is_said(seq)) {
+            self.end_part(part, None);
+        }
+        if !self.journal.is_held() {
+            for part in self.requests.drop_said() {
+                self.end_part(part, Some(IoError::Io));
+            }
+        }
+        for place in self.space.take_ready() {
+            let member = MemberId(place.member());
+            if self.set.is_here(member) && self.set.member(member).settings.discards {
+                let offset = self.set.layout().slot_offset(place.slot());
+                self.io.discard(member, Purpose::Trim(place), offset, EXTENT_SIZE);
+            } else {
+                self.space.trimmed(place);
+            }
+        }
+        for part in self.requests.take_for_room() {
+            self.change(part);
+        }
+        for part in self.requests.take_for_space() {
+            self.change(part);
+        }
+        while let Some(part) = self.requests.pop_ready() {
+            self.change(part);
+        }
+        if self.requests.waits_for_space() {
+            self.want_space();
+        }
+    }
+
+    /// A place is needed, and some are on their way to be free.
+    fn want_space(&mut self) {
+        if let Some(seq) = self.space.waits_for() {
+            self.barrier.want(seq, self.io.now());
+        }
+    }
+}
+
+impl Request {
+    /// The next part, up to the end of its extent, or to where whole blocks begin or end.
+    fn next_part(&mut self, number: u64) -> Part {
+        let first = self.offset + self.made;
+        let extent = first / EXTENT_SIZE;
+        let mut end = ((extent + 1) * EXTENT_SIZE).min(self.offset + self.len);
+        let what = match self.kind {
+            Kind::Read => What::Read,
+            Kind::Write => What::Write,
+            Kind::Flush => unreachable!("a flush has no parts"),
+            Kind::Zero { .. } | Kind::Discard => {
+                let is_edge = !first.is_multiple_of(BLOCK) || end - first < BLOCK;
+                end = if is_edge {
+                    end.min((first / BLOCK + 1) * BLOCK)
+                } else {
+                    end / BLOCK * BLOCK
+                };
+                match self.kind {
+                    Kind::Zero { .. } if is_edge => What::WriteZeros,
+                    Kind::Zero { unmap } => What::Zero { unmap },
+                    _ => What::Discard,
+                }
+            }
+        };
+        self.made += end - first;
+        let range = first - extent * EXTENT_SIZE..end - extent * EXTENT_SIZE;
+        // A part of a block is not discarded.
+        let blocks = if what == What::Discard { covered(&range) } else { touched_by(&range) };
+        let at = (first - self.offset) as usize;
+        Part {
+            request: number,
+            what,
+            extent: extent as u32,
+            range,
+            at,
+            blocks,
+            valid: Blocks::NONE,
+            legs: 0,
+            error: None,
+            place: None,
+            is_promised: false,
+            is_first: false,
+            has_buf: false,
+        }
+    }
+}
+
+/// Blocks that a range of bytes touches.
+fn touched_by(range: &Range<u64>) -> Blocks {
+    Blocks::range((range.start / BLOCK) as usize, range.end.div_ceil(BLOCK) as usize)
+}
+
+/// Blocks that a range of bytes covers.
+fn covered(range: &Range<u64>) -> Blocks {
+    let (from, end) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
+    Blocks::range(from as usize, end.max(from) as usize)
+}
+
+fn blocks_of(range: &Range<u64>) -> Blocks {
+    covered(range)
+}
+
+/// Zeros where nothing was written.
+fn clear_unwritten(buf: &mut Buf, range: &Range<u64>, valid: Blocks) {
+    for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
+        if !valid.has(block as usize) {
+            let from = (block * BLOCK).max(range.start) - range.start;
+            let end = ((block + 1) * BLOCK).min(range.end) - range.start;
+            buf.bytes_mut()[from as usize..end as usize].fill(0);
+        }
+    }
+}
+
+pub(crate) fn state_entry(extent: u32, state: State, heat: u8) -> Entry {
+    let place = state.place.filter(|_| !state.blocks.is_empty());
+    let place = place.map_or(forebay_format::tier::PLACE_NONE, Place::number);
+    Entry { kind: EntryKind::State, extent, place, heat, blocks: state.blocks }
+}

@@ -1,0 +1,346 @@
+//! Where new extents go, and which ones should move. Choices look at the state; `moves.rs` obeys.
+//!
+//! From time to time the planner walks over the map in slices and remembers the coldest extents of
+//! each tier and the hottest of those below. Then the reserve comes first, as it takes the next
+//! burst of writes; after it swaps, each of which pays when the heat won exceeds what it costs.
+//! Parameters were measured in a simulation of the policy (`docs/tiers.md`).
+
+use crate::Mutant;
+use crate::event::MemberId;
+use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS};
+use crate::moves::Why;
+use crate::settings::Placement;
+use crate::tiers::{Phase, Tiers};
+use forebay_format::io::Time;
+use forebay_format::tier::Place;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// An extent with its heat, as a number that sorts.
+type Ranked = (u32, u32);
+
+/// A move that seems worth while.
+#[derive(Debug, Clone, Copy)]
+struct Proposal {
+    extent: u32,
+    to: u8,
+    why: Why,
+}
+
+/// What a walk has found.
+#[derive(Debug, Default)]
+struct Walk {
+    next: u32,
+    coldest: BTreeMap<u8, BTreeSet<Ranked>>,
+    hottest: BTreeMap<u8, BTreeSet<Ranked>>,
+    leaving: Vec<u32>,
+    /// Heat of each tier, and of how many extents.
+    sums: BTreeMap<u8, (f64, u32)>,
+}
+
+/// The owner of plans.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    walk: Option<Walk>,
+    due: Time,
+    proposals: VecDeque<Proposal>,
+    /// When new data last went to a slower tier for want of room.
+    spilled_at: Option<Time>,
+    /// When something that yields was last copied.
+    copied_at: Time,
+    /// Mean heat of the extents of each tier, as the last walk found it.
+    mean: BTreeMap<u8, f32>,
+}
+
+/// What yields waits at most so long for a quiet moment, if its device is never quiet.
+const PATIENCE_NS: Time = 100_000_000;
+
+impl Planner {
+    pub fn new(now: Time) -> Planner {
+        Planner {
+            walk: None,
+            due: now,
+            proposals: VecDeque::new(),
+            spilled_at: None,
+            copied_at: now,
+            mean: BTreeMap::new(),
+        }
+    }
+
+    pub fn is_spilling(&self, now: Time) -> bool {
+        self.rests_until(now).is_some()
+    }
+
+    pub fn is_patient_enough(&self, now: Time) -> bool {
+        self.patient_until(now).is_none()
+    }
+
+    /// Until when moves rest because new data go to slower tiers.
+    pub fn rests_until(&self, now: Time) -> Option<Time> {
+        self.spilled_at.map(|at| at + SPILL_REST_NS).filter(|&until| until > now)
+    }
+
+    /// Until when what yields waits for a quiet moment.
+    pub fn patient_until(&self, now: Time) -> Option<Time> {
+        Some(self.copied_at + PATIENCE_NS).filter(|&until| until > now)
+    }
+
+    pub fn has_copied(&mut self, now: Time) {
+        self.copied_at = now;
+    }
+
+    /// A plan is wanted at once.
+    pub fn hurry(&mut self, now: Time) {
+        self.due = self.due.min(now);
+    }
+}
+
+impl Tiers {
+    /// A place for a new extent: on the fastest tier that has one.
+    pub(crate) fn choose_place(&mut self, extent: u32) -> Option<Place> {
+        let tiers = self.set.tiers().to_vec();
+        for (rank, &tier) in tiers.iter().enumerate() {
+            let Some(place) = self.place_on(tier) else {
+                if self.is(Mutant::FullIsWaitedFor) && self.space.is_freeing() {
+                    return None;
+                }
+                continue;
+            };
+            if rank > 0 {
+                self.planner.spilled_at = Some(self.io.now());
+            }
+            let now_s = self.now_s();
+            self.map.lend(extent, place, now_s);
+            // A new extent is as hot as those of the fastest tier: else it would leave at once.
+            let mean = tiers.first().and_then(|tier| self.planner.mean.get(tier));
+            self.map.set_heat(extent, mean.copied().unwrap_or(0.0));
+            return Some(place);
+        }
+        None
+    }
+
+    /// A free place on a tier, on the member with most room.
+    fn place_on(&mut self, tier: u8) -> Option<Place> {
+        let member = self.roomiest(tier)?;
+        let place = self.space.take(member)?;
+        if self.is(Mutant::PlaceTwice) && self.io.now().is_multiple_of(7) {
+            self.space.retire(place, 0, self.barrier.confirmed());
+        }
+        Some(place)
+    }
+
+    fn roomiest(&self, tier: u8) -> Option<MemberId> {
+        let members = self.set.taking(tier).filter(|&member| self.space.free(member) > 0);
+        members.max_by_key(|&member| (self.space.free(member), std::cmp::Reverse(member)))
+    }
+
+    /// Slots of a tier, and those that are free or will be when moves under way are done.
+    fn room_of(&self, tier: u8) -> (u32, u32) {
+        let sum = |of: &dyn Fn(MemberId) -> u32| self.set.taking(tier).map(of).sum::<u32>();
+        let slots = sum(&|member| self.set.member(member).slots);
+        (slots, sum(&|member| self.space.free(member) + self.moves.leaving(member)))
+    }
+
+    /// Slots that are kept free on a tier.
+    fn reserve_of(&self, slots: u32) -> u32 {
+        (u64::from(slots) * u64::from(self.tuning.reserve_per_mille)).div_ceil(1000) as u32
+    }
+
+    pub(crate) fn plan_due(&self) -> Option<Time> {
+        if !matches!(self.phase, Phase::Open) || self.moves.is_paused() {
+            return None;
+        }
+        if self.planner.walk.is_some() {
+            return Some(self.io.now());
+        }
+        let is_planning = self.wants_plans() && self.planner.proposals.is_empty();
+        let plan = is_planning.then_some(self.planner.due);
+        [plan, self.moves_due()].into_iter().flatten().min()
+    }
+
+    fn wants_plans(&self) -> bool {
+        self.tuning.placement == Placement::Heat || self.is_evacuating()
+    }
+
+    fn is_evacuating(&self) -> bool {
+        self.set.here().any(|member| self.set.is_leaving(member))
+    }
+
+    /// Goes on with a walk, or begins moves that were proposed.
+    pub(crate) fn step_plan(&mut self) {
+        if !matches!(self.phase, Phase::Open) || self.moves.is_paused() || !self.wants_plans() {
+            self.planner.walk = None;
+            return;
+        }
+        self.begin_proposals();
+        let now = self.io.now();
+        let is_wanted = self.planner.proposals.is_empty() && now >= self.planner.due;
+        if self.planner.walk.is_none() && is_wanted {
+            self.planner.walk = Some(Walk::default());
+            self.planner.due = now + self.tuning.plan_every.max(1);
+            let fast = self.fast_slots();
+            let accesses = f64::from(fast) * f64::from(60.max(self.tuning.swap_cost * 3 / 2));
+            self.map.set_half_life(accesses.max(1.0));
+        }
+        if let Some(walk) = self.planner.walk.take() {
+            self.walk_on(walk);
+            self.begin_proposals();
+        }
+    }
+
+    /// Slots of all tiers but the slowest.
+    fn fast_slots(&self) -> u32 {
+        let slowest = self.set.tiers().last().copied();
+        let fast = self.set.here().filter(|&it| Some(self.set.member(it).tier) != slowest);
+        fast.map(|member| self.set.member(member).slots).sum()
+    }
+
+    fn walk_on(&mut self, mut walk: Walk) {
+        let end = (walk.next + PLAN_STEP).min(self.map.len());
+        for extent in walk.next..end {
+            let Some(place) = self.map.place(extent) else { continue };
+            let member = MemberId(place.member());
+            let sum = walk.sums.entry(self.set.member(member).tier).or_default();
+            *sum = (sum.0 + f64::from(self.map.heat(extent)), sum.1 + 1);
+            let can_move = self.set.is_here(member) && !self.map.blocks(extent).is_empty();
+            let is_quiet = !self.moves.has(extent) && !self.moves.is_resting(extent, self.io.now());
+            if !can_move || !is_quiet {
+                continue;
+            }
+            if self.set.is_leaving(member) {
+                if walk.leaving.len() < PLAN_EXTENTS {
+                    walk.leaving.push(extent);
+                }
+                continue;
+            }
+            let tier = self.set.member(member).tier;
+            let rank = (self.map.heat(extent).to_bits(), extent);
+            let cold = walk.coldest.entry(tier).or_default();
+            cold.insert(rank);
+            if cold.len() > PLAN_EXTENTS {
+                cold.pop_last();
+            }
+            let hot = walk.hottest.entry(tier).or_default();
+            hot.insert(rank);
+            if hot.len() > PLAN_EXTENTS {
+                hot.pop_first();
+            }
+        }
+        walk.next = end;
+        match end == self.map.len() {
+            true => self.plan(walk),
+            false => self.planner.walk = Some(walk),
+        }
+    }
+
+    fn plan(&mut self, mut walk: Walk) {
+        let mean =
+            |(&tier, &(sum, count)): (&u8, &(f64, u32))| (tier, (sum / f64::from(count)) as f32);
+        self.planner.mean = walk.sums.iter().map(mean).collect();
+        let tiers = self.set.tiers().to_vec();
+        for &extent in &walk.leaving {
+            let own = self.map.place(extent).map_or(0, |place| place.member());
+            let own = self.set.member(MemberId(own)).tier;
+            self.planner.proposals.push_back(Proposal { extent, to: own, why: Why::Evacuation });
+        }
+        if self.tuning.placement == Placement::Spill {
+            return;
+        }
+        for pair in tiers.windows(2) {
+            let (fast, slow) = (pair[0], pair[1]);
+            let (slots, free) = self.room_of(fast);
+            let reserve = self.reserve_of(slots);
+            let mut cold = walk.coldest.remove(&fast).unwrap_or_default();
+            let mut hot = walk.hottest.remove(&slow).unwrap_or_default();
+            let mut room = free.saturating_sub(reserve);
+            if free < reserve {
+                self.fill_reserve(reserve + reserve / 4 + 1 - free, slow, &mut cold);
+                room = 0;
+            }
+            self.swaps((fast, slow), room, &mut cold, &mut hot);
+        }
+    }
+
+    fn fill_reserve(&mut self, count: u32, slow: u8, cold: &mut BTreeSet<Ranked>) {
+        let mut extents: Vec<u32> =
+            std::iter::from_fn(|| cold.pop_first()).take(count as usize).map(|it| it.1).collect();
+        // Neighbours go to neighbours: what is read in order later lies in order.
+        extents.sort_unstable();
+        for extent in extents {
+            self.planner.proposals.push_back(Proposal { extent, to: slow, why: Why::Reserve });
+        }
+    }
+
+    fn swaps(
+        &mut self,
+        (fast, slow): (u8, u8),
+        mut room: u32,
+        cold: &mut BTreeSet<Ranked>,
+        hot: &mut BTreeSet<Ranked>,
+    ) {
+        let cost = self.tuning.swap_cost as f32;
+        while let Some((heat, extent)) = hot.pop_last() {
+            let heat = f32::from_bits(heat);
+            if heat < cost.max(1.0) {
+                return;
+            }
+            if room > 0 {
+                room -= 1;
+                self.planner.proposals.push_back(Proposal { extent, to: fast, why: Why::Heat });
+                continue;
+            }
+            let Some((least, coldest)) = cold.pop_first() else { return };
+            if heat <= f32::from_bits(least) * 1.5 + cost {
+                return;
+            }
+            self.planner.proposals.push_back(Proposal {
+                extent: coldest,
+                to: slow,
+                why: Why::Heat,
+            });
+            self.planner.proposals.push_back(Proposal { extent, to: fast, why: Why::Heat });
+        }
+    }
+
+    /// Begins proposed moves, as many as may be under way.
+    fn begin_proposals(&mut self) {
+        while self.moves.len() < self.tuning.moves_max {
+            let Some(it) = self.planner.proposals.pop_front() else { return };
+            let Some(place) = self.map.place(it.extent) else { continue };
+            if self.moves.has(it.extent) || self.map.blocks(it.extent).is_empty() {
+                continue;
+            }
+            let own = self.set.member(MemberId(place.member())).tier;
+            let to = match it.why {
+                Why::Evacuation => self.refuge(it.to),
+                Why::Reserve => self.below(own),
+                Why::Heat if own == it.to => None,
+                Why::Heat if own > it.to => self.above(it.to),
+                Why::Heat => self.roomiest(it.to),
+            };
+            if let Some(to) = to {
+                self.begin_move(it.extent, to, it.why);
+            }
+        }
+    }
+
+    /// A member of a faster tier that has more than its reserve.
+    fn above(&self, tier: u8) -> Option<MemberId> {
+        let (slots, _) = self.room_of(tier);
+        let free: u32 = self.set.taking(tier).map(|member| self.space.free(member)).sum();
+        self.roomiest(tier).filter(|_| free > self.reserve_of(slots))
+    }
+
+    /// A member of the next slower tier that has room.
+    fn below(&self, tier: u8) -> Option<MemberId> {
+        let tiers = self.set.tiers().iter().copied().filter(|&it| it > tier);
+        tiers.filter_map(|it| self.roomiest(it)).next()
+    }
+
+    /// A member for what has to leave: of the same tier, else of a slower one, else of a faster one.
+    fn refuge(&self, tier: u8) -> Option<MemberId> {
+        let faster = || self.set.tiers().iter().copied().rev().filter(|&it| it < tier);
+        self.roomiest(tier)
+            .or_else(|| self.below(tier))
+            .or_else(|| faster().filter_map(|it| self.roomiest(it)).next())
+    }
+}

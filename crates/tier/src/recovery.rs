@@ -1,0 +1,451 @@
+//! A start: reads the map from the members that hold it, replays the journal, and begins a new life.
+//!
+//! Heads first, then the journals of all holders; a record that one of them has counts. Pages come
+//! from the holder that knows most; one that is bad there is taken from its doubles, or from another
+//! holder, if the journal still has what that page does not know. Whether two extents claim a place
+//! is seen when all is replayed.
+
+use crate::Mutant;
+use crate::event::{MemberId, Notice, OpenError};
+use crate::io::{Purpose, UnderWay};
+use crate::journal::Journal;
+use crate::limits::PAGES_PER_READ;
+use crate::map::{Map, State};
+use crate::set::After;
+use crate::tiers::{Opening, Phase, Tiers};
+use forebay_format::BLOCK_SIZE;
+use forebay_format::io::{Buf, Completion};
+use forebay_format::tier::{
+    Blocks, DOUBLES_MAX, DOUBLES_OFFSET, EntryKind, HEAD_OFFSETS, Head, JOURNAL_OFFSET,
+    PAGE_ENTRIES, Page, PageEntry, Place, Record, UNHELD, pages_of,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Blocks of the journal that one read brings.
+const JOURNAL_BLOCKS: u32 = 256;
+
+/// What a read of a start brings.
+#[derive(Debug, Clone, Copy)]
+enum Want {
+    /// A copy of the head of holder `.0`.
+    Head(usize, usize),
+    /// Blocks of the journal of holder `.0`.
+    Journal(usize),
+    /// The doubles of holder `.0`.
+    Doubles(usize),
+    /// Pages of holder `.0`, from `.1` on.
+    Pages(usize, u32),
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    member: u8,
+    heads: [Option<Head>; 2],
+    records: BTreeMap<u64, Record>,
+    doubles: Vec<Page>,
+}
+
+impl Source {
+    fn head(&self) -> Option<Head> {
+        self.heads.iter().flatten().max().copied()
+    }
+
+    /// The last record of those without a gap from the tail on.
+    fn last(&self, head: Head) -> u64 {
+        let has = |seq: &u64| self.records.get(seq).is_some_and(|it| it.epoch == head.epoch);
+        (head.tail..).take_while(has).last().unwrap_or(head.tail - 1)
+    }
+}
+
+/// What a start knows so far.
+#[derive(Debug, Default)]
+pub(crate) struct Recovery {
+    wants: BTreeMap<u64, Want>,
+    next: u64,
+    sources: Vec<Source>,
+    /// Sources that can be used, the one that knows most first.
+    order: Vec<usize>,
+    head: Option<Head>,
+    /// Records that count, by number.
+    records: BTreeMap<u64, Record>,
+    last: u64,
+    /// Pages that were read, and those that were bad in the sources tried so far.
+    pages: BTreeMap<u32, Page>,
+    bad: BTreeSet<u32>,
+    trying: usize,
+    /// Pages that have to be written anew: they were not where they should be.
+    mended: BTreeSet<u32>,
+    cut: bool,
+    boot: [u8; 16],
+}
+
+impl Tiers {
+    /// Begins to read the map.
+    pub(crate) fn begin_recovery(&mut self, boot: [u8; 16]) {
+        let superblock = self.set.superblock();
+        let is_other_boot = superblock.block.boot != boot;
+        let is_fresh = superblock.is_fresh() || (superblock.is_ephemeral() && is_other_boot);
+        let holders: Vec<u8> = superblock.holders().collect();
+        let mut recovery = Recovery { cut: is_other_boot, ..Recovery::default() };
+        recovery.boot = boot;
+        for number in 0..self.set.len() {
+            self.space.add_member(self.set.member(MemberId(number as u8)).slots);
+        }
+        if is_fresh {
+            self.set.superblock_mut().set_fresh(true);
+            return self.begin_life(recovery);
+        }
+        for member in holders {
+            if self.set.is_here(MemberId(member)) {
+                recovery.sources.push(Source { member, ..Source::default() });
+            }
+        }
+        let count = recovery.sources.len();
+        self.phase = Phase::Reading(Box::new(recovery));
+        for source in 0..count {
+            for (copy, offset) in HEAD_OFFSETS.into_iter().enumerate() {
+                self.want(Want::Head(source, copy), offset, 1);
+            }
+        }
+        if count == 0 {
+            self.open_failed(OpenError::NoMap);
+        }
+    }
+
+    fn recovery(&mut self) -> &mut Recovery {
+        match &mut self.phase {
+            Phase::Reading(recovery) => recovery,
+            _ => unreachable!("the map is being read"),
+        }
+    }
+
+    fn want(&mut self, want: Want, offset: u64, blocks: u32) {
+        let recovery = self.recovery();
+        recovery.next += 1;
+        let step = recovery.next;
+        recovery.wants.insert(step, want);
+        let (Want::Head(source, _)
+        | Want::Journal(source)
+        | Want::Doubles(source)
+        | Want::Pages(source, _)) = want;
+        let member = MemberId(recovery.sources[source].member);
+        let buf = Buf::zeroed(blocks as usize * BLOCK_SIZE);
+        self.io.read(UnderWay::meta(member, Purpose::Recovery(step)), offset, buf);
+    }
+
+    /// A read of a start has ended.
+    pub(crate) fn recovery_done(&mut self, step: u64, done: Completion) {
+        let set = self.set.id();
+        let recovery = self.recovery();
+        let want = recovery.wants.remove(&step).expect("it was wanted");
+        let blocks = match done.result {
+            Ok(()) => done.buf.bytes(),
+            // What cannot be read is as good as bad.
+            Err(_) => &[],
+        };
+        let blocks = blocks.chunks_exact(BLOCK_SIZE);
+        match want {
+            Want::Head(source, copy) => {
+                let head = blocks.filter_map(|block| Head::decode(set, block).ok()).next();
+                recovery.sources[source].heads[copy] = head;
+            }
+            Want::Journal(source) => {
+                let records = blocks.filter_map(|block| Record::decode(set, block).ok());
+                let records = records.map(|record| (record.seq, record));
+                recovery.sources[source].records.extend(records);
+            }
+            Want::Doubles(source) => {
+                let pages = blocks.filter_map(|block| Page::decode(set, block).ok());
+                recovery.sources[source].doubles = pages.collect();
+            }
+            Want::Pages(_, first) => {
+                let end = first + (done.buf.len() / BLOCK_SIZE) as u32;
+                let mut blocks = blocks;
+                for number in first..end {
+                    let page = blocks.next().and_then(|block| Page::decode(set, block).ok());
+                    let page = page.filter(|page| page.number == number);
+                    recovery.take_page(number, page);
+                }
+            }
+        }
+        if self.recovery().wants.is_empty() {
+            self.read_on(want);
+        }
+    }
+
+    /// All that was wanted is there: what next.
+    fn read_on(&mut self, last: Want) {
+        match last {
+            Want::Head(..) => self.read_journals(),
+            Want::Journal(_) => match self.choose() {
+                Some(order) => {
+                    self.recovery().order = order;
+                    let sources = self.recovery().order.clone();
+                    for source in sources {
+                        self.want(Want::Doubles(source), DOUBLES_OFFSET, DOUBLES_MAX as u32);
+                    }
+                }
+                None => self.open_failed(OpenError::NoMap),
+            },
+            Want::Doubles(_) => {
+                let pages = (0..pages_of(self.map.len())).collect();
+                self.read_pages(pages);
+            }
+            Want::Pages(..) => {
+                self.recovery().trying += 1;
+                let bad = std::mem::take(&mut self.recovery().bad);
+                match self.recovery().trying < self.recovery().order.len() {
+                    _ if bad.is_empty() => self.rebuild(),
+                    true => self.read_pages(bad),
+                    false => {
+                        let first = bad.first().copied().unwrap_or(0);
+                        self.open_failed(OpenError::BadPage(first * PAGE_ENTRIES));
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_journals(&mut self) {
+        let blocks = self.set.layout().journal_blocks;
+        let is_readable = |it: &Source| it.head().is_some();
+        let sources: Vec<usize> = (0..self.recovery().sources.len())
+            .filter(|&source| is_readable(&self.recovery().sources[source]))
+            .collect();
+        for &source in &sources {
+            let mut first = 0;
+            while first < blocks {
+                let count = JOURNAL_BLOCKS.min(blocks - first);
+                let offset = JOURNAL_OFFSET + u64::from(first) * BLOCK_SIZE as u64;
+                self.want(Want::Journal(source), offset, count);
+                first += count;
+            }
+        }
+        if sources.is_empty() {
+            self.open_failed(OpenError::NoMap);
+        }
+    }
+
+    /// Which sources can be used, the one that knows most first; and which records count.
+    fn choose(&mut self) -> Option<Vec<usize>> {
+        let ignores_epoch = self.is(Mutant::EpochIgnored);
+        let believes_all = self.is(Mutant::UnconfirmedCounts);
+        let recovery = self.recovery();
+        let epoch = recovery.sources.iter().filter_map(Source::head).max()?.epoch;
+        let mut order: Vec<usize> = (0..recovery.sources.len())
+            .filter(|&it| recovery.sources[it].head().is_some_and(|head| head.epoch == epoch))
+            .collect();
+        for source in &order {
+            for (seq, record) in &recovery.sources[*source].records {
+                if record.epoch == epoch || ignores_epoch {
+                    recovery.records.insert(*seq, record.clone());
+                }
+            }
+        }
+        let key = |it: &usize| {
+            let source = &recovery.sources[*it];
+            source.head().map(|head| (source.last(head), head.tail))
+        };
+        order.sort_by_key(|it| (std::cmp::Reverse(key(it)), *it));
+        let head = recovery.sources[order[0]].head()?;
+        let has = |seq: &u64| recovery.records.contains_key(seq);
+        recovery.last = (head.tail..).take_while(has).last().unwrap_or(head.tail - 1);
+        if recovery.cut && !believes_all {
+            let said = recovery.records.range(..=recovery.last).map(|(_, it)| it.confirmed).max();
+            recovery.last = recovery.last.min(said.unwrap_or(0).max(head.tail - 1));
+        }
+        recovery.head = Some(head);
+        Some(order)
+    }
+
+    fn read_pages(&mut self, pages: BTreeSet<u32>) {
+        let layout = self.set.layout();
+        let recovery = self.recovery();
+        let source = recovery.order[recovery.trying];
+        let pages: Vec<u32> = pages.into_iter().collect();
+        for run in pages.chunk_by(|one, other| one + 1 == *other) {
+            for some in run.chunks(PAGES_PER_READ as usize) {
+                self.want(
+                    Want::Pages(source, some[0]),
+                    layout.page_offset(some[0]),
+                    some.len() as u32,
+                );
+            }
+        }
+    }
+
+    /// All is read: the map as it was.
+    fn rebuild(&mut self) {
+        let Phase::Reading(mut recovery) = std::mem::replace(&mut self.phase, Phase::Beginning)
+        else {
+            unreachable!("the map is being read")
+        };
+        let mut fine = BTreeSet::new();
+        for (number, page) in std::mem::take(&mut recovery.pages) {
+            for (extent, entry) in (number * PAGE_ENTRIES..self.map.len()).zip(&page.entries) {
+                restore_entry(&mut self.map, extent, entry, &mut fine);
+            }
+            self.map.page_is_clean(number);
+            let first = page.seq + 1;
+            let own = number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES;
+            for record in recovery.records.range(first..=recovery.last.max(first)) {
+                if *record.0 <= recovery.last {
+                    replay(&mut self.map, record.1, &own, &mut fine);
+                }
+            }
+        }
+        for extent in fine {
+            // The journal should know which blocks of it are written. Those of whole pieces are.
+            let lost = Blocks::ALL.without(self.map.blocks(extent));
+            self.map.set_lost(extent, lost);
+        }
+        let mut owners = BTreeMap::new();
+        for extent in 0..self.map.len() {
+            let Some(place) = self.map.place(extent) else { continue };
+            if let Some(other) = owners.insert(place, extent) {
+                return self.open_failed(OpenError::TwoInOnePlace(other, extent));
+            }
+            if !self.space.claim(place) {
+                return self.open_failed(OpenError::NoSuchPlace(extent));
+            }
+        }
+        self.begin_life(*recovery);
+    }
+
+    /// The map is known. First the superblocks say that a new life begins.
+    fn begin_life(&mut self, recovery: Recovery) {
+        self.phase = Phase::Beginning;
+        let block = &mut self.set.superblock_mut().block;
+        let is_fresh = recovery.head.is_none();
+        block.epoch = (block.epoch.get() + 1).into();
+        let epoch = block.epoch.get();
+        let source = |&it: &usize| {
+            let source = &recovery.sources[it];
+            Some((source.member, (it, source.head()?)))
+        };
+        let sources: BTreeMap<u8, (usize, Head)> =
+            recovery.order.iter().filter_map(source).collect();
+        let set = &self.set;
+        let holders =
+            crate::assemble::holders(set.superblock().members(), |it| set.is_here(MemberId(it)));
+        let (last, tail) = (recovery.last, recovery.head.map_or(recovery.last + 1, |it| it.tail));
+        let is_here = |holder: &u8| *holder != UNHELD;
+        let named: Vec<(MemberId, u64)> =
+            holders.iter().filter(|it| is_here(it)).map(|&it| (MemberId(it), tail)).collect();
+        for (index, (member, _)) in named.iter().enumerate() {
+            if let Some((source, head)) = sources.get(&member.0) {
+                let copy = recovery.sources[*source].heads.iter().position(|it| *it == Some(*head));
+                self.checkpoint.set_head(index, copy.unwrap_or(0));
+            }
+        }
+        let layout = self.set.layout();
+        let id = (self.set.id(), epoch);
+        self.journal = Journal::new(id, layout, last + 1, &named, self.tuning.fine_max);
+        self.barrier = crate::barrier::Barrier::new(last);
+        // Who has another head has other pages, too.
+        let is_known = |it: &(MemberId, u64)| {
+            sources.get(&it.0.0).is_some_and(|(_, head)| Some(*head) == recovery.head)
+        };
+        let needs_all = is_fresh || !named.iter().all(is_known);
+        let pages = if needs_all { all_pages(layout.extents_max) } else { recovery.mended };
+        let records = last + 1 - tail.min(last + 1);
+        let (cut, boot) = (recovery.cut && !is_fresh, recovery.boot);
+        self.planner.hurry(self.io.now());
+        self.opening = Some(Opening { pages, records, cut, holders, boot });
+        self.set.ask(After::Life);
+    }
+
+    /// The superblocks say that this life has begun: the map can be written.
+    pub(crate) fn life_has_begun(&mut self) {
+        let pages = self.opening.as_ref().expect("it is opening").pages.clone();
+        self.begin_checkpoint(pages);
+    }
+
+    /// The map is written: the superblocks say who was there, and then I/O is served.
+    pub(crate) fn begin_serving(&mut self) {
+        let opening = self.opening.clone().expect("it is opening");
+        let alive: Vec<u8> = self.journal.holders().map(|(_, member)| member.0).collect();
+        let well = self.set.well();
+        let block = &mut self.set.superblock_mut().block;
+        // Only now: until the map was written, what an earlier life had not confirmed could have been
+        // mistaken for what this kernel has seen.
+        block.boot = opening.boot;
+        block.holders = opening.holders.map(|it| if alive.contains(&it) { it } else { UNHELD });
+        block.holders.sort_unstable_by_key(|&it| it == UNHELD);
+        let epoch = block.epoch;
+        for member in well {
+            block.members[usize::from(member.0)].epoch = epoch;
+        }
+        self.set.superblock_mut().set_fresh(false);
+        self.set.ask(After::Opened);
+    }
+
+    /// The set is open.
+    pub(crate) fn has_opened(&mut self) {
+        let Opening { records, cut, .. } = self.opening.take().expect("it was opening");
+        self.phase = Phase::Open;
+        self.notice(Notice::Opened { records, extents: self.map.placed(), cut });
+    }
+
+    pub(crate) fn open_failed(&mut self, error: OpenError) {
+        self.phase = Phase::Over(Some(error));
+        self.notice(Notice::OpenFailed(error));
+    }
+}
+
+impl Recovery {
+    /// A page in its place, or what the doubles have of it. From another source than the first only
+    /// if the journal has what it does not know.
+    fn take_page(&mut self, number: u32, page: Option<Page>) {
+        let source = &self.sources[self.order[self.trying]];
+        let double = source.doubles.iter().filter(|it| it.number == number).max_by_key(|it| it.seq);
+        if page.is_none() || self.trying > 0 {
+            self.mended.insert(number);
+        }
+        let page = page.or_else(|| double.cloned());
+        let has_rest = |page: &Page| {
+            let gap = (page.seq + 1..=self.last).find(|seq| !self.records.contains_key(seq));
+            self.trying == 0 || gap.is_none()
+        };
+        match page.filter(has_rest) {
+            Some(page) => {
+                self.pages.insert(number, page);
+            }
+            None => {
+                self.bad.insert(number);
+            }
+        }
+    }
+}
+
+fn all_pages(extents_max: u32) -> BTreeSet<u32> {
+    (0..pages_of(extents_max)).collect()
+}
+
+fn restore_entry(map: &mut Map, extent: u32, entry: &PageEntry, fine: &mut BTreeSet<u32>) {
+    let place = Place::of_number(entry.place.get());
+    let blocks = Blocks::of_pieces(entry.pieces.get());
+    map.restore(extent, State { place, blocks });
+    map.restore_heat(extent, entry.heat);
+    if entry.heat & PageEntry::FINE != 0 {
+        fine.insert(extent);
+    }
+}
+
+/// What a record says of extents of one page.
+fn replay(map: &mut Map, record: &Record, own: &std::ops::Range<u32>, fine: &mut BTreeSet<u32>) {
+    for entry in &record.entries {
+        if !own.contains(&entry.extent) || entry.extent >= map.len() {
+            continue;
+        }
+        match entry.kind {
+            EntryKind::State => {
+                fine.remove(&entry.extent);
+                let place = Place::of_number(entry.place);
+                map.restore(entry.extent, State { place, blocks: entry.blocks });
+                map.restore_heat(entry.extent, entry.heat);
+            }
+            EntryKind::Lost => map.set_lost(entry.extent, entry.blocks),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The machine: one event in, its owners asked, effects out.
+
+use crate::barrier::Barrier;
+use crate::checkpoint::Checkpoint;
+use crate::event::{CommandId, Effect, Event, MemberId, OpenError};
+use crate::io::{Io, Purpose, UnderWay};
+use crate::journal::Journal;
+use crate::map::Map;
+use crate::moves::Moves;
+use crate::plan::Planner;
+use crate::recovery::Recovery;
+use crate::requests::Requests;
+use crate::set::Set;
+use crate::settings::{Settings, Tuning};
+use crate::space::Space;
+use crate::{Mutant, event};
+use forebay_format::io::{Completion, OpId, Time};
+use forebay_format::tier::{ENTRIES_MAX, EXTENT_SIZE};
+use std::collections::BTreeSet;
+
+/// How far the life of the machine is.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The map is being read.
+    Reading(Box<Recovery>),
+    /// It is known; a new life begins.
+    Beginning,
+    /// I/O is served.
+    Open,
+    /// What is known is being written.
+    Stopping(CommandId),
+    /// It is over, in order or because it could not be opened.
+    Over(Option<OpenError>),
+}
+
+/// What a start has found out.
+#[derive(Debug, Clone)]
+pub(crate) struct Opening {
+    /// Pages to write though they did not change.
+    pub pages: BTreeSet<u32>,
+    /// Records that were replayed.
+    pub records: u64,
+    /// What was not confirmed was dropped.
+    pub cut: bool,
+    /// Who holds the map from now on.
+    pub holders: [u8; 2],
+    /// The running kernel.
+    pub boot: [u8; 16],
+}
+
+/// A tiered origin.
+#[derive(Debug)]
+pub struct Tiers {
+    pub(crate) io: Io,
+    pub(crate) set: Set,
+    pub(crate) map: Map,
+    pub(crate) space: Space,
+    pub(crate) journal: Journal,
+    pub(crate) barrier: Barrier,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) requests: Requests,
+    pub(crate) moves: Moves,
+    pub(crate) planner: Planner,
+    pub(crate) phase: Phase,
+    pub(crate) tuning: Tuning,
+    /// What the start has found out.
+    pub(crate) opening: Option<Opening>,
+    /// Who waits for which tier to be empty.
+    pub(crate) evacuation: Option<(CommandId, u8)>,
+    /// The last checkpoint before the end was begun.
+    pub(crate) is_written: bool,
+    mutant: Option<Mutant>,
+}
+
+impl Tiers {
+    /// Opens a set: reads its map, and begins a new life.
+    pub fn open(settings: Settings, now: Time, out: &mut Vec<Effect>) -> Tiers {
+        let set = Set::new(&settings);
+        let extents = set.superblock().block.bytes.get().div_ceil(EXTENT_SIZE);
+        let layout = set.layout();
+        let mut tuning = settings.tuning;
+        // What pages cannot say is said again by each checkpoint: an eighth of the journal.
+        tuning.fine_max = tuning.fine_max.min(layout.journal_blocks as usize / 8 * ENTRIES_MAX);
+        let mut tiers = Tiers {
+            io: Io::new(now),
+            journal: Journal::new((set.id(), 0), layout, 1, &[], tuning.fine_max),
+            map: Map::new(extents as u32),
+            space: Space::default(),
+            barrier: Barrier::new(0),
+            checkpoint: Checkpoint::default(),
+            requests: Requests::default(),
+            moves: Moves::new(now, tuning),
+            planner: Planner::new(now),
+            phase: Phase::Beginning,
+            tuning,
+            opening: None,
+            evacuation: None,
+            is_written: false,
+            mutant: settings.mutant,
+            set,
+        };
+        tiers.begin_recovery(settings.boot);
+        tiers.io.take_effects(out);
+        tiers
+    }
+
+    /// Whether this bug is switched on.
+    pub(crate) fn is(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
+    }
+
+    /// Takes one event in. [`Tiers::settle`] follows each batch of them.
+    pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
+        self.io.set_now(now);
+        match event {
+            Event::Submit(id, io) => self.submit(id, io),
+            Event::Done(op, completion) => self.done(op, completion),
+            Event::Command(id, command) => self.command(id, command),
+            Event::Tick => {}
+        }
+        self.io.take_effects(out);
+    }
+
+    /// Does what has become possible.
+    pub fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.io.set_now(now);
+        self.write_superblocks();
+        if !matches!(self.phase, Phase::Reading(_) | Phase::Over(_)) {
+            self.make_parts();
+            self.serve_waiting();
+            self.step_plan();
+            self.step_moves();
+            self.step_evacuation();
+            self.serve_waiting();
+            self.step_checkpoint();
+            self.step_barrier();
+            let Tiers { journal, io, .. } = self;
+            journal.send(io);
+            self.step_stop();
+            self.write_superblocks();
+        }
+        self.io.take_effects(out);
+    }
+
+    /// When a tick is due at the latest.
+    pub fn deadline(&self) -> Option<Time> {
+        if matches!(self.phase, Phase::Reading(_) | Phase::Over(_)) {
+            return None;
+        }
+        let now = self.io.now();
+        let making = self.requests.is_making().then_some(now);
+        let plan = self.plan_due();
+        [making, self.barrier.due(), plan].into_iter().flatten().min()
+    }
+
+    fn done(&mut self, op: OpId, completion: Completion) {
+        let what = self.io.ended(op);
+        self.account(&what);
+        match what.purpose {
+            Purpose::Part(part) => self.part_done(part, what.place, completion),
+            Purpose::Piece(extent, number) => self.piece_done(extent, number, what, completion),
+            Purpose::Records(index, seq) => {
+                match completion.result {
+                    Ok(()) => self.journal.written(index, seq),
+                    Err(_) => self.holder_failed(index),
+                }
+                self.io.give(completion.buf);
+            }
+            Purpose::Barrier(member) => {
+                self.barrier.flushed(member, completion.result.is_ok());
+            }
+            Purpose::Checkpoint(index) => self.checkpoint_done(index, completion),
+            Purpose::Superblock(member) => self.superblock_done(member, completion),
+            Purpose::Recovery(step) => self.recovery_done(step, completion),
+            Purpose::Trim(place) => self.space.trimmed(place),
+        }
+    }
+
+    /// What each end of an I/O means, whatever it was for.
+    fn account(&mut self, what: &UnderWay) {
+        if what.is_write {
+            // A write that failed may have changed something, too.
+            self.set.written(what.member);
+        }
+        if let Some(place) = what.place {
+            self.space.release(place, self.barrier.confirmed());
+            if what.is_client {
+                self.set.client_ends(what.member);
+            }
+        }
+    }
+
+    /// Seconds, for what is told to people.
+    pub(crate) fn now_s(&self) -> u32 {
+        u32::try_from(self.io.now() / 1_000_000_000).unwrap_or(u32::MAX)
+    }
+
+    /// Whether I/O is served.
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.phase, Phase::Over(None))
+    }
+
+    /// Extents of the volume.
+    pub fn extents(&self) -> u32 {
+        self.map.len()
+    }
+
+    /// Where an extent lives: the member, and its slot there.
+    pub fn place_of(&self, extent: u32) -> Option<(MemberId, u32)> {
+        let place = self.map.place(extent)?;
+        Some((MemberId(place.member()), place.slot()))
+    }
+
+    /// Moves under way.
+    pub fn moving(&self) -> usize {
+        self.moves.len()
+    }
+
+    /// How hot an extent is, in accesses of now.
+    pub fn heat_of(&self, extent: u32) -> f32 {
+        self.map.heat(extent)
+    }
+
+    /// Free slots of a member.
+    pub fn free_slots(&self, member: MemberId) -> u32 {
+        self.space.free(member)
+    }
+
+    pub(crate) fn notice(&mut self, notice: event::Notice) {
+        self.io.notice(notice);
+    }
+}
