@@ -12,7 +12,6 @@ mod places;
 mod plan;
 mod set;
 mod space;
-mod stub;
 
 use crate::checker::Checker;
 use crate::coverage::Coverage;
@@ -24,7 +23,7 @@ use admin::Asked;
 use client::{Client, Held, Waiting};
 use fault::Trouble;
 use forebay_format::io::{OpId, Time};
-use forebay_tier::{CommandId, Effect, Event, IoId};
+use forebay_tier::{CommandId, Effect, Event, IoId, Tiers};
 use io::Op;
 use life::Life;
 use places::Places;
@@ -32,7 +31,6 @@ use plan::Plan;
 use space::Space;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use stub::Tiers;
 
 /// Steps without an answer after which a world is called stuck.
 const STEPS_MAX: u64 = 300_000;

@@ -1,13 +1,13 @@
 //! Lives: how they begin and end.
 
 use super::io::{Area, Delivered};
-use super::stub::Tiers;
+
 use super::{Due, Flow, Step, Tiered, set};
 use crate::disk::{CutReport, IoKind};
 use crate::model::{Crash, Violation};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::member_state;
-use forebay_tier::{Assembled, Command, OpenError};
+use forebay_tier::{Assembled, Command, OpenError, Tiers};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Starts in a row that a crash ends.
