@@ -142,6 +142,7 @@ impl Tiered {
         self.answered_at = self.totals.steps;
         let now = self.now;
         self.tiers = Some(Tiers::open(settings, now, &mut effects));
+        self.unsettled = 1;
         let mut flow = self.perform(effects)?;
         while flow == Flow::Go && !self.tiers().is_open() {
             if self.life.open_failed.is_some() {
