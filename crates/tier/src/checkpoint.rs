@@ -58,17 +58,11 @@ pub(crate) struct Checkpoint {
     run: Option<Run>,
     /// Each holder with the number of times that its head was written: copies take turns.
     heads: [u64; 2],
-    /// How many were made.
-    made: u64,
 }
 
 impl Checkpoint {
     pub fn is_idle(&self) -> bool {
         self.run.is_none()
-    }
-
-    pub fn made(&self) -> u64 {
-        self.made
     }
 
     /// The copy of a holder's head that was read: the next goes to the other one.
@@ -92,6 +86,7 @@ impl Tiers {
         self.journal.close();
         let needed = self.journal.last();
         let (copies, is_copying) = (Vec::new(), false);
+        self.io.stir();
         self.checkpoint.run = Some(Run { tail, needed, pages, copies, is_copying });
     }
 
@@ -253,7 +248,7 @@ impl Tiers {
             return;
         }
         self.checkpoint.run = None;
-        self.checkpoint.made += 1;
+        self.io.stir();
         if matches!(self.phase, Phase::Beginning) {
             match self.journal.is_held() {
                 true => self.begin_serving(),

@@ -34,6 +34,7 @@ impl Tiers {
         self.journal.close();
         let target = self.journal.last();
         self.barrier.begin(target);
+        self.io.stir();
         let dirty = self.set.take_dirty();
         if self.set.superblock().is_ephemeral() || self.is(Mutant::FlushSkipsMembers) {
             return;
@@ -95,6 +96,7 @@ impl Tiers {
         }
         let is_ok = failed.is_empty() && is_held;
         let waiting = self.barrier.end(is_ok);
+        self.io.stir();
         if is_ok {
             let confirmed = self.barrier.confirmed();
             self.map.confirm(confirmed);

@@ -45,6 +45,8 @@ pub(crate) struct Io {
     under_way: BTreeMap<OpId, UnderWay>,
     effects: Vec<Effect>,
     bufs: BufPool,
+    /// Counts what happens, so that rounds go on as long as something does.
+    stirred: u64,
 }
 
 /// Bytes of buffers that are kept for the next use.
@@ -58,6 +60,7 @@ impl Io {
             under_way: BTreeMap::new(),
             effects: Vec::new(),
             bufs: BufPool::new(KEPT_BYTES),
+            stirred: 0,
         }
     }
 
@@ -74,7 +77,17 @@ impl Io {
         out.append(&mut self.effects);
     }
 
+    /// Something happened that others may have waited for.
+    pub fn stir(&mut self) {
+        self.stirred += 1;
+    }
+
+    pub fn stirred(&self) -> u64 {
+        self.stirred
+    }
+
     pub fn emit(&mut self, effect: Effect) {
+        self.stir();
         self.effects.push(effect);
     }
 
@@ -92,6 +105,7 @@ impl Io {
     }
 
     fn name(&mut self, under_way: UnderWay) -> OpId {
+        self.stir();
         self.next += 1;
         let op = OpId(self.next);
         self.under_way.insert(op, under_way);
@@ -125,10 +139,6 @@ impl Io {
 
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
-    }
-
-    pub fn under_way(&self) -> impl Iterator<Item = &UnderWay> {
-        self.under_way.values()
     }
 }
 

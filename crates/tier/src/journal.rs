@@ -34,6 +34,8 @@ pub(crate) struct Journal {
     /// It is to be written though it may say nothing but what is confirmed.
     is_forced: bool,
     next: u64,
+    /// The last record that says anything of an extent.
+    last: u64,
     /// Records that some holder does not have yet, from `first` on.
     closed: VecDeque<Vec<u8>>,
     first: u64,
@@ -71,6 +73,7 @@ impl Journal {
             open: Vec::new(),
             is_forced: false,
             next,
+            last: next - 1,
             closed: VecDeque::new(),
             first: next,
             confirmed: next - 1,
@@ -135,6 +138,7 @@ impl Journal {
 
     /// Says something without a promise: what a checkpoint says again, what a failure makes known.
     pub fn say(&mut self, entry: Entry) -> u64 {
+        self.last = self.next;
         let same = |it: &&mut Entry| it.extent == entry.extent && it.kind == entry.kind;
         if let Some(before) = self.open.iter_mut().find(same) {
             *before = entry;
@@ -142,6 +146,7 @@ impl Journal {
         }
         if self.open.len() == ENTRIES_MAX {
             self.close();
+            self.last = self.next;
         }
         self.open.push(entry);
         self.next
@@ -149,7 +154,7 @@ impl Journal {
 
     /// The number of the last record that says anything.
     pub fn last(&self) -> u64 {
-        if self.open.is_empty() { self.next - 1 } else { self.next }
+        self.last
     }
 
     /// The number of the record that is open.

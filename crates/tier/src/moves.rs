@@ -131,7 +131,6 @@ impl Moves {
         self.moves.values().filter(|it| it.from.member() == member.0).count() as u32
     }
 
-    /// Bytes that were copied.
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
@@ -336,6 +335,7 @@ impl Tiers {
             let seq = self.say_state(extent, State { place: Some(to), blocks });
             let it = self.moves.moves.get_mut(&extent).expect("it moves");
             it.step = Step::Said(seq);
+            self.io.stir();
             self.barrier.want(seq, self.io.now() + GATHER_NS);
             if self.is(Mutant::SourceFreedEarly) {
                 self.moves.moves.remove(&extent);
@@ -349,6 +349,7 @@ impl Tiers {
         if self.barrier.confirmed() < seq {
             return self.barrier.want(seq, self.io.now() + GATHER_NS);
         }
+        self.io.stir();
         let it = self.moves.moves.remove(&extent).expect("it moves");
         self.space.retire(it.from, seq, self.barrier.confirmed());
     }
@@ -356,6 +357,7 @@ impl Tiers {
     /// The extent does not move after all: it was given up, in record `seq`.
     pub(crate) fn drop_move(&mut self, extent: u32, seq: u64) {
         let Some(it) = self.moves.moves.remove(&extent) else { return };
+        self.io.stir();
         let left = match it.step {
             // The new place is where the extent lived last: whoever gave it up leaves that.
             Step::Said(_) => it.from,

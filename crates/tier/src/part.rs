@@ -49,7 +49,8 @@ impl Tiers {
 
     /// Goes on making parts of requests that are long.
     pub(crate) fn make_parts(&mut self) {
-        if let Some(request) = self.requests.making() {
+        let Some(request) = self.requests.making() else { return };
+        if self.requests.has(request) {
             self.make(request, PARTS_PER_CALL);
         }
     }
@@ -97,6 +98,7 @@ impl Tiers {
 
     /// A part has ended.
     fn end_part(&mut self, number: u64, error: Option<IoError>) {
+        self.io.stir();
         let part = self.requests.remove_part(number);
         if part.is_promised {
             self.journal.forgo();

@@ -69,8 +69,8 @@ pub(crate) struct Recovery {
     /// Records that count, by number.
     records: BTreeMap<u64, Record>,
     last: u64,
-    /// Pages that were read, and those that were bad in the sources tried so far.
-    pages: BTreeMap<u32, Page>,
+    /// Pages that were read, each with the first record to replay over it, and those that were bad in the sources tried so far.
+    pages: BTreeMap<u32, (Page, u64)>,
     bad: BTreeSet<u32>,
     trying: usize,
     /// Pages that have to be written anew: they were not where they should be.
@@ -281,17 +281,17 @@ impl Tiers {
             unreachable!("the map is being read")
         };
         let mut fine = BTreeSet::new();
-        for (number, page) in std::mem::take(&mut recovery.pages) {
+        let last = recovery.last;
+        for (number, (page, first)) in std::mem::take(&mut recovery.pages) {
             for (extent, entry) in (number * PAGE_ENTRIES..self.map.len()).zip(&page.entries) {
                 restore_entry(&mut self.map, extent, entry, &mut fine);
             }
             self.map.page_is_clean(number);
-            let first = page.seq + 1;
             let own = number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES;
-            for record in recovery.records.range(first..=recovery.last.max(first)) {
-                if *record.0 <= recovery.last {
-                    replay(&mut self.map, record.1, &own, &mut fine);
-                }
+            // What a page knows is told again by some of these. The last that tells of an extent has
+            // all that is known of it, and what pages cannot say is only there.
+            for (_, record) in recovery.records.range(first..).take_while(|it| *it.0 <= last) {
+                replay(&mut self.map, record, &own, &mut fine);
             }
         }
         for extent in fine {
@@ -403,13 +403,14 @@ impl Recovery {
             self.mended.insert(number);
         }
         let page = page.or_else(|| double.cloned());
-        let has_rest = |page: &Page| {
-            let gap = (page.seq + 1..=self.last).find(|seq| !self.records.contains_key(seq));
-            self.trying == 0 || gap.is_none()
-        };
-        match page.filter(has_rest) {
+        let tail = source.head().map_or(0, |head| head.tail);
+        let first = |page: &Page| tail.min(page.seq + 1);
+        let has_rest =
+            |page: &Page| (first(page)..=self.last).all(|seq| self.records.contains_key(&seq));
+        match page.filter(|page| self.trying == 0 || has_rest(page)) {
             Some(page) => {
-                self.pages.insert(number, page);
+                let first = if self.trying == 0 { tail } else { first(&page) };
+                self.pages.insert(number, (page, first));
             }
             None => {
                 self.bad.insert(number);

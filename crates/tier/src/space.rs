@@ -105,8 +105,6 @@ pub(crate) struct Space {
     users: BTreeMap<Place, u32>,
     /// Confirmed, and not used any more: to be told to the device.
     ready: Vec<Place>,
-    /// How often something became free.
-    freed: u64,
 }
 
 impl Space {
@@ -169,7 +167,6 @@ impl Space {
         assert_eq!(before, Some(Leaving::Trimming));
         assert!(!self.users.contains_key(&place));
         self.free[usize::from(place.member())].put(place.slot());
-        self.freed += 1;
     }
 
     /// I/O begins there.
@@ -197,10 +194,6 @@ impl Space {
     /// The first record that has to be confirmed for a place to become free.
     pub fn waits_for(&self) -> Option<u64> {
         self.by_seq.first().map(|it| it.0)
-    }
-
-    pub fn freed(&self) -> u64 {
-        self.freed
     }
 
     /// Whether a place is free, or will be.

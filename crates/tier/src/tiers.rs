@@ -18,6 +18,9 @@ use forebay_format::io::{Completion, OpId, Time};
 use forebay_format::tier::{ENTRIES_MAX, EXTENT_SIZE};
 use std::collections::BTreeSet;
 
+/// Rounds of one call.
+const ROUNDS_MAX: u32 = 64;
+
 /// How far the life of the machine is.
 #[derive(Debug)]
 pub(crate) enum Phase {
@@ -69,6 +72,8 @@ pub struct Tiers {
     pub(crate) evacuation: Option<(CommandId, u8)>,
     /// The last checkpoint before the end was begun.
     pub(crate) is_written: bool,
+    /// Rounds that the last call could still have made.
+    rounds_left: u32,
     mutant: Option<Mutant>,
 }
 
@@ -96,6 +101,7 @@ impl Tiers {
             opening: None,
             evacuation: None,
             is_written: false,
+            rounds_left: ROUNDS_MAX,
             mutant: settings.mutant,
             set,
         };
@@ -125,6 +131,18 @@ impl Tiers {
     pub fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.io.set_now(now);
         self.write_superblocks();
+        self.rounds_left = ROUNDS_MAX;
+        let mut before = u64::MAX;
+        while self.io.stirred() != before && self.rounds_left > 0 {
+            before = self.io.stirred();
+            self.rounds_left -= 1;
+            self.round();
+        }
+        self.io.take_effects(out);
+    }
+
+    /// Asks each owner once.
+    fn round(&mut self) {
         if !matches!(self.phase, Phase::Reading(_) | Phase::Over(_)) {
             self.make_parts();
             self.serve_waiting();
@@ -139,7 +157,6 @@ impl Tiers {
             self.step_stop();
             self.write_superblocks();
         }
-        self.io.take_effects(out);
     }
 
     /// When a tick is due at the latest.
@@ -148,7 +165,7 @@ impl Tiers {
             return None;
         }
         let now = self.io.now();
-        let making = self.requests.is_making().then_some(now);
+        let making = (self.requests.is_making() || self.rounds_left == 0).then_some(now);
         let plan = self.plan_due();
         [making, self.barrier.due(), plan].into_iter().flatten().min()
     }
@@ -219,6 +236,11 @@ impl Tiers {
     /// Moves under way.
     pub fn moving(&self) -> usize {
         self.moves.len()
+    }
+
+    /// Bytes that moves have copied.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moves.moved_bytes()
     }
 
     /// How hot an extent is, in accesses of now.
