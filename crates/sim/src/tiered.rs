@@ -262,6 +262,10 @@ impl Tiered {
             let why = "the machine asks for ticks without end";
             return Err(Violation::new("H", format!("{why}; {}", self.waiting())));
         }
+        self.say(|world| {
+            let tiers = world.tiers.as_ref().expect("a machine lives");
+            format!("tick, {} moves, deadline {:?}", tiers.moving(), tiers.deadline())
+        });
         self.feed(Event::Tick)
     }
 
@@ -347,8 +351,10 @@ impl Tiered {
         let request = self.requests.iter().next();
         let command = self.commands.iter().next();
         let count = self.requests.len();
+        let moving = self.tiers.as_ref().map(Tiers::moving);
         format!(
-            "waiting: {count} requests, first {request:?}; command {command:?}; I/Os {:?}",
+            "waiting: {count} requests, first {request:?}; command {command:?}; \
+             moves {moving:?}; I/Os {:?}",
             self.ops.iter().take(4).collect::<Vec<_>>()
         )
     }

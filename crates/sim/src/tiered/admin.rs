@@ -8,6 +8,8 @@ use forebay_tier::{Command, CommandId, CommandReply, Event, Refusal};
 
 /// Slots that moves and what is not flushed may hold, beyond those that extents live in.
 const SLACK: u64 = 8;
+/// Within this time a place that an extent left becomes free, nanoseconds.
+const FREED_NS: u64 = 4_000_000_000;
 
 /// A command without an answer.
 #[derive(Debug, Clone)]
@@ -17,6 +19,8 @@ pub struct Asked {
     /// Extents that lived in the tier, and free slots elsewhere, when it was asked to be emptied.
     used: u64,
     free: u64,
+    /// Places that extents left lately, which may not be free yet.
+    left: u64,
 }
 
 impl Tiered {
@@ -71,7 +75,8 @@ impl Tiered {
         }
         self.say(|_| format!("{id:?} {command:?}"));
         self.note(id.0);
-        self.commands.insert(id, Asked { command: command.clone(), invoke, used, free });
+        let left = self.places.left_since(self.now.saturating_sub(FREED_NS));
+        self.commands.insert(id, Asked { command: command.clone(), invoke, used, free, left });
         self.feed(Event::Command(id, command))
     }
 
@@ -107,7 +112,7 @@ impl Tiered {
             (Command::Resize(bytes), _) => {
                 let fits = *bytes >= self.bytes && self.fits_map(*bytes);
                 self.coverage.add("volumes grown", u64::from(*bytes > self.bytes));
-                self.bytes = *bytes;
+                self.bytes = self.bytes.max(*bytes);
                 fits
             }
             (Command::Stop, _) => {
@@ -157,11 +162,15 @@ impl Tiered {
             (Command::Evacuate(tier) | Command::Cancel(tier), Refusal::NoTier) => {
                 !self.plan.has_tier(*tier)
             }
-            (Command::Evacuate(_), Refusal::NoRoom(_)) => asked.free < asked.used + SLACK,
+            (Command::Evacuate(_), Refusal::NoRoom(_)) => {
+                asked.free < asked.used + asked.left + SLACK
+            }
             (Command::Evacuate(_), Refusal::Cancelled) => true,
             (Command::Cancel(_), Refusal::NotLeaving) => true,
             (Command::Resize(bytes), Refusal::Size) => {
-                *bytes < self.bytes || !self.fits_map(*bytes) || !self.plan.overcommit
+                let asked = self.bytes_asked.iter().filter(|it| *it != bytes).max();
+                let least = asked.map_or(self.bytes, |&it| it.max(self.bytes));
+                *bytes < least || !self.fits_map(*bytes)
             }
             _ => false,
         };

@@ -322,7 +322,7 @@ impl Tiered {
             }
         } else {
             self.boot += 1;
-            self.life.after_cut |= !self.life.stopped;
+            self.life.after_cut = true;
             self.cut_power();
         }
         self.checker.crash(if kill { Crash::Kill } else { Crash::Cut });

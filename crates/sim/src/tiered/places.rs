@@ -5,6 +5,7 @@ use super::space::EXTENT_SECTORS;
 use super::{Check, Tiered};
 use crate::content::{self, Content};
 use crate::model::{NEVER, Stamp, Violation};
+use forebay_format::io::Time;
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use forebay_tier::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,8 @@ pub struct Places {
     /// Blocks of each member that were written and not flushed, with the block of the volume, and
     /// when the write ended.
     unflushed: BTreeMap<usize, BTreeMap<u64, (u64, Stamp)>>,
+    /// When extents left places.
+    left: Vec<Time>,
     /// Most slots in use at once in this life.
     pub used_max: u64,
 }
@@ -35,6 +38,11 @@ impl Places {
         self.of.iter().flatten().filter(|place| fits(place.0)).count() as u64
     }
 
+    /// Places that were left at or after this time.
+    pub fn left_since(&self, time: Time) -> u64 {
+        self.left.iter().rev().take_while(|&&at| at >= time).count() as u64
+    }
+
     /// Whether a copy of one of these extents is being made.
     pub fn any_moving(&self, extents: Range<u64>) -> bool {
         self.copies.values().any(|extent| extents.contains(extent))
@@ -42,7 +50,7 @@ impl Places {
 
     /// A life ended. After a power cut nothing is left to be flushed.
     pub fn life_ended(&mut self, kill: bool) {
-        self.copies.clear();
+        (self.copies.clear(), self.left.clear());
         if !kill {
             self.unflushed.clear();
         }
@@ -148,6 +156,9 @@ impl Tiered {
     }
 
     fn place_changed(&mut self, extent: u64, before: Option<Slot>, now: Option<Slot>) -> Check {
+        if before.is_some() {
+            self.places.left.push(self.now);
+        }
         self.say(|_| format!("extent {extent} lives in {now:?}, not in {before:?}"));
         if let Some((member, slot)) = now
             && self.plan.members.get(member).is_none_or(|plan| u64::from(slot) >= plan.slots)

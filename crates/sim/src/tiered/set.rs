@@ -57,6 +57,8 @@ impl Tiered {
         self.bytes = self.plan.bytes;
         self.bytes_asked.clear();
         self.trouble = Default::default();
+        // Until it is open nobody has seen anything of it.
+        self.life.after_cut = true;
         self.say(|world| format!("set {} is made", world.sets));
     }
 
