@@ -184,9 +184,6 @@ impl Tiered {
             }
             _ => {}
         }
-        if let Command::Resize(bytes) = asked.command {
-            self.bytes_asked.remove(&bytes);
-        }
         if justified {
             return Ok(());
         }

@@ -225,12 +225,11 @@ impl Tiered {
 
     /// The request in the machine's words.
     fn io(&self, kind: Kind, range: Range<u64>, version: u64) -> Io {
-        let offset = self.space.volume_sector(range.start) * SECTOR_SIZE as u64;
-        let mut len = (range.end - range.start) * SECTOR_SIZE as u64;
-        if range == (0..self.sectors()) {
-            // Also what lies between the parts that clients use.
-            len = self.bytes;
-        }
+        // With what lies between the parts that clients use.
+        let first = self.space.volume_sector(range.start);
+        let last = self.space.volume_sector(range.end.max(range.start + 1) - 1);
+        let offset = first * SECTOR_SIZE as u64;
+        let len = (last + 1 - first) * SECTOR_SIZE as u64;
         let buf = || {
             let mut buf = Buf::zeroed(len as usize);
             buf.bytes_mut().fill(UNREAD);
@@ -337,6 +336,7 @@ impl Tiered {
             Kind::Read => self.check_read(asked, buf.bytes(), now),
             Kind::Flush => {
                 self.checker.flushed(0, asked.invoke);
+                self.places.confirmed(asked.invoke);
                 Ok(())
             }
             _ => Ok(()),

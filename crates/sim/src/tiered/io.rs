@@ -233,12 +233,11 @@ impl Tiered {
         self.life.errors.push(Delivered { stamp, member, kind, area, blocks });
     }
 
-    /// What was written to the member since its last good flush may be lost, and may be called so.
+    /// What was written to the member since its last good flush may be lost.
     fn flush_failed(&mut self, member: usize, forgot: bool, stamp: Stamp) {
         let per_block = SECTORS_PER_BLOCK as u64;
         for block in self.places.unflushed(member) {
             let sectors = block * per_block..(block + 1) * per_block;
-            self.checker.lose_block(0, sectors.start, stamp);
             for sector in sectors.filter(|_| forgot) {
                 if self.known[sector as usize] {
                     self.checker.loosen(0, sector, stamp, false);
@@ -270,10 +269,9 @@ impl Tiered {
                 let known = self.trouble.suspects.contains(&member);
                 !away && !known && !self.has_failed(member)
             }
-            Notice::BlocksLost { .. } => {
+            Notice::BlocksLost { extent, .. } => {
                 self.coverage.mark("blocks called lost");
-                let flush = |it: &Delivered| it.kind != IoKind::Read;
-                !self.life.errors.iter().any(flush)
+                self.blocks_lost(*extent)
             }
             Notice::MoveFailed { member, .. } => {
                 self.coverage.mark("moves failed");
@@ -285,6 +283,20 @@ impl Tiered {
             return Err(Violation::new("E", format!("{notice:?} without a reason")));
         }
         Ok(())
+    }
+
+    /// Blocks of an extent are called lost: those may be that clients have not flushed since they
+    /// were written, if its member failed to flush. Whether it did not.
+    fn blocks_lost(&mut self, extent: u32) -> bool {
+        let all = 0..self.space.extents_max();
+        let Some(extent) = all.into_iter().find(|&it| self.space.extent_of(it) == extent) else {
+            return true;
+        };
+        let stamp = self.next_stamp();
+        for block in self.places.unconfirmed(extent) {
+            self.checker.lose_block(0, block * SECTORS_PER_BLOCK as u64, stamp);
+        }
+        self.life.flush_failed.is_empty()
     }
 
     /// Whether the member returned an error in this life.

@@ -28,6 +28,9 @@ pub struct Places {
     unflushed: BTreeMap<usize, BTreeMap<u64, (u64, Stamp)>>,
     /// When extents left places.
     left: Vec<Time>,
+    /// Blocks of the volume that were written and not confirmed by a client's flush, and when the
+    /// write ended.
+    unconfirmed: BTreeMap<u64, Stamp>,
     /// Most slots in use at once in this life.
     pub used_max: u64,
 }
@@ -53,6 +56,7 @@ impl Places {
         (self.copies.clear(), self.left.clear());
         if !kill {
             self.unflushed.clear();
+            self.unconfirmed.clear();
         }
         self.used_max = 0;
     }
@@ -60,13 +64,26 @@ impl Places {
     /// A write to these blocks of a member was sent; they are these of the volume.
     pub fn written(&mut self, member: usize, first: u64, blocks: Range<u64>, now: Stamp) {
         let unflushed = self.unflushed.entry(member).or_default();
-        unflushed.extend((first..).zip(blocks.map(|block| (block, now))));
+        unflushed.extend((first..).zip(blocks.clone().map(|block| (block, now))));
+        self.unconfirmed.extend(blocks.map(|block| (block, now)));
     }
 
     /// A flush of the member that was sent at `mark` has ended well.
     pub fn flushed(&mut self, member: usize, mark: Stamp) {
         let unflushed = self.unflushed.entry(member).or_default();
         unflushed.retain(|_, (_, done)| *done > mark);
+    }
+
+    /// A client's flush that was sent at `mark` has ended well.
+    pub fn confirmed(&mut self, mark: Stamp) {
+        self.unconfirmed.retain(|_, done| *done > mark);
+    }
+
+    /// Blocks of an extent that no client's flush has confirmed since they were written.
+    pub fn unconfirmed(&self, extent: u64) -> Vec<u64> {
+        let first = extent * EXTENT_SECTORS / PER_BLOCK;
+        let end = (extent + 1) * EXTENT_SECTORS / PER_BLOCK;
+        self.unconfirmed.range(first..end).map(|(&block, _)| block).collect()
     }
 
     /// Blocks of the volume of which the member may have lost a write.
