@@ -110,14 +110,17 @@ impl Tiered {
             }
             (Command::Evacuate(tier), _) => return self.evacuated(*tier),
             (Command::Resize(bytes), _) => {
-                let fits = *bytes >= self.bytes && self.fits_map(*bytes);
+                let fits = self.fits_map(*bytes);
                 self.coverage.add("volumes grown", u64::from(*bytes > self.bytes));
                 self.bytes = self.bytes.max(*bytes);
                 fits
             }
             (Command::Stop, _) => {
                 self.life.stopped = true;
-                self.checker.flushed(0, asked.invoke);
+                // Where a flush failed nobody may have been told yet.
+                if self.life.flush_failed.is_empty() {
+                    self.checker.flushed(0, asked.invoke);
+                }
                 self.ops.is_empty()
             }
         };

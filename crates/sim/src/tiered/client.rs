@@ -262,6 +262,9 @@ impl Tiered {
             let known = &self.known[at as usize..range.end as usize];
             let count = known.iter().take_while(|known| !**known).count() as u64;
             let part = at..at + count;
+            // What is lost stays lost.
+            let is_lost = |&at: &u64| self.checker.any_lost(0, at..at + 1, self.stamp);
+            let lost: Vec<u64> = part.clone().filter(is_lost).collect();
             self.next_version += 1;
             let (invoke, id) = (self.next_stamp(), self.next_version);
             let write = WriteSpec { id, zero: true, optional: false, fua: true };
@@ -269,6 +272,7 @@ impl Tiered {
             let now = self.next_stamp();
             self.checker.end_write(0, part.clone(), id, now, true);
             self.known[part.start as usize..part.end as usize].fill(true);
+            lost.iter().for_each(|&sector| self.checker.lose_block(0, sector, now));
             at = part.end;
         }
     }

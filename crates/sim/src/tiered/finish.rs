@@ -4,13 +4,15 @@
 use super::client::Kind;
 use super::places::Slot;
 use super::space::EXTENT_SECTORS;
-use super::{Check, Flow, Tiered};
+use super::{Check, Due, Flow, Tiered};
 use crate::model::Violation;
 use forebay_format::SECTORS_PER_BLOCK;
 use forebay_tier::Command;
 
 /// Most sectors of one read of the final check.
 const READ_SECTORS_MAX: u64 = 512;
+/// Within this time places that were left become free, nanoseconds.
+const FREED_NS: u64 = 2_000_000_000;
 
 impl Tiered {
     /// No faults and no new requests any more: all requests that are under way end (rule H).
@@ -84,6 +86,10 @@ impl Tiered {
         }
         self.run_until(|world| world.commands.is_empty())?;
         self.look_at_places()?;
+        // What was given back becomes free in a moment.
+        self.schedule(FREED_NS, Due::Tick);
+        let then = self.now + FREED_NS;
+        self.run_until(|world| world.now >= then)?;
         let tier = self.rng.below(self.plan.tiers().into()) as u8;
         let (used, free) = self.room_without(tier);
         let away = self.life.is_here.contains(&false);
