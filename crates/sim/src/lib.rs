@@ -13,6 +13,7 @@ pub mod large;
 pub mod model;
 pub mod rng;
 pub mod swarm;
+pub mod tiered;
 pub mod world;
 
 use coverage::Coverage;
@@ -20,6 +21,7 @@ use large::Large;
 use model::Violation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use swarm::bend::Bend;
+use tiered::Tiered;
 use world::World;
 
 /// How to run a seed.
@@ -31,9 +33,14 @@ pub struct Options {
     pub plain: bool,
     /// What every world is bent towards.
     pub bend: Option<Bend>,
+    /// Tiered worlds instead of those of the engine.
+    pub tiered: bool,
     /// The bug to put back into the engine.
     #[cfg(feature = "mutants")]
     pub mutant: Option<forebay_engine::Mutant>,
+    /// The bug to put back into the tiers.
+    #[cfg(feature = "mutants")]
+    pub tier_mutant: Option<forebay_tier::Mutant>,
 }
 
 /// What a world did.
@@ -80,6 +87,12 @@ pub struct Outcome {
 /// Runs the world of `seed` to its end, or to the first broken rule. An assertion that fails is one
 /// too.
 pub fn run_seed(seed: u64, options: Options) -> Outcome {
+    if options.tiered {
+        let mut world = Tiered::new(seed, options);
+        let failure = failure_of(|| world.run());
+        let (hash, totals) = (world.hash(), world.totals());
+        return Outcome { seed, failure, hash, totals, coverage: world.take_coverage() };
+    }
     if options.bend.is_some_and(Bend::is_large) {
         let mut world = Large::new(seed, options);
         let failure = failure_of(|| world.run());

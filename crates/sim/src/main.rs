@@ -17,7 +17,7 @@ const USAGE: &str = "\
 forebay-sim: one seed is one world of lying, tearing, dying disks
 
 usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|--swarm]
-                   [--trace] [--keep-going]
+                   [--tiered] [--trace] [--keep-going]
 
   --seed N       run one seed
   --seeds A..B   run seeds A up to B, B not included (default 0..1000)
@@ -25,6 +25,7 @@ usage: forebay-sim [--seed N | --seeds A..B | --time SECS] [--jobs N] [--plain|-
   --jobs N       threads (default: all cores)
   --plain        worlds without faults but crashes
   --swarm        worlds in which each seed switches faults and sizes on and off (default)
+  --tiered       worlds of the tiers below the cache, instead of the engine's
   --trace        print every event
   --keep-going   do not stop at the first failure
   --bend NAME    bend every world towards one thing: brief (many short lives of a small pool), away
@@ -88,6 +89,7 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
             "--jobs" => parsed.jobs = number(value()?)?.clamp(1, 256),
             "--plain" => parsed.options.plain = true,
             "--swarm" => parsed.options.plain = false,
+            "--tiered" => parsed.options.tiered = true,
             "--trace" => parsed.options.trace = true,
             "--bend" => {
                 let name = value()?;
@@ -98,9 +100,14 @@ fn parse_arguments() -> Result<Option<Arguments>, String> {
             "--keep-going" => parsed.keep_going = true,
             #[cfg(feature = "mutants")]
             "--mutant" => {
-                let (name, all) = (value()?, forebay_engine::Mutant::ALL);
-                let found = all.iter().find(|mutant| format!("{mutant:?}") == name);
-                parsed.options.mutant = Some(*found.ok_or(format!("{name} is no planted bug"))?);
+                let name = value()?;
+                let engine = forebay_engine::Mutant::ALL.iter();
+                let tiers = forebay_tier::Mutant::ALL.iter();
+                parsed.options.mutant = engine.copied().find(|it| format!("{it:?}") == name);
+                parsed.options.tier_mutant = tiers.copied().find(|it| format!("{it:?}") == name);
+                if parsed.options.mutant.is_none() && parsed.options.tier_mutant.is_none() {
+                    return Err(format!("{name} is no planted bug"));
+                }
             }
             "--hashes" => parsed.hashes = Some(value()?.into()),
             "--write" => parsed.write = true,
@@ -210,6 +217,7 @@ fn report(sum: &Share, elapsed: Duration, arguments: &Arguments) {
         println!("  {name:<36} {count:>12}");
     }
     let plain = if arguments.options.plain { " --plain" } else { "" };
+    let tiered = if arguments.options.tiered { " --tiered" } else { "" };
     let bend = arguments.options.bend.map_or(String::new(), |b| format!(" --bend {}", b.name()));
     let (known, new): (Vec<_>, Vec<_>) =
         sum.failures.iter().partition(|outcome| arguments.knows(outcome.seed));
@@ -217,7 +225,7 @@ fn report(sum: &Share, elapsed: Duration, arguments: &Arguments) {
     for outcome in new.iter().take(FAILURES_MAX) {
         let Some(failure) = &outcome.failure else { continue };
         println!("FAILED seed {}: rule {}: {}", outcome.seed, failure.rule, failure.text);
-        println!("  replay: forebay-sim --seed {} --trace{plain}{bend}", outcome.seed);
+        println!("  replay: forebay-sim --seed {} --trace{tiered}{plain}{bend}", outcome.seed);
     }
     println!("failures      {:>12}", new.len());
 }

@@ -1,0 +1,201 @@
+//! The administrator.
+
+use super::{Check, Due, Step, Tiered};
+use crate::model::{Stamp, Violation};
+use forebay_format::SECTOR_SIZE;
+use forebay_format::tier::EXTENT_SIZE;
+use forebay_tier::{Command, CommandId, CommandReply, Event, Refusal};
+
+/// Slots that moves and what is not flushed may hold, beyond those that extents live in.
+const SLACK: u64 = 8;
+/// Within this time a place that an extent left becomes free, nanoseconds.
+const FREED_NS: u64 = 4_000_000_000;
+
+/// A command without an answer.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub command: Command,
+    pub invoke: Stamp,
+    /// Extents that lived in the tier, and free slots elsewhere, when it was asked to be emptied.
+    used: u64,
+    free: u64,
+    /// Places that extents left lately, which may not be free yet.
+    left: u64,
+}
+
+impl Tiered {
+    pub(super) fn schedule_admin(&mut self) {
+        if self.plan.admin.pause_ns > 0 {
+            let pause = self.rng.below(self.plan.admin.pause_ns + 1);
+            self.schedule(pause, Due::Admin);
+        }
+    }
+
+    pub(super) fn admin_turn(&mut self) -> Step {
+        if self.life.quiet {
+            return Ok(super::Flow::Go);
+        }
+        self.schedule_admin();
+        let admin = &self.plan.admin;
+        let weights = [admin.pause, admin.resume, admin.evacuate, admin.cancel, admin.resize];
+        // Now and then one that is not there.
+        let tier = self.rng.below(u64::from(self.plan.tiers()) + 1) as u8;
+        let command = match self.rng.weighted(&weights) {
+            0 => Command::Pause,
+            1 => Command::Resume,
+            2 => Command::Evacuate(tier),
+            3 => Command::Cancel(tier),
+            _ => Command::Resize(self.choose_size()),
+        };
+        self.ask(command)
+    }
+
+    fn choose_size(&mut self) -> u64 {
+        let sectors = |bytes: u64| bytes / SECTOR_SIZE as u64;
+        let most = self.plan.bytes_max + if self.rng.one_in(8) { 2 * EXTENT_SIZE } else { 0 };
+        let least =
+            if self.rng.one_in(8) { self.bytes / 2 + SECTOR_SIZE as u64 } else { self.bytes };
+        self.rng.range(sectors(least), sectors(most.max(least))) * SECTOR_SIZE as u64
+    }
+
+    pub(super) fn ask(&mut self, command: Command) -> Step {
+        let invoke = self.next_stamp();
+        self.next_id += 1;
+        let id = CommandId(self.next_id);
+        let (mut used, mut free) = (0, 0);
+        if let Command::Evacuate(tier) = command {
+            (used, free) = self.room_without(tier);
+        }
+        if let Command::Resize(bytes) = command {
+            self.bytes_asked.insert(bytes);
+        }
+        if let Command::Evacuate(tier) = command {
+            // From now on it may take no extents any more.
+            self.life.leaving.insert(tier);
+        }
+        self.say(|_| format!("{id:?} {command:?}"));
+        self.note(id.0);
+        let left = self.places.left_since(self.now.saturating_sub(FREED_NS));
+        self.commands.insert(id, Asked { command: command.clone(), invoke, used, free, left });
+        self.feed(Event::Command(id, command))
+    }
+
+    /// Extents that live in a tier, and free slots of the others that take extents.
+    pub(super) fn room_without(&self, tier: u8) -> (u64, u64) {
+        let member = |number: usize| &self.plan.members[number];
+        let used = self.places.used(|number| member(number).tier == tier);
+        let takes = |number: usize| {
+            let leaving = self.life.leaving.contains(&member(number).tier);
+            self.life.is_here[number] && member(number).tier != tier && !leaving
+        };
+        let slots = (0..self.plan.members.len()).filter(|&number| takes(number));
+        let slots: u64 = slots.map(|number| member(number).slots).sum();
+        (used, slots.saturating_sub(self.places.used(takes)))
+    }
+
+    pub(super) fn command_done(&mut self, id: CommandId, reply: CommandReply) -> Check {
+        let Some(asked) = self.commands.remove(&id) else {
+            return Err(Violation::new("I", format!("{id:?} is answered, but nobody asked it")));
+        };
+        self.answered_at = self.totals.steps;
+        self.say(|_| format!("{id:?} {:?} answered {reply:?}", asked.command));
+        self.note(id.0 << 8);
+        let right = match (&asked.command, &reply) {
+            (_, CommandReply::Refused(refusal)) => return self.refused(&asked, *refusal),
+            (Command::Pause | Command::Resume, _) => true,
+            (Command::Cancel(tier), _) => {
+                self.coverage.mark("evacuations cancelled");
+                self.life.leaving.remove(tier);
+                true
+            }
+            (Command::Evacuate(tier), _) => return self.evacuated(*tier),
+            (Command::Resize(bytes), _) => {
+                let fits = self.fits_map(*bytes);
+                self.coverage.add("volumes grown", u64::from(*bytes > self.bytes));
+                self.bytes = self.bytes.max(*bytes);
+                fits
+            }
+            (Command::Stop, _) => {
+                self.life.stopped = true;
+                // Where a flush failed nobody may have been told yet.
+                if self.life.flush_failed.is_empty() {
+                    self.checker.flushed(0, asked.invoke);
+                }
+                self.ops.is_empty()
+            }
+        };
+        if right {
+            return Ok(());
+        }
+        Err(Violation::new("M", format!("{asked:?} is answered with {reply:?}")))
+    }
+
+    fn fits_map(&self, bytes: u64) -> bool {
+        bytes.div_ceil(EXTENT_SIZE) <= u64::from(self.plan.layout().extents_max)
+    }
+
+    /// Rule M: an empty tier is empty.
+    fn evacuated(&mut self, tier: u8) -> Check {
+        self.coverage.mark("tiers evacuated");
+        let lives = |extent: &u64| {
+            let place = self.place_of(*extent);
+            place.is_some_and(|(member, _)| self.plan.members[member].tier == tier)
+        };
+        if let Some(extent) = (0..self.space.extents_max()).find(lives) {
+            let text = format!("tier {tier} is called empty, but extent {extent} lives there");
+            return Err(Violation::new("M", text));
+        }
+        Ok(())
+    }
+
+    /// A refusal needs a reason.
+    fn refused(&mut self, asked: &Asked, refusal: Refusal) -> Check {
+        self.coverage.mark("commands refused");
+        let troubled = !self.life.errors.is_empty() || self.life.is_here.contains(&false);
+        let asks = |command: &Command| match command {
+            Command::Evacuate(_) | Command::Cancel(_) => 1,
+            Command::Resize(_) => 2,
+            _ => 3,
+        };
+        let kind = asks(&asked.command);
+        let others = self.commands.values().any(|other| asks(&other.command) == kind);
+        let justified = match (&asked.command, refusal) {
+            (_, Refusal::Failed) => troubled,
+            (_, Refusal::Busy) => others || !self.life.leaving.is_empty(),
+            (Command::Evacuate(tier) | Command::Cancel(tier), Refusal::NoTier) => {
+                !self.plan.has_tier(*tier)
+            }
+            (Command::Evacuate(_), Refusal::NoRoom(_)) => {
+                asked.free < asked.used + asked.left + SLACK
+            }
+            (Command::Evacuate(_), Refusal::Cancelled) => true,
+            (Command::Cancel(_), Refusal::NotLeaving) => true,
+            (Command::Resize(bytes), Refusal::Size) => {
+                let asked = self.bytes_asked.iter().filter(|it| *it != bytes).max();
+                let least = asked.map_or(self.bytes, |&it| it.max(self.bytes));
+                *bytes < least || !self.fits_map(*bytes)
+            }
+            _ => false,
+        };
+        match (&asked.command, refusal) {
+            (
+                Command::Evacuate(tier),
+                Refusal::NoRoom(_) | Refusal::NoTier | Refusal::Cancelled,
+            )
+            | (Command::Cancel(tier), Refusal::NotLeaving | Refusal::NoTier) => {
+                self.life.leaving.remove(tier);
+            }
+            _ => {}
+        }
+        if justified {
+            return Ok(());
+        }
+        Err(Violation::new("M", format!("{asked:?} is refused with {refusal:?}")))
+    }
+
+    /// Whether a stop was answered with no.
+    pub(super) fn stop_was_refused(&self) -> bool {
+        let asked = self.commands.values().any(|asked| asked.command == Command::Stop);
+        !asked && !self.life.stopped
+    }
+}

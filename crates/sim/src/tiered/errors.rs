@@ -1,0 +1,89 @@
+//! Rule E: an error needs a reason.
+
+use super::client::{Kind, Waiting};
+use super::io::{Area, Delivered};
+use super::space::{EXTENT_SECTORS, extents_of, whole_blocks};
+use super::{Check, Tiered};
+use crate::disk::IoKind;
+use crate::model::Violation;
+use forebay_format::SECTORS_PER_BLOCK;
+use forebay_format::io::IoError;
+use std::ops::Range;
+
+const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
+
+impl Tiered {
+    /// Whether a part of these sectors lives on a member that is not there.
+    pub(super) fn is_away(&self, range: &Range<u64>) -> bool {
+        extents_of(range).any(|extent| {
+            let place = self.place_of(extent);
+            place.is_some_and(|(member, _)| !self.life.is_here[member])
+        })
+    }
+
+    pub(super) fn check_error(&mut self, asked: &Waiting, error: IoError) -> Check {
+        self.coverage.mark("requests answered with an error");
+        let justified = match error {
+            IoError::NoSpace => self.is_full(asked),
+            IoError::Io | IoError::Gone => self.io_error_is_justified(asked),
+            IoError::Invalid | IoError::Unsupported | IoError::Shutdown => false,
+        };
+        if justified {
+            return Ok(());
+        }
+        let text = format!("{asked:?} is answered with \"{error}\" without a reason");
+        Err(Violation::new("E", text))
+    }
+
+    /// A write finds no room only where the slots that take extents are fewer than those that the
+    /// volume may want, and all of them are in use, but for those of moves and for those that were
+    /// given back since the last flush.
+    fn is_full(&mut self, asked: &Waiting) -> bool {
+        self.coverage.mark("writes without room");
+        if !matches!(asked.kind, Kind::Write | Kind::Zero { .. }) {
+            return false;
+        }
+        let slots = self.slots_open();
+        let extents = self.space.extents_max();
+        let between = self.plan.parts.len() > 1;
+        slots < extents || between
+    }
+
+    /// Slots of members that are there and take extents.
+    pub(super) fn slots_open(&self) -> u64 {
+        let members = self.plan.members.iter().enumerate();
+        let open = members.filter(|(number, member)| {
+            self.life.is_here[*number] && !self.life.leaving.contains(&member.tier)
+        });
+        open.map(|(_, member)| member.slots).sum()
+    }
+
+    fn io_error_is_justified(&mut self, asked: &Waiting) -> bool {
+        if asked.kind == Kind::Flush {
+            let failed = |it: &Delivered| it.kind != IoKind::Read;
+            return self.life.errors.iter().any(failed) || self.life.is_map_lost();
+        }
+        if asked.away || self.is_away(&asked.range) {
+            self.coverage.mark("requests to a missing member");
+            return true;
+        }
+        if asked.writes() && self.life.is_map_lost() {
+            return true;
+        }
+        let whole = whole_blocks(&asked.range);
+        let end = whole.end.min(self.space.extents_max() * EXTENT_SECTORS);
+        if self.checker.any_lost(0, whole.start..end, asked.invoke) {
+            self.coverage.mark("requests to lost blocks failed");
+            return true;
+        }
+        let blocks = whole.start / PER_BLOCK..whole.end / PER_BLOCK;
+        let here = |error: &Delivered| match &error.blocks {
+            None => true,
+            Some(ranges) => ranges.iter().any(|it| it.start < blocks.end && blocks.start < it.end),
+        };
+        let met = |error: &Delivered| {
+            error.stamp > asked.invoke && error.area == Area::Slots && here(error)
+        };
+        self.life.errors.iter().any(met)
+    }
+}

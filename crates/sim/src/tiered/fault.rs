@@ -1,0 +1,172 @@
+//! What goes wrong, and what is spared: one holder of the map works as long as data must survive.
+
+use super::Tiered;
+use super::io::{Area, Delivered};
+use crate::disk::{Fault, FlushLoss, IoKind};
+use forebay_format::SECTOR_SIZE;
+use forebay_format::tier::HEAD_OFFSETS;
+use std::collections::BTreeSet;
+
+/// Time within which faults come and last, nanoseconds.
+const FAULT_NS: u64 = 4_000_000_000;
+/// Most runs of bad sectors in a map, and sectors of one.
+const ROT_MAX: u64 = 6;
+
+/// What is wrong with the members, over all lives.
+#[derive(Debug, Default)]
+pub struct Trouble {
+    /// Members whose map, if they hold one, may not be what it should be.
+    pub suspects: BTreeSet<usize>,
+    /// Members whose superblock may not have been written when it should have been.
+    pub unwritten: BTreeSet<usize>,
+    /// The holder that is spared.
+    pub spared: usize,
+    /// No holder is known to be sound: nothing may happen to any.
+    pub fragile: bool,
+}
+
+impl Tiered {
+    /// Chooses the holder that is spared in the next life. Without one that is sound the last one
+    /// stays, as it alone may have the map.
+    pub(super) fn spare_one(&mut self, holders: &[usize]) {
+        let sound = |holder: &usize| !self.trouble.suspects.contains(holder);
+        let sound: Vec<usize> = holders.iter().copied().filter(sound).collect();
+        self.trouble.fragile = sound.is_empty();
+        if !sound.is_empty() {
+            self.trouble.spared = self.rng.pick(&sound);
+        } else if !holders.is_empty() && !holders.contains(&self.trouble.spared) {
+            self.trouble.spared = self.rng.pick(holders);
+        }
+        self.say(|world| format!("spared {}, holders {holders:?}", world.trouble.spared));
+    }
+
+    /// A member that is not spared.
+    fn victim(&mut self) -> Option<usize> {
+        let spared = self.trouble.spared;
+        let others: Vec<usize> = (0..self.disks.len()).filter(|&it| it != spared).collect();
+        if others.is_empty() { None } else { Some(self.rng.pick(&others)) }
+    }
+
+    /// The member that will be missing.
+    pub(super) fn choose_missing(&mut self) -> Option<usize> {
+        let spares_all = self.calm || self.trouble.fragile || self.plan.is_ephemeral();
+        if spares_all || !self.rng.chance(self.plan.faults.missing) {
+            return None;
+        }
+        let victim = self.victim()?;
+        // Whoever pulls it out waits for its cache.
+        let image = self.disks[victim].image();
+        self.disks[victim].restore(image);
+        self.trouble.suspects.insert(victim);
+        self.coverage.mark("members missing");
+        Some(victim)
+    }
+
+    /// Sectors of the map of a holder that is not spared rot, or cannot be read.
+    pub(super) fn rot_some(&mut self, holders: &[usize]) {
+        let spared = self.trouble.spared;
+        let victim = holders.iter().copied().find(|&holder| holder != spared);
+        let Some(victim) = victim else { return };
+        let spares_all = self.calm || self.trouble.fragile || !holders.contains(&spared);
+        if spares_all || !self.rng.chance(self.plan.faults.rot) {
+            return;
+        }
+        let layout = self.plan.layout();
+        let first = HEAD_OFFSETS[0] / SECTOR_SIZE as u64;
+        let end = layout.slots_offset() / SECTOR_SIZE as u64;
+        let unreadable = self.rng.coin();
+        for _ in 0..self.rng.range(1, ROT_MAX) {
+            let at = self.rng.range(first, end - ROT_MAX);
+            // Pages are few: half of the time it is one of them.
+            let pages = layout.pages_offset() / SECTOR_SIZE as u64;
+            let at = if self.rng.coin() { pages + self.rng.below(8) } else { at };
+            let count = self.rng.range(1, ROT_MAX);
+            self.disks[victim].rot(at..(at + count).min(end), unreadable, &mut self.rng);
+            self.say(|_| format!("sectors {at}+{count} of member {victim} rot"));
+        }
+        self.trouble.suspects.insert(victim);
+        self.coverage.mark("maps rotten");
+    }
+
+    /// Errors of this life.
+    pub(super) fn plan_faults(&mut self) {
+        let faults = self.plan.faults.clone();
+        if self.calm || self.trouble.fragile {
+            return;
+        }
+        self.life.reckless = self.rng.chance(faults.reckless);
+        for disk in &mut self.disks {
+            disk.flush_loss = faults.loss.unwrap_or(FlushLoss::Nothing);
+        }
+        if self.life.reckless {
+            self.disks[self.trouble.spared].flush_loss = FlushLoss::Nothing;
+        }
+        let kinds = [
+            (IoKind::Read, faults.reads),
+            (IoKind::Write, faults.writes),
+            (IoKind::Flush, faults.flushes),
+        ];
+        for (kind, most) in kinds {
+            for _ in 0..self.rng.below(most + 1) {
+                self.plan_fault(kind, faults.lasting);
+            }
+        }
+        if self.rng.chance(faults.dies)
+            && let Some(victim) = self.victim()
+        {
+            let at = self.now + self.rng.log_range(1, FAULT_NS);
+            self.disks[victim].dead_from = at;
+            self.say(|_| format!("member {victim} will die at {at}"));
+        }
+    }
+
+    fn plan_fault(&mut self, kind: IoKind, lasting: f64) {
+        let member = self.rng.below(self.disks.len() as u64) as usize;
+        let spared = member == self.trouble.spared && !self.life.reckless;
+        if spared && kind == IoKind::Flush {
+            return;
+        }
+        let slots = self.plan.layout().slots_offset() / SECTOR_SIZE as u64;
+        let least = if spared { slots } else { 0 };
+        let end = self.disks[member].sectors();
+        let mut range = least..end;
+        if self.rng.coin() && kind != IoKind::Flush {
+            let first = self.rng.range(least, end - 1);
+            range = first..(first + self.rng.log_range(1, 4096)).min(end);
+        } else if !spared && self.rng.coin() {
+            range = 0..slots;
+        }
+        let from = self.now + self.rng.log_range(1, FAULT_NS) - 1;
+        let lasts = self.rng.chance(lasting);
+        let until = if lasts { u64::MAX } else { from + self.rng.log_range(1, FAULT_NS) };
+        let one_in = self.rng.log_range(1, 8);
+        let fault = Fault { kind, first: range.start, end: range.end, from, until, one_in };
+        self.say(|_| format!("member {member}: {fault:?}"));
+        self.disks[member].faults.push(fault);
+    }
+
+    /// Errors end.
+    pub(super) fn heal(&mut self) {
+        for disk in &mut self.disks {
+            disk.faults.clear();
+            if disk.dead_from <= self.now {
+                self.coverage.mark("members died");
+            }
+            disk.dead_from = u64::MAX;
+        }
+    }
+}
+
+impl super::life::Life {
+    /// Whether each member that held the map at the start returned an error of it in this life.
+    pub fn is_map_lost(&self) -> bool {
+        let of_map = |error: &Delivered| {
+            let all = error.kind == IoKind::Flush;
+            all || (error.area != Area::Slots && error.kind == IoKind::Write)
+        };
+        self.holders.iter().all(|&holder| {
+            !self.is_here[holder]
+                || self.errors.iter().any(|error| error.member == holder && of_map(error))
+        })
+    }
+}

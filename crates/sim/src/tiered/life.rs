@@ -1,0 +1,402 @@
+//! Lives: how they begin and end.
+
+use super::io::{Area, Delivered};
+
+use super::{Due, Flow, Step, Tiered, set};
+use crate::disk::{CutReport, IoKind};
+use crate::model::{Crash, Violation};
+use forebay_format::SECTOR_SIZE;
+use forebay_format::tier::member_state;
+use forebay_tier::{Assembled, Command, OpenError, Tiers};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Starts in a row that a crash ends.
+const RECOVERY_CRASHES_MAX: u64 = 5;
+/// Most events of such a start.
+const RECOVERY_EVENTS_MAX: u64 = 80;
+/// Most events of an orderly stop before the crash that cuts it short.
+const STOP_EVENTS_MAX: u64 = 100;
+/// Time between two lives, nanoseconds.
+const PAUSE_NS: u64 = 1_000_000_000;
+/// Time within which all that is under way must end, nanoseconds.
+const LIMIT_NS: u64 = 100_000_000_000_000;
+
+/// What belongs to one life of the machine.
+#[derive(Debug, Default)]
+pub struct Life {
+    pub number: u64,
+    /// No new requests.
+    pub quiet: bool,
+    /// Requests still to send.
+    pub requests_left: u64,
+    /// Events until the crash.
+    pub crash_in: Option<u64>,
+    pub opened: bool,
+    pub open_failed: Option<OpenError>,
+    /// The set was closed.
+    pub stopped: bool,
+    pub errors: Vec<Delivered>,
+    /// For each member, whether it is there.
+    pub is_here: Vec<bool>,
+    /// Members that held the map when it began.
+    pub holders: Vec<usize>,
+    /// Tiers that are being emptied, or are empty.
+    pub leaving: BTreeSet<u8>,
+    pub flush_failed: BTreeSet<usize>,
+    /// Also the last holder of the map may fail.
+    pub reckless: bool,
+    /// Bytes of the volume that its superblock has.
+    pub bytes_found: u64,
+    /// Where each member's journal was written last.
+    pub journal_at: BTreeMap<usize, u64>,
+    /// The power was cut since the set was open last.
+    pub after_cut: bool,
+}
+
+impl Tiered {
+    /// One life, from opening the set to its end.
+    pub(super) fn live(&mut self, number: u64, last: bool) -> Result<(), Violation> {
+        if number > 1 && self.rng.chance(self.plan.ends.remade) {
+            self.coverage.mark("sets made anew");
+            self.make_set();
+        }
+        self.crash_in_recovery(number)?;
+        let end = self.rng.weighted(&self.plan.ends.weights);
+        let (kill, stop) = (end == 1, end == 2);
+        let crash_in = self.rng.log_range(1, self.plan.ends.events_max);
+        let crash_in = (!last && !stop).then_some(crash_in);
+        let mut flow = self.start_life(number, crash_in)?;
+        if flow == Flow::Go {
+            flow = self.run_life()?;
+        }
+        if flow == Flow::Crash {
+            self.check_open_failure()?;
+            self.crash(kill);
+            return if last { self.live_again(number) } else { Ok(()) };
+        }
+        if last {
+            return self.finish();
+        }
+        if stop {
+            return self.stop_orderly();
+        }
+        // The requests are over before the crash point: rest, look at everything, then crash.
+        if self.rng.coin() {
+            self.rest()?;
+            self.read_all()?;
+        }
+        self.crash(kill);
+        Ok(())
+    }
+
+    /// The last start failed, which a fault explained: without faults it does not.
+    fn live_again(&mut self, number: u64) -> Result<(), Violation> {
+        self.calm = true;
+        let flow = self.start_life(number + 1, None)?;
+        self.check_open_failure()?;
+        assert_eq!(flow, Flow::Go, "no crash is planned");
+        self.finish()
+    }
+
+    /// Some lives end within their first events, several in a row.
+    fn crash_in_recovery(&mut self, number: u64) -> Result<(), Violation> {
+        for _ in 0..RECOVERY_CRASHES_MAX {
+            if !self.rng.chance(self.plan.ends.early) {
+                return Ok(());
+            }
+            let crash_in = self.rng.log_range(1, RECOVERY_EVENTS_MAX);
+            let flow = self.start_life(number, Some(crash_in))?;
+            self.check_open_failure()?;
+            if flow == Flow::Crash && self.life.open_failed.is_none() {
+                self.coverage.mark("crashes during a start");
+            }
+            let kill = self.rng.chance(0.3);
+            self.crash(kill);
+        }
+        Ok(())
+    }
+
+    /// Opens the set, and lets clients and the administrator in. `Flow::Crash` if that failed.
+    pub(super) fn start_life(&mut self, number: u64, crash_in: Option<u64>) -> Step {
+        let after_cut = self.life.after_cut;
+        self.life = Life { number, after_cut, crash_in, ..Life::default() };
+        let all = self.find_set(None).ok_or_else(no_set)?.0;
+        let holders: Vec<usize> = holders(&all);
+        self.spare_one(&holders);
+        let missing = self.choose_missing();
+        self.rot_some(
+            &holders.iter().copied().filter(|it| Some(*it) != missing).collect::<Vec<_>>(),
+        );
+        let (assembled, is_here) = self.find_set(missing).ok_or_else(no_set)?;
+        self.check_stale(missing, &is_here)?;
+        self.look_at_superblock(&assembled)?;
+        (self.life.holders, self.life.is_here) = (holders, is_here.clone());
+        self.plan_faults();
+        let mut tuning = self.plan.tuning;
+        if self.rng.chance(self.plan.retuned) {
+            tuning = super::plan::draw_tuning(&mut self.rng);
+        }
+        let settings = self.settings(assembled.superblock, &is_here, tuning);
+        self.say(|_| format!("open, members here {is_here:?}, {tuning:?}"));
+        let mut effects = Vec::new();
+        self.answered_at = self.totals.steps;
+        let now = self.now;
+        self.tiers = Some(Tiers::open(settings, now, &mut effects));
+        self.unsettled = 1;
+        let mut flow = self.perform(effects)?;
+        while flow == Flow::Go && !self.tiers().is_open() {
+            if self.life.open_failed.is_some() {
+                return Ok(Flow::Crash);
+            }
+            self.check_start_ends()?;
+            flow = self.step()?;
+        }
+        match flow {
+            Flow::Go => {}
+            Flow::Crash => return Ok(Flow::Crash),
+            Flow::Idle => {
+                let text = format!("the start stands still; {}", self.waiting());
+                return Err(Violation::new("H", text));
+            }
+        }
+        self.let_clients_in();
+        Ok(Flow::Go)
+    }
+
+    fn check_start_ends(&self) -> Result<(), Violation> {
+        if self.totals.steps > self.answered_at + super::STEPS_MAX {
+            return Err(Violation::new("H", "the start does not end".into()));
+        }
+        Ok(())
+    }
+
+    fn let_clients_in(&mut self) {
+        self.life.requests_left = self.plan.requests;
+        for client in 0..self.clients.len() {
+            for _ in 0..self.plan.depth {
+                let pause = self.rng.below(self.plan.think_ns + 1);
+                self.schedule(pause, Due::Client(client));
+            }
+        }
+        self.schedule_admin();
+        self.schedule_tick();
+    }
+
+    /// Rule R: a member that is plugged in and works takes part.
+    fn check_stale(&mut self, missing: Option<usize>, is_here: &[bool]) -> Result<(), Violation> {
+        for (member, is_here) in is_here.iter().enumerate() {
+            if *is_here || Some(member) == missing {
+                continue;
+            }
+            self.coverage.mark("members that are not believed");
+            if !self.trouble.unwritten.contains(&member) {
+                let text = format!("member {member} is there, but is not believed");
+                return Err(Violation::new("R", text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule M: the volume has the size that was acknowledged, or one that was asked for since.
+    fn look_at_superblock(&mut self, assembled: &Assembled) -> Result<(), Violation> {
+        let superblock = &assembled.superblock;
+        let bytes = superblock.block.bytes.get();
+        self.life.bytes_found = bytes;
+        if bytes != self.bytes && !self.bytes_asked.contains(&bytes) {
+            let text = format!("the volume has {bytes} bytes, and shall have {}", self.bytes);
+            return Err(Violation::new("M", text));
+        }
+        let leaving = superblock.members().iter().filter(|it| it.state == member_state::LEAVING);
+        self.life.leaving = leaving.map(|it| it.tier).collect();
+        Ok(())
+    }
+
+    /// The set is open.
+    pub(super) fn opened(
+        &mut self,
+        records: u64,
+        extents: u64,
+        cut: bool,
+    ) -> Result<(), Violation> {
+        self.coverage.add("records replayed", records);
+        self.coverage.add("sets open after a cut", u64::from(cut));
+        if cut && !self.life.after_cut {
+            let text = "what was not flushed is called lost, but the power was not cut";
+            return Err(Violation::new("R", text.into()));
+        }
+        self.life.after_cut = false;
+        self.life.opened = true;
+        self.bytes = self.life.bytes_found;
+        self.bytes_asked.clear();
+        let stays = |member: &usize| !self.life.is_here[*member] || self.has_failed(*member);
+        let keep = |set: &BTreeSet<usize>| set.iter().copied().filter(stays).collect();
+        let (suspects, unwritten) = (&self.trouble.suspects, &self.trouble.unwritten);
+        let (suspects, unwritten) = (keep(suspects), keep(unwritten));
+        (self.trouble.suspects, self.trouble.unwritten) = (suspects, unwritten);
+        let places = (0..self.space.extents_max()).filter(|&it| self.place_of(it).is_some());
+        let places = places.count() as u64;
+        if self.tiers.is_some() && self.plan.parts.len() == 1 && places != extents {
+            let text = format!("{extents} extents are said to live somewhere, {places} do");
+            return Err(Violation::new("M", text));
+        }
+        Ok(())
+    }
+
+    /// Rule R: a set that cannot be opened needs a reason, which only the last holder can give.
+    pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
+        let Some(error) = self.life.open_failed.clone() else { return Ok(()) };
+        self.coverage.mark("opens failed");
+        if self.life.reckless && self.has_failed(self.trouble.spared) {
+            return Ok(());
+        }
+        Err(Violation::new("R", format!("the set cannot be opened: {error}")))
+    }
+
+    /// Runs until the requests are over, or the crash.
+    fn run_life(&mut self) -> Step {
+        while self.life.requests_left > 0 || !self.requests.is_empty() || !self.held.is_empty() {
+            match self.step()? {
+                Flow::Go => {}
+                Flow::Crash => return Ok(Flow::Crash),
+                Flow::Idle => return Err(self.stuck()),
+            }
+        }
+        Ok(Flow::Go)
+    }
+
+    /// Nothing will happen any more, but somebody waits.
+    pub(super) fn stuck(&self) -> Violation {
+        Violation::new("H", format!("nothing happens; {}", self.waiting()))
+    }
+
+    /// Virtual time by which what is under way must have ended.
+    pub(super) fn time_limit(&self) -> u64 {
+        self.now + LIMIT_NS
+    }
+
+    /// Stops when no request is under way, then ends the process or cuts the power.
+    fn stop_orderly(&mut self) -> Result<(), Violation> {
+        self.life.quiet = true;
+        if self.rng.chance(self.plan.ends.stop_cut) {
+            self.life.crash_in = Some(self.rng.log_range(1, STOP_EVENTS_MAX));
+        }
+        let mut flow = self.ask(Command::Stop)?;
+        let limit = self.time_limit();
+        while flow == Flow::Go && !(self.life.stopped && self.ops.is_empty()) {
+            if self.stop_was_refused() {
+                break;
+            }
+            flow = self.step()?;
+            if flow == Flow::Idle || self.now > limit {
+                return Err(self.stuck());
+            }
+        }
+        if flow == Flow::Crash {
+            self.coverage.mark("orderly stops cut short");
+        } else if self.life.stopped {
+            self.coverage.mark("orderly stops");
+            self.check_stopped()?;
+        }
+        let kill = self.rng.coin();
+        self.crash(kill);
+        Ok(())
+    }
+
+    /// Rule H: who was stopped does nothing more and wants nothing more.
+    pub(super) fn check_stopped(&mut self) -> Result<(), Violation> {
+        if !self.tiers().is_stopped() {
+            let text = "the stop was answered, but it is not stopped";
+            return Err(Violation::new("H", text.into()));
+        }
+        Ok(())
+    }
+
+    /// The end of this life.
+    pub(super) fn crash(&mut self, kill: bool) {
+        self.say(|_| if kill { "KILL".into() } else { "POWER CUT".into() });
+        self.totals.crashes += 1;
+        self.count_crash(kill);
+        if kill {
+            for disk in &mut self.disks {
+                disk.kill(&mut self.rng);
+            }
+        } else {
+            self.boot += 1;
+            self.life.after_cut = true;
+            self.cut_power();
+        }
+        self.checker.crash(if kill { Crash::Kill } else { Crash::Cut });
+        self.requests.clear();
+        self.held.clear();
+        self.commands.clear();
+        self.ops.clear();
+        self.queue.clear();
+        self.tiers = None;
+        (self.unsettled, self.ticks) = (0, 0);
+        self.now += PAUSE_NS;
+        self.places.life_ended(kill);
+        self.heal();
+        if !kill && self.plan.is_ephemeral() {
+            self.coverage.mark("ephemeral volumes gone with the power");
+            for member in 0..self.disks.len() {
+                if self.plan.members[member].is_ram {
+                    self.disks[member] = set::disk(&self.plan, member);
+                }
+            }
+            self.make_set();
+        }
+    }
+
+    fn count_crash(&mut self, kill: bool) {
+        self.coverage.mark(if kill { "killed processes" } else { "power cuts" });
+        let moving = self.tiers.as_ref().is_some_and(|tiers| tiers.is_open() && tiers.moving() > 0);
+        if moving {
+            self.coverage.mark(if kill { "kills during moves" } else { "cuts during moves" });
+        }
+        let writes =
+            |area: Area| self.ops.values().any(|op| op.area == area && op.kind == IoKind::Write);
+        let (map, journal) = (writes(Area::Map), writes(Area::Journal));
+        self.coverage.add("checkpoints interrupted", u64::from(map));
+        self.coverage.add("records interrupted", u64::from(journal));
+        self.coverage.add("moves interrupted at a record", u64::from(moving && journal));
+        let asked = !self.commands.is_empty();
+        self.coverage.add("crashes during a command", u64::from(asked));
+    }
+
+    fn cut_power(&mut self) {
+        let spoil = self.plan.faults.spoil;
+        let slots = self.plan.layout().slots_offset() / SECTOR_SIZE as u64;
+        let mut sum = CutReport::default();
+        for (member, disk) in self.disks.iter_mut().enumerate() {
+            if !self.life.is_here.get(member).copied().unwrap_or(true) {
+                continue;
+            }
+            let mode = self.rng.pick(&self.plan.ends.cut_modes);
+            let report = disk.power_cut(mode, |sector| spoil && sector < slots, &mut self.rng);
+            sum.in_flight += report.in_flight;
+            sum.torn += report.torn;
+            sum.spoilt += report.spoilt;
+            sum.pending += report.pending;
+        }
+        self.coverage.add("writes cut in flight", sum.in_flight);
+        self.coverage.add("writes torn", sum.torn);
+        self.coverage.add("sectors spoilt", sum.spoilt);
+        self.coverage.add("writes at the mercy of a cut", sum.pending);
+    }
+
+    /// A tick at some moment, as a host's clock would bring it.
+    pub(super) fn schedule_tick(&mut self) {
+        let after = self.rng.log_range(10_000, 1_000_000_000);
+        self.schedule(after, Due::Tick);
+    }
+}
+
+fn no_set() -> Violation {
+    Violation::new("R", "no member has a superblock".into())
+}
+
+/// The members that hold the map and are there.
+fn holders(set: &Assembled) -> Vec<usize> {
+    let holders = set.superblock.holders().map(usize::from);
+    holders.filter(|&holder| set.found[holder].is_some()).collect()
+}
