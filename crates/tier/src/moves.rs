@@ -437,6 +437,9 @@ impl Tiers {
                 *spoilt = Blocks::range(range.start, range.end);
             }
         }
+        for it in self.moves.moves.values_mut().filter(|it| it.from.member() == member.0) {
+            it.has_way_back = false;
+        }
     }
 
     /// What an extent has written to a member since it was confirmed may be lost: back to where it

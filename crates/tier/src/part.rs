@@ -311,6 +311,11 @@ impl Tiers {
             (true, Err(error)) => part.error = Some(error),
             (false, Err(error)) => self.mirror_failed(extent, place, error),
         }
+        let touched = touched_by(&self.requests.place_of(number).1);
+        if what == What::Read && !self.map.lost(extent).and(touched).is_empty() {
+            // It was lost while it was read.
+            self.requests.part(number).error = Some(IoError::Io);
+        }
         let part = self.requests.part(number);
         if is_main {
             let (range, at, has_buf) = (part.range.clone(), part.at, part.has_buf);
