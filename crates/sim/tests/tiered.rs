@@ -12,7 +12,7 @@ fn run(seed: u64, plain: bool) -> Outcome {
     let flag = if plain { " --plain" } else { "" };
     assert!(
         outcome.failure.is_none(),
-        "seed {seed}: {:?}\nreplay: cargo run -p forebay-sim -- --tiered{flag} --seed {seed} --trace",
+        "seed {seed}: {:?}\nreplay: forebay-sim --tiered{flag} --seed {seed} --trace",
         outcome.failure,
     );
     outcome

@@ -3,8 +3,8 @@
 //!
 //! Its steps: all holders have the records so far, and the members are flushed that were written
 //! to; then a record says that all before it is durable, and the holders are flushed. Only then
-//! does what it is for count (T4). A journal that reaches its device before the data do is therefore
-//! never believed after a power loss.
+//! does what it is for count (T4). So a journal that reaches its device before the data do is never
+//! believed after a power loss.
 
 use crate::event::MemberId;
 use forebay_format::io::Time;
@@ -35,8 +35,8 @@ pub(crate) struct Barrier {
     flushing: BTreeSet<MemberId>,
     /// Members of which a flush of data failed.
     failed: BTreeSet<MemberId>,
-    /// Flushes that failed, whatever they were for; how many had when this one began; and of how many
-    /// clients were told. What a client wrote while one was under way is told of by the next.
+    /// Flushes that failed, whatever they were for; how many had when this one began; and of how
+    /// many clients were told. What a client wrote while one was under way is told of by the next.
     failures: u64,
     failures_before: u64,
     told: u64,
