@@ -78,9 +78,9 @@ impl MemberEntry {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct SuperblockBlock {
-    /// [`MAGIC`].
+    /// "FbTier01".
     pub magic: [u8; 8],
-    /// [`VERSION`].
+    /// Version of the format of tiers.
     pub version: U32,
     /// CRC-32C of the block, this field as zero.
     pub crc: U32,
