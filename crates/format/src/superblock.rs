@@ -34,6 +34,8 @@ pub const CHECKPOINT_NONE: u8 = 0xff;
 /// Blocks that a segment may have. The upper end, 256 MiB, bounds what a start reads of one
 /// segment.
 pub const SEGMENT_BLOCKS: RangeInclusive<u32> = 2..=1 << 16;
+/// Greatest value of what is counted up.
+const COUNTER_MAX: u64 = u64::MAX / 2;
 const CRC_FIELD: usize = 12;
 const WHAT: &str = "superblock";
 
@@ -285,6 +287,26 @@ fn check_name(name: [u8; NAME_BYTES_MAX]) -> Result<(), FormatError> {
 
 /// Checks each value of the header on its own. After this and [`check_devices`], no arithmetic on
 /// offsets and counts of the superblock can overflow.
+/// What is counted up from one write, record or life to the next has room left: nobody gets near.
+fn check_counters(header: &Header) -> Result<(), FormatError> {
+    let counters = [
+        ("generation", header.generation),
+        ("epoch", header.epoch),
+        ("checkpoint_generation", header.checkpoint_generation),
+        ("checkpoint_seq", header.checkpoint_seq),
+        ("checkpoint_dseq", header.checkpoint_dseq),
+        ("checkpoint_epoch", header.checkpoint_epoch),
+        ("previous_generation", header.previous_generation),
+        ("previous_seq", header.previous_seq),
+        ("previous_dseq", header.previous_dseq),
+        ("previous_epoch", header.previous_epoch),
+    ];
+    match counters.into_iter().find(|(_, value)| value.get() > COUNTER_MAX) {
+        Some((field, _)) => invalid(field),
+        None => Ok(()),
+    }
+}
+
 fn check_values(header: &Header) -> Result<(), FormatError> {
     if header.version.get() == 0 {
         return invalid("version");
@@ -308,6 +330,7 @@ fn check_values(header: &Header) -> Result<(), FormatError> {
     if header.checkpoint_area > 1 && header.checkpoint_area != CHECKPOINT_NONE {
         return invalid("checkpoint_area");
     }
+    check_counters(header)?;
     let area_blocks = header.checkpoint_area_bytes.get() / BLOCK_SIZE as u64;
     if !header.checkpoint_area_bytes.get().is_multiple_of(BLOCK_SIZE as u64) {
         return invalid("checkpoint_area_bytes");
