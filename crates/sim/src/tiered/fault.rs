@@ -62,14 +62,14 @@ impl Tiered {
         Some(victim)
     }
 
-    /// Sectors of the map of a holder that is not spared rot, or cannot be read.
-    pub(super) fn rot_some(&mut self, holders: &[usize]) {
+    /// Sectors of the map of a holder that is not spared rot, or cannot be read. Whether any did.
+    pub(super) fn rot_some(&mut self, holders: &[usize]) -> bool {
         let spared = self.trouble.spared;
         let victim = holders.iter().copied().find(|&holder| holder != spared);
-        let Some(victim) = victim else { return };
+        let Some(victim) = victim else { return false };
         let spares_all = self.calm || self.trouble.fragile || !holders.contains(&spared);
         if spares_all || !self.rng.chance(self.plan.faults.rot) {
-            return;
+            return false;
         }
         let layout = self.plan.layout();
         let first = HEAD_OFFSETS[0] / SECTOR_SIZE as u64;
@@ -86,6 +86,7 @@ impl Tiered {
         }
         self.trouble.suspects.insert(victim);
         self.coverage.mark("maps rotten");
+        true
     }
 
     /// Errors of this life.

@@ -51,6 +51,8 @@ pub struct Life {
     pub journal_at: BTreeMap<usize, u64>,
     /// The power was cut since the set was open last.
     pub after_cut: bool,
+    /// The process before was killed.
+    pub after_kill: bool,
 }
 
 impl Tiered {
@@ -118,15 +120,20 @@ impl Tiered {
 
     /// Opens the set, and lets clients and the administrator in. `Flow::Crash` if that failed.
     pub(super) fn start_life(&mut self, number: u64, crash_in: Option<u64>) -> Step {
-        let after_cut = self.life.after_cut;
+        let Life { after_cut, after_kill, .. } = self.life;
         self.life = Life { number, after_cut, crash_in, ..Life::default() };
         let all = self.find_set(None).ok_or_else(no_set)?.0;
         let holders: Vec<usize> = holders(&all);
         self.spare_one(&holders);
         let missing = self.choose_missing();
-        self.rot_some(
-            &holders.iter().copied().filter(|it| Some(*it) != missing).collect::<Vec<_>>(),
-        );
+        let left = holders.iter().copied().filter(|it| Some(*it) != missing);
+        let rots = self.rot_some(&left.collect::<Vec<_>>());
+        let harmed = missing.is_some_and(|it| holders.contains(&it)) || rots;
+        if after_kill && harmed {
+            // What was answered and not flushed may be in the journal of one holder only.
+            self.coverage.mark("holders harmed after a kill");
+            self.checker.crash(Crash::Cut);
+        }
         let (assembled, is_here) = self.find_set(missing).ok_or_else(no_set)?;
         self.check_stale(missing, &is_here)?;
         self.look_at_superblock(&assembled)?;
@@ -325,6 +332,7 @@ impl Tiered {
             self.life.after_cut = true;
             self.cut_power();
         }
+        self.life.after_kill = kill;
         self.checker.crash(if kill { Crash::Kill } else { Crash::Cut });
         self.requests.clear();
         self.held.clear();
