@@ -117,9 +117,14 @@ pub(crate) fn holders(members: &[MemberEntry], is_here: impl Fn(u8) -> bool) -> 
     let is_ephemeral = members.iter().any(|it| it.is_used() && it.is_volatile());
     let fits = |number: &u8| {
         let member = &members[usize::from(*number)];
-        member.state == member_state::IN && member.is_volatile() == is_ephemeral && is_here(*number)
+        member.is_used() && member.is_volatile() == is_ephemeral && is_here(*number)
     };
     let mut able: Vec<u8> = (0..members.len() as u8).filter(fits).collect();
+    // Those that are to leave only if there are no others.
+    let is_staying = |number: &u8| members[usize::from(*number)].state == member_state::IN;
+    if able.iter().any(is_staying) {
+        able.retain(is_staying);
+    }
     able.sort_by_key(|&number| (members[usize::from(number)].tier, number));
     let Some(&first) = able.first() else { return [UNHELD; 2] };
     if is_ephemeral {

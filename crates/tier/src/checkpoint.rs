@@ -266,7 +266,7 @@ impl Tiers {
         }
         self.notice(crate::event::Notice::HolderLost(member));
         if self.journal.is_held() {
-            self.set.ask(crate::set::After::Holders);
+            self.set.ask(crate::set::After::Nobody);
         }
     }
 }

@@ -61,15 +61,16 @@ impl Tiers {
             .set
             .here()
             .filter(|&it| self.set.member(it).tier != tier && !self.set.is_leaving(it));
-        let room: u32 = others.map(|it| self.space.free(it)).sum();
-        if lives > room {
+        let others: Vec<MemberId> = others.collect();
+        let room: u32 = others.iter().map(|&it| self.space.free(it)).sum();
+        if lives > room || others.is_empty() {
             return self.reply(id, CommandReply::Refused(Refusal::NoRoom(lives - room)));
         }
         for &member in &members {
             self.set.set_state(member, member_state::LEAVING);
         }
         self.evacuation = Some((id, tier));
-        self.set.ask(After::Command(id));
+        self.set.ask(After::Nobody);
         self.planner.hurry(self.io.now());
     }
 
@@ -171,9 +172,7 @@ impl Tiers {
             match after {
                 After::Life => self.life_has_begun(),
                 After::Opened => self.has_opened(),
-                After::Holders => {}
-                // An evacuation is answered when it is over.
-                After::Command(id) if self.evacuation.is_some_and(|it| it.0 == id) => {}
+                After::Nobody => {}
                 After::Command(id) => self.reply(id, CommandReply::Changed),
                 After::Stopped(id) => {
                     self.phase = Phase::Over(None);

@@ -220,6 +220,8 @@ pub enum OpenError {
     NoMap,
     /// A page of the map is bad in each copy that there is: that of the extents from this one on.
     BadPage(u32),
+    /// Records of the journal are missing in each copy that there is, from this one on.
+    BadJournal(u64),
     /// The map says that two extents live in one place.
     TwoInOnePlace(u32, u32),
     /// The map says that an extent lives where there is no place.
@@ -234,6 +236,9 @@ impl fmt::Display for OpenError {
             OpenError::NoMap => f.write_str("no device that holds the map can be read"),
             OpenError::BadPage(extent) => {
                 write!(f, "the map is damaged in all its copies, from extent {extent} on")
+            }
+            OpenError::BadJournal(seq) => {
+                write!(f, "the journal of the map is damaged in all its copies, at record {seq}")
             }
             OpenError::TwoInOnePlace(one, other) => {
                 write!(f, "the map is damaged: extents {one} and {other} live in one place")

@@ -100,6 +100,7 @@ impl Tiers {
         if is_ok {
             let confirmed = self.barrier.confirmed();
             self.map.confirm(confirmed);
+            self.journal.set_durable(confirmed);
             self.space.confirm(confirmed);
         }
         let error = (!is_ok).then_some(IoError::Io);

@@ -41,6 +41,8 @@ pub(crate) struct Journal {
     first: u64,
     /// All that records up to this one say is durable, data included.
     confirmed: u64,
+    /// Records up to this one are durable themselves.
+    durable: u64,
     holders: Vec<Holder>,
     /// Changes that were promised room.
     promised: u64,
@@ -77,6 +79,7 @@ impl Journal {
             closed: VecDeque::new(),
             first: next,
             confirmed: next - 1,
+            durable: next - 1,
             holders: holders.iter().map(holder).collect(),
             promised: 0,
             again: again.div_ceil(ENTRIES_MAX as u64) + 1,
@@ -168,10 +171,11 @@ impl Journal {
             return;
         }
         let entries = std::mem::take(&mut self.open);
-        let (epoch, seq, confirmed) = (self.epoch, self.next, self.confirmed);
+        let (epoch, seq) = (self.epoch, self.next);
+        let (confirmed, durable) = (self.confirmed, self.durable);
         assert!(self.used() < self.blocks(), "the journal overruns its tail");
         let mut bytes = vec![0; BLOCK_SIZE];
-        Record { epoch, seq, confirmed, entries }.encode(self.set, &mut bytes);
+        Record { epoch, seq, confirmed, durable, entries }.encode(self.set, &mut bytes);
         self.closed.push_back(bytes);
         self.next += 1;
         self.is_forced = false;
@@ -185,6 +189,11 @@ impl Journal {
         let said = self.next;
         self.close();
         said
+    }
+
+    /// Records up to this one are durable.
+    pub fn set_durable(&mut self, seq: u64) {
+        self.durable = self.durable.max(seq.min(self.confirmed));
     }
 
     /// Whether the first holder has this record.

@@ -118,10 +118,12 @@ impl Tiers {
     }
 
     /// A place that was lent for a first write, which failed, is not kept.
-    fn take_back_unwritten(&mut self, extent: u32, part: u64) {
-        let is_lent = self.map.place(extent).is_some() && self.map.blocks(extent).is_empty();
-        if is_lent && !self.map.is_kept(extent) && !self.requests.is_changed_by_others(extent, part)
-        {
+    pub(crate) fn take_back_unwritten(&mut self, extent: u32, part: u64) {
+        let place = self.map.place(extent);
+        let is_leaving = place.is_some_and(|it| self.set.is_leaving(MemberId(it.member())));
+        let is_kept = self.map.is_kept(extent) && !is_leaving;
+        let is_lent = place.is_some() && self.map.blocks(extent).is_empty() && !is_kept;
+        if is_lent && !self.requests.is_changed_by_others(extent, part) {
             self.drop_move(extent, self.journal.last());
             let place = self.map.unlend(extent);
             // What said that nothing is written there any more may not be confirmed yet.
@@ -213,7 +215,7 @@ impl Tiers {
             Some(place) => place,
             None => match self.choose_place(extent) {
                 Some(place) => place,
-                None if self.space.is_freeing() => {
+                None if self.makes_space() => {
                     self.want_space();
                     return self.requests.wait_space(number);
                 }
@@ -463,6 +465,16 @@ impl Tiers {
         if self.requests.waits_for_space() {
             self.want_space();
         }
+    }
+
+    /// Whether places will be free without anybody's doing: such as moves give back, which give up
+    /// those that they have taken where the map does not name them yet.
+    fn makes_space(&mut self) -> bool {
+        let is_freeing = self.space.is_freeing();
+        if !is_freeing {
+            self.stop_moves();
+        }
+        is_freeing || self.space.is_freeing() || self.moves.len() > 0
     }
 
     /// A place is needed, and some are on their way to be free.

@@ -185,7 +185,14 @@ impl Tiers {
             let member = MemberId(place.member());
             let sum = walk.sums.entry(self.set.member(member).tier).or_default();
             *sum = (sum.0 + f64::from(self.map.heat(extent)), sum.1 + 1);
-            let can_move = self.set.is_here(member) && !self.map.blocks(extent).is_empty();
+            if self.map.blocks(extent).is_empty() {
+                // Nothing is written there yet, or any more: nothing is kept on what has to leave.
+                if self.set.is_leaving(member) {
+                    self.take_back_unwritten(extent, 0);
+                }
+                continue;
+            }
+            let can_move = self.set.is_here(member);
             let is_quiet = !self.moves.has(extent) && !self.moves.is_resting(extent, self.io.now());
             if !can_move || !is_quiet {
                 continue;

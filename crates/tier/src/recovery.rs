@@ -17,7 +17,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
 use forebay_format::tier::{
     Blocks, DOUBLES_MAX, DOUBLES_OFFSET, EntryKind, HEAD_OFFSETS, Head, JOURNAL_OFFSET,
-    PAGE_ENTRIES, Page, PageEntry, Place, Record, UNHELD, pages_of,
+    PAGE_ENTRIES, Page, PageEntry, Place, Record, TierLayout, UNHELD, pages_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,12 +29,42 @@ const JOURNAL_BLOCKS: u32 = 256;
 enum Want {
     /// A copy of the head of holder `.0`.
     Head(usize, usize),
-    /// Blocks of the journal of holder `.0`.
-    Journal(usize),
-    /// The doubles of holder `.0`.
-    Doubles(usize),
+    /// Blocks of the journal of holder `.0`, from `.1` on.
+    Journal(usize, u32),
+    /// Doubles of holder `.0`, from `.1` on.
+    Doubles(usize, u32),
     /// Pages of holder `.0`, from `.1` on.
     Pages(usize, u32),
+}
+
+impl Want {
+    fn source(self) -> usize {
+        let (Want::Head(source, _)
+        | Want::Journal(source, _)
+        | Want::Doubles(source, _)
+        | Want::Pages(source, _)) = self;
+        source
+    }
+
+    fn offset(self, layout: &TierLayout) -> u64 {
+        let blocks = |from: u64, first: u32| from + u64::from(first) * BLOCK_SIZE as u64;
+        match self {
+            Want::Head(_, copy) => HEAD_OFFSETS[copy],
+            Want::Journal(_, first) => blocks(JOURNAL_OFFSET, first),
+            Want::Doubles(_, first) => blocks(DOUBLES_OFFSET, first),
+            Want::Pages(_, first) => layout.page_offset(first),
+        }
+    }
+
+    /// The same, of one block further on.
+    fn at(self, more: u32) -> Want {
+        match self {
+            Want::Head(..) => self,
+            Want::Journal(source, first) => Want::Journal(source, first + more),
+            Want::Doubles(source, first) => Want::Doubles(source, first + more),
+            Want::Pages(source, first) => Want::Pages(source, first + more),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +99,9 @@ pub(crate) struct Recovery {
     /// Records that count, by number.
     records: BTreeMap<u64, Record>,
     last: u64,
+    /// Number of the first record of the new life: behind all that there are. What they say is
+    /// needed until the head says that they do not count any more.
+    first_new: u64,
     /// Pages that were read, each with the first record to replay over it, and those that were bad in the sources tried so far.
     pages: BTreeMap<u32, (Page, u64)>,
     bad: BTreeSet<u32>,
@@ -103,8 +136,8 @@ impl Tiers {
         let count = recovery.sources.len();
         self.phase = Phase::Reading(Box::new(recovery));
         for source in 0..count {
-            for (copy, offset) in HEAD_OFFSETS.into_iter().enumerate() {
-                self.want(Want::Head(source, copy), offset, 1);
+            for copy in 0..HEAD_OFFSETS.len() {
+                self.want(Want::Head(source, copy), 1);
             }
         }
         if count == 0 {
@@ -119,16 +152,13 @@ impl Tiers {
         }
     }
 
-    fn want(&mut self, want: Want, offset: u64, blocks: u32) {
+    fn want(&mut self, want: Want, blocks: u32) {
+        let offset = want.offset(&self.set.layout());
         let recovery = self.recovery();
         recovery.next += 1;
         let step = recovery.next;
         recovery.wants.insert(step, want);
-        let (Want::Head(source, _)
-        | Want::Journal(source)
-        | Want::Doubles(source)
-        | Want::Pages(source, _)) = want;
-        let member = MemberId(recovery.sources[source].member);
+        let member = MemberId(recovery.sources[want.source()].member);
         let buf = Buf::zeroed(blocks as usize * BLOCK_SIZE);
         self.io.read(UnderWay::meta(member, Purpose::Recovery(step)), offset, buf);
     }
@@ -138,6 +168,12 @@ impl Tiers {
         let set = self.set.id();
         let recovery = self.recovery();
         let want = recovery.wants.remove(&step).expect("it was wanted");
+        let count = (done.buf.len() / BLOCK_SIZE) as u32;
+        if done.result.is_err() && count > 1 {
+            // What else is there is not lost with a block that cannot be read.
+            return (0..count).for_each(|more| self.want(want.at(more), 1));
+        }
+        let recovery = self.recovery();
         let blocks = match done.result {
             Ok(()) => done.buf.bytes(),
             // What cannot be read is as good as bad.
@@ -149,17 +185,17 @@ impl Tiers {
                 let head = blocks.filter_map(|block| Head::decode(set, block).ok()).next();
                 recovery.sources[source].heads[copy] = head;
             }
-            Want::Journal(source) => {
+            Want::Journal(source, _) => {
                 let records = blocks.filter_map(|block| Record::decode(set, block).ok());
                 let records = records.map(|record| (record.seq, record));
                 recovery.sources[source].records.extend(records);
             }
-            Want::Doubles(source) => {
+            Want::Doubles(source, _) => {
                 let pages = blocks.filter_map(|block| Page::decode(set, block).ok());
-                recovery.sources[source].doubles = pages.collect();
+                recovery.sources[source].doubles.extend(pages);
             }
             Want::Pages(_, first) => {
-                let end = first + (done.buf.len() / BLOCK_SIZE) as u32;
+                let end = first + count;
                 let mut blocks = blocks;
                 for number in first..end {
                     let page = blocks.next().and_then(|block| Page::decode(set, block).ok());
@@ -177,17 +213,16 @@ impl Tiers {
     fn read_on(&mut self, last: Want) {
         match last {
             Want::Head(..) => self.read_journals(),
-            Want::Journal(_) => match self.choose() {
-                Some(order) => {
-                    self.recovery().order = order;
-                    let sources = self.recovery().order.clone();
-                    for source in sources {
-                        self.want(Want::Doubles(source), DOUBLES_OFFSET, DOUBLES_MAX as u32);
+            Want::Journal(..) => match self.choose() {
+                Ok(order) => {
+                    self.recovery().order.clone_from(&order);
+                    for source in order {
+                        self.want(Want::Doubles(source, 0), DOUBLES_MAX as u32);
                     }
                 }
-                None => self.open_failed(OpenError::NoMap),
+                Err(error) => self.open_failed(error),
             },
-            Want::Doubles(_) => {
+            Want::Doubles(..) => {
                 let pages = (0..pages_of(self.map.len())).collect();
                 self.read_pages(pages);
             }
@@ -216,8 +251,7 @@ impl Tiers {
             let mut first = 0;
             while first < blocks {
                 let count = JOURNAL_BLOCKS.min(blocks - first);
-                let offset = JOURNAL_OFFSET + u64::from(first) * BLOCK_SIZE as u64;
-                self.want(Want::Journal(source), offset, count);
+                self.want(Want::Journal(source, first), count);
                 first += count;
             }
         }
@@ -227,11 +261,12 @@ impl Tiers {
     }
 
     /// Which sources can be used, the one that knows most first; and which records count.
-    fn choose(&mut self) -> Option<Vec<usize>> {
+    fn choose(&mut self) -> Result<Vec<usize>, OpenError> {
         let ignores_epoch = self.is(Mutant::EpochIgnored);
         let believes_all = self.is(Mutant::UnconfirmedCounts);
         let recovery = self.recovery();
-        let epoch = recovery.sources.iter().filter_map(Source::head).max()?.epoch;
+        let heads = recovery.sources.iter().filter_map(Source::head);
+        let epoch = heads.max().ok_or(OpenError::NoMap)?.epoch;
         let mut order: Vec<usize> = (0..recovery.sources.len())
             .filter(|&it| recovery.sources[it].head().is_some_and(|head| head.epoch == epoch))
             .collect();
@@ -247,29 +282,31 @@ impl Tiers {
             source.head().map(|head| (source.last(head), head.tail))
         };
         order.sort_by_key(|it| (std::cmp::Reverse(key(it)), *it));
-        let head = recovery.sources[order[0]].head()?;
+        let head = recovery.sources[order[0]].head().ok_or(OpenError::NoMap)?;
         let has = |seq: &u64| recovery.records.contains_key(seq);
         recovery.last = (head.tail..).take_while(has).last().unwrap_or(head.tail - 1);
         if recovery.cut && !believes_all {
             let said = recovery.records.range(..=recovery.last).map(|(_, it)| it.confirmed).max();
             recovery.last = recovery.last.min(said.unwrap_or(0).max(head.tail - 1));
         }
+        // What a record calls durable must be there.
+        let promised = recovery.records.values().map(|it| it.durable).max().unwrap_or(0);
+        if promised > recovery.last {
+            return Err(OpenError::BadJournal(recovery.last + 1));
+        }
+        let seen = recovery.records.last_key_value().map_or(0, |it| *it.0);
+        recovery.first_new = seen.max(recovery.last) + 1;
         recovery.head = Some(head);
-        Some(order)
+        Ok(order)
     }
 
     fn read_pages(&mut self, pages: BTreeSet<u32>) {
-        let layout = self.set.layout();
         let recovery = self.recovery();
         let source = recovery.order[recovery.trying];
         let pages: Vec<u32> = pages.into_iter().collect();
         for run in pages.chunk_by(|one, other| one + 1 == *other) {
             for some in run.chunks(PAGES_PER_READ as usize) {
-                self.want(
-                    Want::Pages(source, some[0]),
-                    layout.page_offset(some[0]),
-                    some.len() as u32,
-                );
+                self.want(Want::Pages(source, some[0]), some.len() as u32);
             }
         }
     }
@@ -340,8 +377,9 @@ impl Tiers {
         }
         let layout = self.set.layout();
         let id = (self.set.id(), epoch);
-        self.journal = Journal::new(id, layout, last + 1, &named, self.tuning.fine_max);
-        self.barrier = crate::barrier::Barrier::new(last);
+        let next = recovery.first_new.max(1);
+        self.journal = Journal::new(id, layout, next, &named, self.tuning.fine_max);
+        self.barrier = crate::barrier::Barrier::new(next - 1);
         // Who has another head has other pages, too.
         let is_known = |it: &(MemberId, u64)| {
             sources.get(&it.0.0).is_some_and(|(_, head)| Some(*head) == recovery.head)

@@ -27,8 +27,8 @@ pub(crate) enum After {
     Life,
     /// The set is open.
     Opened,
-    /// A holder is no holder any more.
-    Holders,
+    /// Nobody waits: a holder is no holder any more, a tier is being emptied.
+    Nobody,
     /// A command is done when it is known.
     Command(CommandId),
     /// The set is closed.

@@ -39,8 +39,11 @@ pub struct RecordHeader {
     pub seq: U64,
     /// All that records up to this one tell of was durable before this record was written.
     pub confirmed: U64,
+    /// Records up to this one were durable themselves: if one of them is missing, the journal is
+    /// damaged.
+    pub durable: U64,
     /// Zero.
-    pub reserved_tail: [u8; 16],
+    pub reserved_tail: [u8; 8],
 }
 
 #[repr(C)]
@@ -92,6 +95,8 @@ pub struct Record {
     pub seq: u64,
     /// What was durable before it was written.
     pub confirmed: u64,
+    /// Records up to this one were durable themselves.
+    pub durable: u64,
     /// What it says.
     pub entries: Vec<Entry>,
 }
@@ -109,7 +114,8 @@ impl Record {
             epoch: U64::new(self.epoch),
             seq: U64::new(self.seq),
             confirmed: U64::new(self.confirmed),
-            reserved_tail: [0; 16],
+            durable: U64::new(self.durable),
+            reserved_tail: [0; 8],
         };
         out.fill(0);
         let (head, rest) = out.split_at_mut(size_of::<RecordHeader>());
@@ -144,13 +150,14 @@ impl Record {
             return Err(FormatError::Damaged { what: WHAT });
         }
         let (epoch, seq) = (header.epoch.get(), header.seq.get());
-        let (confirmed, count) = (header.confirmed.get(), usize::from(header.count.get()));
-        if count > ENTRIES_MAX || confirmed >= seq || seq > u64::MAX / 2 {
+        let (confirmed, durable) = (header.confirmed.get(), header.durable.get());
+        let count = usize::from(header.count.get());
+        if count > ENTRIES_MAX || confirmed >= seq || durable > confirmed || seq > u64::MAX / 2 {
             return Err(FormatError::Invalid { what: WHAT, field: "seq" });
         }
         let rooms = rest.chunks_exact(size_of::<EntryBlock>()).take(count);
         let entries = rooms.map(decode_entry).collect::<Result<_, _>>()?;
-        Ok(Record { epoch, seq, confirmed, entries })
+        Ok(Record { epoch, seq, confirmed, durable, entries })
     }
 }
 

@@ -33,7 +33,7 @@ fn a_record_comes_back_as_it_was() {
         blocks: Blocks::range(extent as usize, 200),
     };
     let entries = (0..ENTRIES_MAX as u32).map(entry).collect();
-    let record = Record { epoch: 3, seq: 77, confirmed: 70, entries };
+    let record = Record { epoch: 3, seq: 77, confirmed: 70, durable: 69, entries };
     let mut bytes = vec![0xaa; BLOCK_SIZE];
     record.encode(11, &mut bytes);
     assert_eq!(Record::decode(11, &bytes).unwrap(), record);
