@@ -249,11 +249,17 @@ impl Tiered {
         Ok(())
     }
 
-    /// Rule R: a set that cannot be opened needs a reason, which only the last holder can give.
+    /// Rule R: a set that cannot be opened needs a reason, which only the last holder can give, or
+    /// two that were to hold the map from now on.
     pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
         let Some(error) = self.life.open_failed.clone() else { return Ok(()) };
         self.coverage.mark("opens failed");
         if self.life.reckless && self.has_failed(self.trouble.spared) {
+            return Ok(());
+        }
+        // It chooses anew who holds the map, without knowing who is spared.
+        let failed = (0..self.disks.len()).filter(|&member| self.has_failed(member)).count();
+        if error == OpenError::CannotWrite && failed > 1 {
             return Ok(());
         }
         Err(Violation::new("R", format!("the set cannot be opened: {error}")))
