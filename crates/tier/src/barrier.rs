@@ -118,20 +118,14 @@ impl Barrier {
 
     pub fn flushed(&mut self, member: MemberId, is_ok: bool) {
         assert!(self.flushing.remove(&member));
-        match self.step {
-            _ if is_ok => {}
-            Step::Data => {
-                self.failed.insert(member);
-            }
-            _ => {
-                self.owed.insert(member);
-            }
+        if !is_ok && self.step == Step::Data {
+            self.failed.insert(member);
         }
     }
 
-    /// Members of which a flush of the journal failed.
-    pub fn owed(&self) -> &BTreeSet<MemberId> {
-        &self.owed
+    /// A flush of this member failed that was not for data: the next for data says so.
+    pub fn owe(&mut self, member: MemberId) {
+        self.owed.insert(member);
     }
 
     pub fn is_flushing(&self) -> bool {

@@ -85,15 +85,7 @@ impl Tiers {
             return;
         }
         let failed = self.barrier.failed().clone();
-        let doubted = failed.union(self.barrier.owed()).copied().collect::<Vec<_>>();
         let is_held = self.journal.is_held() || self.barrier.target() <= self.barrier.confirmed();
-        for member in doubted {
-            let holder = self.journal.holders().find(|it| it.1 == member);
-            if let Some((index, _)) = holder {
-                self.holder_failed(index);
-            }
-            self.doubt(member);
-        }
         let is_ok = failed.is_empty() && is_held;
         let waiting = self.barrier.end(is_ok);
         self.io.stir();
@@ -107,6 +99,21 @@ impl Tiers {
         for request in waiting {
             self.answer_flush(request, error);
         }
+    }
+
+    /// A flush of a member failed, whatever it was for: data and records may be lost that were
+    /// written there.
+    pub(crate) fn flush_failed(&mut self, member: MemberId) {
+        let is_for_data = *self.barrier.step() == Step::Data;
+        if !is_for_data {
+            self.barrier.owe(member);
+        }
+        let holder = self.journal.holders().find(|it| it.1 == member);
+        if let Some((index, _)) = holder {
+            self.holder_failed(index);
+        }
+        self.copy_again(member);
+        self.doubt(member);
     }
 
     /// A flush of a member failed: what was written there since the last good one may be lost. What

@@ -34,6 +34,7 @@ pub(crate) struct UnderWay {
     /// Where data are read or written: not used otherwise until this ends.
     pub place: Option<Place>,
     pub is_write: bool,
+    pub is_flush: bool,
     pub is_client: bool,
 }
 
@@ -123,7 +124,7 @@ impl Io {
     }
 
     pub fn flush(&mut self, member: MemberId, purpose: Purpose) {
-        let op = self.name(UnderWay::meta(member, purpose));
+        let op = self.name(UnderWay { is_flush: true, ..UnderWay::meta(member, purpose) });
         self.effects.push(Effect::Flush { op, member });
     }
 
@@ -145,6 +146,13 @@ impl Io {
 impl UnderWay {
     /// I/O on what is no extent.
     pub fn meta(member: MemberId, purpose: Purpose) -> UnderWay {
-        UnderWay { purpose, member, place: None, is_write: false, is_client: false }
+        UnderWay {
+            purpose,
+            member,
+            place: None,
+            is_write: false,
+            is_flush: false,
+            is_client: false,
+        }
     }
 }

@@ -51,11 +51,12 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// One whose next record is `next`, in the life `epoch`, with these holders and their tails.
+    /// One whose next record is `next`, of which those up to `confirmed` are, in the life `epoch`,
+    /// with these holders and their tails.
     pub fn new(
         (set, epoch): (u64, u64),
         layout: TierLayout,
-        next: u64,
+        (next, confirmed): (u64, u64),
         holders: &[(MemberId, u64)],
         fine_max: usize,
     ) -> Journal {
@@ -78,8 +79,8 @@ impl Journal {
             last: next - 1,
             closed: VecDeque::new(),
             first: next,
-            confirmed: next - 1,
-            durable: next - 1,
+            confirmed,
+            durable: confirmed,
             holders: holders.iter().map(holder).collect(),
             promised: 0,
             again: again.div_ceil(ENTRIES_MAX as u64) + 1,

@@ -211,6 +211,16 @@ impl Map {
         }
     }
 
+    /// What a start has learned of an extent that nobody has confirmed: record `seq` says it.
+    pub fn restore_unconfirmed(&mut self, seq: u64, extent: u32, state: State) {
+        self.change(seq, extent, state, 0);
+    }
+
+    /// The record that first changed an extent since it was confirmed.
+    pub fn changed_by(&self, extent: u32) -> Option<u64> {
+        self.unconfirmed.get(&extent).and_then(|it| it.later.last()).map(|it| it.0)
+    }
+
     /// What is confirmed of an extent.
     pub fn confirmed(&self, extent: u32) -> State {
         let known = || self.state(extent).durable();

@@ -331,13 +331,8 @@ impl Tiers {
 
     fn piece_io(&mut self, extent: u32, number: u64, place: Place) -> UnderWay {
         self.space.hold(place);
-        UnderWay {
-            purpose: Purpose::Piece(extent, number),
-            member: MemberId(place.member()),
-            place: Some(place),
-            is_write: false,
-            is_client: false,
-        }
+        let purpose = Purpose::Piece(extent, number);
+        UnderWay { place: Some(place), ..UnderWay::meta(MemberId(place.member()), purpose) }
     }
 
     /// A piece was read or written.
@@ -432,6 +427,16 @@ impl Tiers {
         self.drop_move(extent, 0);
         self.moves.resting.insert(extent, self.io.now() + MOVE_RETRY_NS);
         self.notice(Notice::MoveFailed { extent, member, error });
+    }
+
+    /// What was copied to a member may be lost: it is copied again.
+    pub(crate) fn copy_again(&mut self, member: MemberId) {
+        for it in self.moves.moves.values_mut().filter(|it| it.to.member() == member.0) {
+            it.copied = Blocks::NONE;
+            if let Step::Copying(range, spoilt) = &mut it.step {
+                *spoilt = Blocks::range(range.start, range.end);
+            }
+        }
     }
 
     /// What an extent has written to a member since it was confirmed may be lost: back to where it

@@ -171,8 +171,8 @@ impl Tiers {
         self.set.client_begins(member);
         self.space.hold(place);
         let purpose = Purpose::Part(part);
-        let what =
-            UnderWay { purpose, member, place: Some(place), is_write: false, is_client: true };
+        let meta = UnderWay::meta(member, purpose);
+        let what = UnderWay { place: Some(place), is_client: true, ..meta };
         (what, self.set.layout().slot_offset(place.slot()) + from)
     }
 

@@ -99,6 +99,9 @@ pub(crate) struct Recovery {
     /// Records that count, by number.
     records: BTreeMap<u64, Record>,
     last: u64,
+    /// The last of them that was confirmed. Of those behind it nobody knows whether what they tell
+    /// of was flushed: the machine has not gone down since, so it is there, and is flushed now.
+    confirmed: u64,
     /// Number of the first record of the new life: behind all that there are. What they say is
     /// needed until the head says that they do not count any more.
     first_new: u64,
@@ -285,9 +288,10 @@ impl Tiers {
         let head = recovery.sources[order[0]].head().ok_or(OpenError::NoMap)?;
         let has = |seq: &u64| recovery.records.contains_key(seq);
         recovery.last = (head.tail..).take_while(has).last().unwrap_or(head.tail - 1);
+        let said = recovery.records.range(..=recovery.last).map(|(_, it)| it.confirmed).max();
+        recovery.confirmed = recovery.last.min(said.unwrap_or(0).max(head.tail - 1));
         if recovery.cut && !believes_all {
-            let said = recovery.records.range(..=recovery.last).map(|(_, it)| it.confirmed).max();
-            recovery.last = recovery.last.min(said.unwrap_or(0).max(head.tail - 1));
+            recovery.last = recovery.confirmed;
         }
         // What a record calls durable must be there.
         let promised = recovery.records.values().map(|it| it.durable).max().unwrap_or(0);
@@ -318,7 +322,7 @@ impl Tiers {
             unreachable!("the map is being read")
         };
         let mut fine = BTreeSet::new();
-        let last = recovery.last;
+        let (last, confirmed) = (recovery.last, recovery.confirmed);
         for (number, (page, first)) in std::mem::take(&mut recovery.pages) {
             for (extent, entry) in (number * PAGE_ENTRIES..self.map.len()).zip(&page.entries) {
                 restore_entry(&mut self.map, extent, entry, &mut fine);
@@ -328,7 +332,7 @@ impl Tiers {
             // What a page knows is told again by some of these. The last that tells of an extent has
             // all that is known of it, and what pages cannot say is only there.
             for (_, record) in recovery.records.range(first..).take_while(|it| *it.0 <= last) {
-                replay(&mut self.map, record, &own, &mut fine);
+                replay(&mut self.map, record, confirmed, &own, &mut fine);
             }
         }
         for extent in fine {
@@ -346,7 +350,23 @@ impl Tiers {
                 return self.open_failed(OpenError::NoSuchPlace(extent));
             }
         }
+        self.claim_what_was_left();
         self.begin_life(*recovery);
+    }
+
+    /// Where extents lived that have moved since, or are gone, they may be again after a power cut,
+    /// until that is confirmed.
+    fn claim_what_was_left(&mut self) {
+        for extent in self.map.changing().collect::<Vec<u32>>() {
+            let before = self.map.confirmed(extent).place;
+            let left = before.filter(|&place| self.map.place(extent) != Some(place));
+            let seq = self.map.changed_by(extent);
+            if let (Some(place), Some(seq)) = (left, seq)
+                && self.space.claim(place)
+            {
+                self.space.retire(place, seq, 0);
+            }
+        }
     }
 
     /// The map is known. First the superblocks say that a new life begins.
@@ -377,9 +397,16 @@ impl Tiers {
         }
         let layout = self.set.layout();
         let id = (self.set.id(), epoch);
+        // Where nothing is unconfirmed, all numbers up to the first new one are.
         let next = recovery.first_new.max(1);
-        self.journal = Journal::new(id, layout, next, &named, self.tuning.fine_max);
-        self.barrier = crate::barrier::Barrier::new(next - 1);
+        let is_all = recovery.confirmed == recovery.last;
+        let confirmed = if is_all { next - 1 } else { recovery.confirmed };
+        let numbers = (next, confirmed);
+        self.journal = Journal::new(id, layout, numbers, &named, self.tuning.fine_max);
+        self.barrier = crate::barrier::Barrier::new(confirmed);
+        for member in self.set.here().collect::<Vec<MemberId>>() {
+            self.set.written(member);
+        }
         // Who has another head has other pages, too.
         let is_known = |it: &(MemberId, u64)| {
             sources.get(&it.0.0).is_some_and(|(_, head)| Some(*head) == recovery.head)
@@ -472,7 +499,13 @@ fn restore_entry(map: &mut Map, extent: u32, entry: &PageEntry, fine: &mut BTree
 }
 
 /// What a record says of extents of one page.
-fn replay(map: &mut Map, record: &Record, own: &std::ops::Range<u32>, fine: &mut BTreeSet<u32>) {
+fn replay(
+    map: &mut Map,
+    record: &Record,
+    confirmed: u64,
+    own: &std::ops::Range<u32>,
+    fine: &mut BTreeSet<u32>,
+) {
     for entry in &record.entries {
         if !own.contains(&entry.extent) || entry.extent >= map.len() {
             continue;
@@ -481,7 +514,11 @@ fn replay(map: &mut Map, record: &Record, own: &std::ops::Range<u32>, fine: &mut
             EntryKind::State => {
                 fine.remove(&entry.extent);
                 let place = Place::of_number(entry.place);
-                map.restore(entry.extent, State { place, blocks: entry.blocks });
+                let state = State { place, blocks: entry.blocks };
+                match record.seq > confirmed {
+                    true => map.restore_unconfirmed(record.seq, entry.extent, state),
+                    false => map.restore(entry.extent, state),
+                }
                 map.restore_heat(entry.extent, entry.heat);
             }
             EntryKind::Lost => map.set_lost(entry.extent, entry.blocks),

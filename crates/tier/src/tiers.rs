@@ -88,7 +88,7 @@ impl Tiers {
         tuning.fine_max = tuning.fine_max.min(layout.journal_blocks as usize / 8 * ENTRIES_MAX);
         let mut tiers = Tiers {
             io: Io::new(now),
-            journal: Journal::new((set.id(), 0), layout, 1, &[], tuning.fine_max),
+            journal: Journal::new((set.id(), 0), layout, (1, 0), &[], tuning.fine_max),
             map: Map::new(extents as u32),
             space: Space::default(),
             barrier: Barrier::new(0),
@@ -172,7 +172,7 @@ impl Tiers {
 
     fn done(&mut self, op: OpId, completion: Completion) {
         let what = self.io.ended(op);
-        self.account(&what);
+        self.account(&what, completion.result.is_ok());
         match what.purpose {
             Purpose::Part(part) => self.part_done(part, what.place, completion),
             Purpose::Piece(extent, number) => self.piece_done(extent, number, what, completion),
@@ -194,7 +194,10 @@ impl Tiers {
     }
 
     /// What each end of an I/O means, whatever it was for.
-    fn account(&mut self, what: &UnderWay) {
+    fn account(&mut self, what: &UnderWay, is_ok: bool) {
+        if what.is_flush && !is_ok {
+            self.flush_failed(what.member);
+        }
         if what.is_write {
             // A write that failed may have changed something, too.
             self.set.written(what.member);
