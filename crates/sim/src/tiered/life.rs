@@ -45,6 +45,10 @@ pub struct Life {
     pub flush_failed: BTreeSet<usize>,
     /// Also the last holder of the map may fail.
     pub reckless: bool,
+    /// It ends soon after a move has begun.
+    pub ends_at_move: bool,
+    /// It ends soon after somebody has looked at what was changed.
+    pub ends_at_look: bool,
     /// Bytes of the volume that its superblock has.
     pub bytes_found: u64,
     /// Where each member's journal was written last.
@@ -69,6 +73,9 @@ impl Tiered {
         let crash_in = (!last && !stop).then_some(crash_in);
         let mut flow = self.start_life(number, crash_in)?;
         if flow == Flow::Go {
+            let ends = self.plan.ends.clone();
+            self.life.ends_at_move = crash_in.is_some() && self.rng.chance(ends.at_move);
+            self.life.ends_at_look = crash_in.is_some() && self.rng.chance(ends.at_look);
             flow = self.run_life()?;
         }
         if flow == Flow::Crash {
@@ -275,6 +282,12 @@ impl Tiered {
             }
         }
         Ok(Flow::Go)
+    }
+
+    /// What was waited for has happened: the life ends within so many events.
+    pub(super) fn end_within(&mut self, events: u64) {
+        let left = self.rng.log_range(1, events);
+        self.life.crash_in = self.life.crash_in.map(|before| before.min(left));
     }
 
     /// Nothing will happen any more, but somebody waits.
