@@ -1,5 +1,5 @@
-//! What I/O is made of: buffers, names, times, and how it ended. The machines (the engine, the tiers
-//! below it) and those who carry out what they want speak of it in these words.
+//! What I/O is made of: buffers, names, times, and how it ended. The machines (the engine, and the
+//! tiers below it) and those who carry out what they want speak of it in these words.
 
 mod buf;
 

@@ -6,8 +6,8 @@
 //! | super A | super B | head A | head B | doubles | journal (ring) | map pages | | slot 0 | …
 //! ```
 //!
-//! Every member has this layout; those named as holders in the superblock keep the map. `docs/format.md`
-//! has the argument for each structure against crashes.
+//! Every member has this layout; those named as holders in the superblock keep the map. Each
+//! structure says what it protects against.
 
 mod journal;
 mod map;

@@ -11,13 +11,14 @@ mod job;
 mod label;
 mod lane;
 mod tiers;
+mod watch;
 mod workers;
 
 pub use distrust::{note as note_distrust, read as read_distrust};
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::notice::{HostNotice, Notices};
+use crate::notice::Notices;
 use crate::origin::{Holes, Origin, OriginIo, OriginSize};
 use forebay_engine::{
     Buf, Completion, DeviceId, Effect, IoError, Keyed, OpId, Target, Time, VolumeId,
@@ -434,85 +435,6 @@ impl Executor {
         let origins = self.origins.values().filter_map(Origin::next_due).min();
         let scan = (self.under_way() > 0).then_some(self.next_scan);
         origins.into_iter().chain(scan).min()
-    }
-
-    /// Reports I/O that takes too long, each once. Whether it was time to look: then see what is
-    /// [`Executor::hanging`].
-    pub fn watch(&mut self, now: Time, notices: &mut Notices) -> bool {
-        if now < self.next_scan {
-            return false;
-        }
-        self.next_scan = now + SCAN_NS;
-        let mut oldest: BTreeMap<Goal, u32> = BTreeMap::new();
-        for (_, job) in self.jobs.iter_mut() {
-            job.looks += 1;
-            let oldest = oldest.entry(job.goal).or_default();
-            *oldest = job.looks.max(*oldest);
-            if !job.told && now.saturating_sub(job.started) > SLOW_NS {
-                job.told = true;
-                notices.send(Label::of(job).slow(now));
-            }
-        }
-        for (goal, lane) in &mut self.lanes {
-            lane.look(oldest.get(goal).copied().unwrap_or(0));
-        }
-        for label in self.with_workers.values_mut() {
-            if !label.told && now.saturating_sub(label.started) > SLOW_NS {
-                label.told = true;
-                notices.send(label.slow(now));
-            }
-        }
-        true
-    }
-
-    /// The cache devices that have not ended for long what is under way on them.
-    pub fn hanging(&self) -> impl Iterator<Item = DeviceId> {
-        let hang = |lane: &Lane| !lane.given_up && lane.oldest() >= HANGS_LOOKS;
-        let hanging = self.lanes.iter().filter(move |(_, lane)| hang(lane));
-        hanging.filter_map(|(goal, _)| match goal.target() {
-            Target::Cache(device) => Some(device),
-            Target::Origin(_) => None,
-        })
-    }
-
-    /// What has not ended an I/O for long, and for how many looks, one a second.
-    pub fn slow(&self) -> Vec<(Target, u32)> {
-        let lanes = self.lanes.iter().filter(|(_, lane)| !lane.given_up && !lane.closed);
-        let lanes = lanes.map(|(goal, lane)| (goal.target(), lane.oldest()));
-        lanes.filter(|&(_, looks)| looks >= SLOW_LOOKS).collect()
-    }
-
-    /// Whether a cache device ends what it is given, or has nothing to do.
-    pub fn moves(&self, device: DeviceId) -> bool {
-        let lane = self.lanes.get(&Goal::Engine(Target::Cache(device)));
-        lane.is_some_and(|lane| !lane.given_up && lane.oldest() < HANGS_LOOKS / 2)
-    }
-
-    /// Waits no longer for a cache device: what is under way on it has failed, and whatever comes
-    /// will. Memory that the kernel may still write to stays with the driver, until the I/O ends;
-    /// the engine gets other.
-    pub fn give_up(&mut self, driver: &mut Driver, device: DeviceId, notices: &mut Notices) {
-        let goal = Goal::Engine(Target::Cache(device));
-        let Some(lane) = self.lanes.get_mut(&goal) else { return };
-        lane.given_up = true;
-        let waiting = std::mem::take(lane.waiting()).into_iter().map(|job| (job.op, job.buf));
-        let mut ended: Vec<(OpId, Buf)> = waiting.collect();
-        for (number, op, buf) in lane.workers.give_up() {
-            self.with_workers.remove(&number);
-            ended.push((op, buf));
-        }
-        let path = lane.device().path().display().to_string();
-        for (slot, job) in self.jobs.iter_mut().filter(|(_, job)| job.goal == goal) {
-            job.given_up = true;
-            let written = driver.ring().and_then(|ring| ring.written(slot));
-            let stand_in = match written {
-                Some(buf) => Buf::copy_of(buf.bytes()),
-                None => Buf::zeroed(job.len as usize),
-            };
-            ended.push((job.op, stand_in));
-        }
-        notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios: ended.len() });
-        ended.into_iter().for_each(|(op, buf)| self.end(goal, op, Err(IoError::Io), buf));
     }
 }
 

@@ -100,7 +100,8 @@ fn tier_notice(
         }
         BlocksLost { extent, blocks } => write!(
             f,
-            "{blocks} blocks at {extent} MiB are lost: they were written since the last flush,              which failed; reading them fails until they are written again"
+            "{blocks} blocks at {extent} MiB are lost: they were written since the last flush, \
+             which failed; reading them fails until they are written again"
         ),
         MoveFailed { extent, member, error } => {
             write!(f, "{extent} MiB stays where it is for now: device {}: {error}", member.0 + 1)

@@ -185,8 +185,8 @@ impl World {
         self.tiers.place_of((offset / EXTENT_SIZE) as u32).is_some_and(|it| it.0 == MemberId(0))
     }
 
-    /// Runs accesses, so many at a time; how many of those behind the first `skipped` were served by
-    /// the fast tier, and the time and bytes moved from there on.
+    /// Runs accesses, so many at a time; how many of those behind the first `skipped` were served
+    /// by the fast tier, and the time and bytes moved from there on.
     fn run(&mut self, accesses: &[Access], skipped: usize) -> Run {
         let mut run = Run::default();
         let (mut next, mut under_way) = (0, 0);

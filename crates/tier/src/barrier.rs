@@ -3,8 +3,8 @@
 //!
 //! Its steps: all holders have the records so far, and the members are flushed that were written
 //! to; then a record says that all before it is durable, and the holders are flushed. Only then
-//! does what it is for count (T4). A journal that reaches its device before the data do is therefore
-//! never believed after a power loss.
+//! does what it is for count (T4). So a journal that reaches its device before the data do is never
+//! believed after a power loss.
 
 use crate::event::MemberId;
 use forebay_format::io::Time;
@@ -35,9 +35,11 @@ pub(crate) struct Barrier {
     flushing: BTreeSet<MemberId>,
     /// Members of which a flush of data failed.
     failed: BTreeSet<MemberId>,
-    /// Members of which a flush of the journal failed: data may be lost with it that were written
-    /// meanwhile, and the next flush of data says so.
-    owed: BTreeSet<MemberId>,
+    /// Flushes that failed, whatever they were for; how many had when this one began; and of how
+    /// many clients were told. What a client wrote while one was under way is told of by the next.
+    failures: u64,
+    failures_before: u64,
+    told: u64,
     /// Clients' requests that wait for this one, and for the next.
     waiting: Vec<u64>,
     next: Vec<u64>,
@@ -53,7 +55,9 @@ impl Barrier {
             confirmed,
             flushing: BTreeSet::new(),
             failed: BTreeSet::new(),
-            owed: BTreeSet::new(),
+            failures: 0,
+            failures_before: 0,
+            told: 0,
             waiting: Vec::new(),
             next: Vec::new(),
             wanted: None,
@@ -107,7 +111,8 @@ impl Barrier {
         assert!(self.step == Step::Idle && self.flushing.is_empty());
         self.step = Step::Data;
         self.target = target;
-        self.failed = std::mem::take(&mut self.owed);
+        self.failed.clear();
+        self.failures_before = self.failures;
         self.waiting = std::mem::take(&mut self.next);
         self.wanted = self.wanted.filter(|&(seq, _)| seq > target);
     }
@@ -123,9 +128,9 @@ impl Barrier {
         }
     }
 
-    /// A flush of this member failed that was not for data: the next for data says so.
-    pub fn owe(&mut self, member: MemberId) {
-        self.owed.insert(member);
+    /// A flush failed, whatever it was for.
+    pub fn count_failure(&mut self) {
+        self.failures += 1;
     }
 
     pub fn is_flushing(&self) -> bool {
@@ -136,12 +141,16 @@ impl Barrier {
         &self.failed
     }
 
-    /// It is over. Who waited for it.
-    pub fn end(&mut self, is_confirmed: bool) -> Vec<u64> {
+    /// It is over. Who waited for it, and whether what they wrote is durable.
+    pub fn end(&mut self, is_confirmed: bool) -> (Vec<u64>, bool) {
         if is_confirmed {
             self.confirmed = self.confirmed.max(self.target);
         }
         self.step = Step::Idle;
-        std::mem::take(&mut self.waiting)
+        let is_durable = is_confirmed && self.failures == self.told;
+        if !self.waiting.is_empty() {
+            self.told = self.failures_before;
+        }
+        (std::mem::take(&mut self.waiting), is_durable)
     }
 }

@@ -4,7 +4,7 @@ use crate::Mutant;
 use crate::barrier::Step;
 use crate::event::{MemberId, Notice};
 use crate::io::Purpose;
-use crate::limits::UNCONFIRMED_MAX;
+use crate::limits::{GATHER_NS, UNCONFIRMED_MAX};
 use crate::map::lost_entry;
 use crate::tiers::Tiers;
 use forebay_format::io::IoError;
@@ -15,6 +15,9 @@ impl Tiers {
         let now = self.io.now();
         if self.map.unconfirmed() > UNCONFIRMED_MAX {
             self.barrier.want(self.journal.last(), now);
+        }
+        if let Some(seq) = self.space.waits_for() {
+            self.barrier.want(seq, now + GATHER_NS);
         }
         loop {
             match self.barrier.step().clone() {
@@ -87,7 +90,7 @@ impl Tiers {
         let failed = self.barrier.failed().clone();
         let is_held = self.journal.is_held() || self.barrier.target() <= self.barrier.confirmed();
         let is_ok = failed.is_empty() && is_held;
-        let waiting = self.barrier.end(is_ok);
+        let (waiting, is_durable) = self.barrier.end(is_ok);
         self.io.stir();
         if is_ok {
             let confirmed = self.barrier.confirmed();
@@ -95,7 +98,7 @@ impl Tiers {
             self.journal.set_durable(confirmed);
             self.space.confirm(confirmed);
         }
-        let error = (!is_ok).then_some(IoError::Io);
+        let error = (!is_durable).then_some(IoError::Io);
         for request in waiting {
             self.answer_flush(request, error);
         }
@@ -104,10 +107,7 @@ impl Tiers {
     /// A flush of a member failed, whatever it was for: data and records may be lost that were
     /// written there.
     pub(crate) fn flush_failed(&mut self, member: MemberId) {
-        let is_for_data = *self.barrier.step() == Step::Data;
-        if !is_for_data {
-            self.barrier.owe(member);
-        }
+        self.barrier.count_failure();
         let holder = self.journal.holders().find(|it| it.1 == member);
         if let Some((index, _)) = holder {
             self.holder_failed(index);
@@ -134,7 +134,7 @@ impl Tiers {
             }
             let (known, confirmed) = (self.map.state(extent), self.map.confirmed(extent));
             let lost = match known.place == confirmed.place {
-                true => known.blocks.without(confirmed.blocks),
+                true => known.blocks.without(self.map.sound(extent)),
                 false => known.blocks,
             };
             if lost.is_empty() {

@@ -1,8 +1,8 @@
 //! The journal of the map: numbers its records, writes them to the members that hold the map, and
 //! knows how far each has them.
 //!
-//! A change counts as said when the first holder has it: no killed process can lose it. It counts as
-//! confirmed when all holders have a record, flushed, that says so (`barrier.rs`).
+//! A change counts as said when the first holder has it: no killed process can lose it. It counts
+//! as confirmed when all holders have a record, flushed, that says so (`barrier.rs`).
 
 use crate::event::MemberId;
 use crate::io::{Io, Purpose, UnderWay};

@@ -5,7 +5,7 @@
 //! source. Whoever runs it, the *executor*, tells it what happened ([`Event`]) and carries out what
 //! it wants ([`Effect`]).
 //!
-//! What must hold is numbered T1 to T9 in `docs/invariants.md`.
+//! What must hold is numbered T1 to T7 in `docs/invariants.md`.
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -13,6 +13,7 @@ mod barrier;
 mod check;
 mod checkpoint;
 mod command;
+mod cut;
 pub mod event;
 mod flush;
 mod heat;
@@ -30,6 +31,7 @@ mod set;
 mod settings;
 mod space;
 mod tiers;
+mod waiting;
 
 pub use assemble::{Assembled, CreateError, NewMember, NewSet, assemble, create};
 pub use event::{

@@ -48,8 +48,10 @@ impl Extent {
 #[derive(Debug)]
 struct Versions {
     confirmed: State,
-    /// By the record that says it.
-    later: Vec<(u64, State)>,
+    /// Blocks that were lost then.
+    lost: Blocks,
+    /// By the record that says it, with the blocks that are lost.
+    later: Vec<(u64, State, Blocks)>,
 }
 
 /// The map.
@@ -177,13 +179,12 @@ impl Map {
     /// What the journal says of an extent from record `seq` on.
     pub fn change(&mut self, seq: u64, extent: u32, state: State, now_s: u32) {
         let before = self.state(extent);
-        let versions = self
-            .unconfirmed
-            .entry(extent)
-            .or_insert(Versions { confirmed: before.durable(), later: Vec::new() });
+        let lost = self.lost(extent);
+        let first = Versions { confirmed: before.durable(), lost, later: Vec::new() };
+        let versions = self.unconfirmed.entry(extent).or_insert(first);
         match versions.later.last_mut() {
             Some(last) if last.0 == seq => last.1 = state.durable(),
-            _ => versions.later.push((seq, state.durable())),
+            _ => versions.later.push((seq, state.durable(), lost)),
         }
         self.by_seq.insert((seq, extent));
         if before.place != state.place {
@@ -202,9 +203,9 @@ impl Map {
         while let Some(&(first, extent)) = self.by_seq.first().filter(|it| it.0 <= seq) {
             self.by_seq.pop_first();
             let versions = self.unconfirmed.get_mut(&extent).expect("it has versions");
-            let (said, state) = versions.later.remove(0);
+            let (said, state, lost) = versions.later.remove(0);
             assert_eq!(said, first);
-            versions.confirmed = state;
+            (versions.confirmed, versions.lost) = (state, lost);
             if versions.later.is_empty() {
                 self.unconfirmed.remove(&extent);
             }
@@ -227,6 +228,12 @@ impl Map {
         self.unconfirmed.get(&extent).map_or_else(known, |it| it.confirmed)
     }
 
+    /// Blocks of an extent that hold what is confirmed.
+    pub fn sound(&self, extent: u32) -> Blocks {
+        let lost = self.unconfirmed.get(&extent).map_or_else(|| self.lost(extent), |it| it.lost);
+        self.confirmed(extent).blocks.without(lost)
+    }
+
     /// Extents with unconfirmed versions.
     pub fn changing(&self) -> impl Iterator<Item = u32> {
         self.unconfirmed.keys().copied()
@@ -234,6 +241,10 @@ impl Map {
 
     /// Says which blocks of an extent are lost.
     pub fn set_lost(&mut self, extent: u32, blocks: Blocks) {
+        let versions = self.unconfirmed.get_mut(&extent);
+        if let Some(last) = versions.and_then(|it| it.later.last_mut()) {
+            last.2 = blocks;
+        }
         match blocks.is_empty() {
             true => self.lost.remove(&extent),
             false => self.lost.insert(extent, blocks),

@@ -1,7 +1,8 @@
-//! Moves: an extent is copied piece by piece to a place that was taken for it. Writes do not wait for
-//! that: what they change of a piece meanwhile is copied again, in small pieces that they do wait
-//! for. Writes to what is copied go to both places; when all is copied the map says so, and when that is confirmed the old
-//! place is left (T6). Until then both are whole, so a start may believe either.
+//! Moves: an extent is copied piece by piece to a place that was taken for it. Writes do not wait
+//! for that: what they change of a piece meanwhile is copied again, in small pieces that they do
+//! wait for. Writes to what is copied go to both places; when all is copied the map says so, and
+//! when that is confirmed the old place is left (T6). Until then both are whole, so a start may
+//! believe either.
 
 use crate::Mutant;
 use crate::event::{MemberId, Notice};
@@ -183,7 +184,8 @@ impl Moves {
 }
 
 impl Tiers {
-    /// When a move can go on by itself. Where something under way is waited for, its end is the time.
+    /// When a move can go on by itself. Where something under way is waited for, its end is the
+    /// time.
     pub(crate) fn moves_due(&self) -> Option<Time> {
         let now = self.io.now();
         let waiting = self.moves.moves.values().filter(|it| it.step == Step::Ready);
@@ -436,6 +438,9 @@ impl Tiers {
             if let Step::Copying(range, spoilt) = &mut it.step {
                 *spoilt = Blocks::range(range.start, range.end);
             }
+        }
+        for it in self.moves.moves.values_mut().filter(|it| it.from.member() == member.0) {
+            it.has_way_back = false;
         }
     }
 

@@ -4,14 +4,14 @@ use crate::Mutant;
 use crate::event::{Effect, Io, IoId, MemberId};
 use crate::io::{Purpose, UnderWay};
 use crate::map::{State, lost_entry};
-use crate::requests::{Kind, Part, Request, What};
+use crate::requests::{Kind, Request, What};
 use crate::tiers::Tiers;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion, IoError};
-use forebay_format::tier::{Blocks, EXTENT_SIZE, Entry, EntryKind, Place};
+use forebay_format::tier::{Blocks, Entry, EntryKind, Place};
 use std::ops::Range;
 
-const BLOCK: u64 = BLOCK_SIZE as u64;
+pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Parts of one request that are under way at a time.
 const PARTS_MAX: u32 = 32;
 /// Parts that one call makes.
@@ -97,7 +97,7 @@ impl Tiers {
     }
 
     /// A part has ended.
-    fn end_part(&mut self, number: u64, error: Option<IoError>) {
+    pub(crate) fn end_part(&mut self, number: u64, error: Option<IoError>) {
         self.io.stir();
         let part = self.requests.remove_part(number);
         if part.is_promised {
@@ -311,6 +311,11 @@ impl Tiers {
             (true, Err(error)) => part.error = Some(error),
             (false, Err(error)) => self.mirror_failed(extent, place, error),
         }
+        let touched = touched_by(&self.requests.place_of(number).1);
+        if what == What::Read && !self.map.lost(extent).and(touched).is_empty() {
+            // It was lost while it was read.
+            self.requests.part(number).error = Some(IoError::Io);
+        }
         let part = self.requests.part(number);
         if is_main {
             let (range, at, has_buf) = (part.range.clone(), part.at, part.has_buf);
@@ -433,112 +438,15 @@ impl Tiers {
         }
         self.said_by(number, seq);
     }
-
-    /// Goes on with what waited and need not any more.
-    pub(crate) fn serve_waiting(&mut self) {
-        while let Some(part) = self.requests.pop_said(|seq| self.journal.is_said(seq)) {
-            self.end_part(part, None);
-        }
-        if !self.journal.is_held() {
-            for part in self.requests.drop_said() {
-                self.end_part(part, Some(IoError::Io));
-            }
-        }
-        for place in self.space.take_ready() {
-            let member = MemberId(place.member());
-            if self.set.is_here(member) && self.set.member(member).settings.discards {
-                let offset = self.set.layout().slot_offset(place.slot());
-                self.io.discard(member, Purpose::Trim(place), offset, EXTENT_SIZE);
-            } else {
-                self.space.trimmed(place);
-            }
-        }
-        for part in self.requests.take_for_room() {
-            self.change(part);
-        }
-        for part in self.requests.take_for_space() {
-            self.change(part);
-        }
-        while let Some(part) = self.requests.pop_ready() {
-            self.change(part);
-        }
-        if self.requests.waits_for_space() {
-            self.want_space();
-        }
-    }
-
-    /// Whether places will be free without anybody's doing: such as moves give back, which give up
-    /// those that they have taken where the map does not name them yet.
-    fn makes_space(&mut self) -> bool {
-        let is_freeing = self.space.is_freeing();
-        if !is_freeing {
-            self.stop_moves();
-        }
-        is_freeing || self.space.is_freeing() || self.moves.len() > 0
-    }
-
-    /// A place is needed, and some are on their way to be free.
-    fn want_space(&mut self) {
-        if let Some(seq) = self.space.waits_for() {
-            self.barrier.want(seq, self.io.now());
-        }
-    }
-}
-
-impl Request {
-    /// The next part, up to the end of its extent, or to where whole blocks begin or end.
-    fn next_part(&mut self, number: u64) -> Part {
-        let first = self.offset + self.made;
-        let extent = first / EXTENT_SIZE;
-        let mut end = ((extent + 1) * EXTENT_SIZE).min(self.offset + self.len);
-        let what = match self.kind {
-            Kind::Read => What::Read,
-            Kind::Write => What::Write,
-            Kind::Flush => unreachable!("a flush has no parts"),
-            Kind::Zero { .. } | Kind::Discard => {
-                let is_edge = !first.is_multiple_of(BLOCK) || end - first < BLOCK;
-                end = if is_edge {
-                    end.min((first / BLOCK + 1) * BLOCK)
-                } else {
-                    end / BLOCK * BLOCK
-                };
-                match self.kind {
-                    Kind::Zero { .. } if is_edge => What::WriteZeros,
-                    Kind::Zero { unmap } => What::Zero { unmap },
-                    _ => What::Discard,
-                }
-            }
-        };
-        self.made += end - first;
-        let range = first - extent * EXTENT_SIZE..end - extent * EXTENT_SIZE;
-        // A part of a block is not discarded.
-        let blocks = if what == What::Discard { covered(&range) } else { touched_by(&range) };
-        let at = (first - self.offset) as usize;
-        Part {
-            request: number,
-            what,
-            extent: extent as u32,
-            range,
-            at,
-            blocks,
-            valid: Blocks::NONE,
-            legs: 0,
-            error: None,
-            place: None,
-            is_promised: false,
-            is_first: false,
-            has_buf: false,
-        }
-    }
 }
 
 /// Blocks that a range of bytes touches.
-fn touched_by(range: &Range<u64>) -> Blocks {
+pub(crate) fn touched_by(range: &Range<u64>) -> Blocks {
     Blocks::range((range.start / BLOCK) as usize, range.end.div_ceil(BLOCK) as usize)
 }
 
 /// Blocks that a range of bytes covers.
-fn covered(range: &Range<u64>) -> Blocks {
+pub(crate) fn covered(range: &Range<u64>) -> Blocks {
     let (from, end) = (range.start.div_ceil(BLOCK), range.end / BLOCK);
     Blocks::range(from as usize, end.max(from) as usize)
 }

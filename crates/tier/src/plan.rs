@@ -341,7 +341,7 @@ impl Tiers {
         tiers.filter_map(|it| self.roomiest(it)).next()
     }
 
-    /// A member for what has to leave: of the same tier, else of a slower one, else of a faster one.
+    /// A member for what has to leave: of the same tier, else of a slower, else of a faster one.
     fn refuge(&self, tier: u8) -> Option<MemberId> {
         let faster = || self.set.tiers().iter().copied().rev().filter(|&it| it < tier);
         self.roomiest(tier)

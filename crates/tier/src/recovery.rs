@@ -1,9 +1,12 @@
-//! A start: reads the map from the members that hold it, replays the journal, and begins a new life.
+//! A start: reads the map from the members that hold it, replays the journal, and begins a new
+//! life.
 //!
 //! Heads first, then the journals of all holders; a record that one of them has counts. Pages come
-//! from the holder that knows most; one that is bad there is taken from its doubles, or from another
-//! holder, if the journal still has what that page does not know. Whether two extents claim a place
-//! is seen when all is replayed.
+//! from the holder that knows most; one that is bad there is taken from its doubles, or from
+//! another holder, if the journal still has what that page does not know. Whether two extents
+//! claim a place is seen when all is replayed.
+
+mod want;
 
 use crate::Mutant;
 use crate::event::{MemberId, Notice, OpenError};
@@ -16,56 +19,14 @@ use crate::tiers::{Opening, Phase, Tiers};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
 use forebay_format::tier::{
-    Blocks, DOUBLES_MAX, DOUBLES_OFFSET, EntryKind, HEAD_OFFSETS, Head, JOURNAL_OFFSET,
-    PAGE_ENTRIES, Page, PageEntry, Place, Record, TierLayout, UNHELD, pages_of,
+    Blocks, DOUBLES_MAX, EntryKind, HEAD_OFFSETS, Head, PAGE_ENTRIES, Page, PageEntry, Place,
+    Record, UNHELD, pages_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use want::Want;
 
 /// Blocks of the journal that one read brings.
 const JOURNAL_BLOCKS: u32 = 256;
-
-/// What a read of a start brings.
-#[derive(Debug, Clone, Copy)]
-enum Want {
-    /// A copy of the head of holder `.0`.
-    Head(usize, usize),
-    /// Blocks of the journal of holder `.0`, from `.1` on.
-    Journal(usize, u32),
-    /// Doubles of holder `.0`, from `.1` on.
-    Doubles(usize, u32),
-    /// Pages of holder `.0`, from `.1` on.
-    Pages(usize, u32),
-}
-
-impl Want {
-    fn source(self) -> usize {
-        let (Want::Head(source, _)
-        | Want::Journal(source, _)
-        | Want::Doubles(source, _)
-        | Want::Pages(source, _)) = self;
-        source
-    }
-
-    fn offset(self, layout: &TierLayout) -> u64 {
-        let blocks = |from: u64, first: u32| from + u64::from(first) * BLOCK_SIZE as u64;
-        match self {
-            Want::Head(_, copy) => HEAD_OFFSETS[copy],
-            Want::Journal(_, first) => blocks(JOURNAL_OFFSET, first),
-            Want::Doubles(_, first) => blocks(DOUBLES_OFFSET, first),
-            Want::Pages(_, first) => layout.page_offset(first),
-        }
-    }
-
-    /// The same, of one block further on.
-    fn at(self, more: u32) -> Want {
-        match self {
-            Want::Head(..) => self,
-            Want::Journal(source, first) => Want::Journal(source, first + more),
-            Want::Doubles(source, first) => Want::Doubles(source, first + more),
-            Want::Pages(source, first) => Want::Pages(source, first + more),
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 struct Source {
@@ -105,7 +66,8 @@ pub(crate) struct Recovery {
     /// Number of the first record of the new life: behind all that there are. What they say is
     /// needed until the head says that they do not count any more.
     first_new: u64,
-    /// Pages that were read, each with the first record to replay over it, and those that were bad in the sources tried so far.
+    /// Pages that were read, each with the first record to replay over it, and those that were bad
+    /// in the sources tried so far.
     pages: BTreeMap<u32, (Page, u64)>,
     bad: BTreeSet<u32>,
     trying: usize,
@@ -329,8 +291,8 @@ impl Tiers {
             }
             self.map.page_is_clean(number);
             let own = number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES;
-            // What a page knows is told again by some of these. The last that tells of an extent has
-            // all that is known of it, and what pages cannot say is only there.
+            // What a page knows is told again by some of these. The last that tells of an extent
+            // has all that is known of it, and what pages cannot say is only there.
             for (_, record) in recovery.records.range(first..).take_while(|it| *it.0 <= last) {
                 replay(&mut self.map, record, confirmed, &own, &mut fine);
             }
@@ -432,8 +394,8 @@ impl Tiers {
         let alive: Vec<u8> = self.journal.holders().map(|(_, member)| member.0).collect();
         let well = self.set.well();
         let block = &mut self.set.superblock_mut().block;
-        // Only now: until the map was written, what an earlier life had not confirmed could have been
-        // mistaken for what this kernel has seen.
+        // Only now: until the map was written, what an earlier life had not confirmed could have
+        // been mistaken for what this kernel has seen.
         block.boot = opening.boot;
         block.holders = opening.holders.map(|it| if alive.contains(&it) { it } else { UNHELD });
         block.holders.sort_unstable_by_key(|&it| it == UNHELD);

@@ -413,6 +413,10 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
                 tracing::error!(pool = pool.as_str(), "{text}");
                 true
             }
+            HostNotice::Tiers(..) => {
+                tracing::warn!(pool = pool.as_str(), "{text}");
+                true
+            }
             HostNotice::Engine(Notice::WritebackFailed { .. } | Notice::BadBlock { .. })
             | HostNotice::IoFailed { .. }
             | HostNotice::IoSlow { .. }

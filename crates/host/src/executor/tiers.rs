@@ -1,5 +1,5 @@
-//! Tiered origins: what happened below is told to their tiers, and what these want is started, until
-//! nothing follows at once any more.
+//! Tiered origins: what happened below is told to their tiers, and what these want is started,
+//! until nothing follows at once any more.
 
 use super::job::Work;
 use super::{Executor, Goal, origin_io};

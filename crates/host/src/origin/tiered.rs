@@ -382,7 +382,8 @@ impl Tiered {
         }
     }
 
-    /// Takes in what modelled disks have ended, and that time has passed. Whether there was anything.
+    /// Takes in what modelled disks have ended, and that time has passed. Whether there was any of
+    /// it.
     pub(crate) fn poll(&mut self, now: Time) -> bool {
         let mut ended = Vec::new();
         for member in self.members.iter_mut().flatten() {

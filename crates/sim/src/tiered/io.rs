@@ -259,7 +259,7 @@ impl Tiered {
                 return self.opened(*records, *extents, *cut);
             }
             Notice::OpenFailed(error) => {
-                self.life.open_failed = Some(error.clone());
+                self.life.open_failed = Some(*error);
                 false
             }
             Notice::HolderLost(member) => {

@@ -259,7 +259,7 @@ impl Tiered {
     /// Rule R: a set that cannot be opened needs a reason, which only the last holder can give, or
     /// two that were to hold the map from now on.
     pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
-        let Some(error) = self.life.open_failed.clone() else { return Ok(()) };
+        let Some(error) = self.life.open_failed else { return Ok(()) };
         self.coverage.mark("opens failed");
         if self.life.reckless && self.has_failed(self.trouble.spared) {
             return Ok(());

@@ -53,7 +53,8 @@ impl Places {
 
     /// A life ended. After a power cut nothing is left to be flushed.
     pub fn life_ended(&mut self, kill: bool) {
-        (self.copies.clear(), self.left.clear());
+        self.copies.clear();
+        self.left.clear();
         if !kill {
             self.unflushed.clear();
             self.unconfirmed.clear();
