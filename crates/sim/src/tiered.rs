@@ -40,6 +40,8 @@ const TICKS_MAX: u64 = 20_000;
 const TICKS_AT_ONCE_MAX: u64 = 1_000;
 /// Longest that a request may wait, nanoseconds: a thousand I/Os of the slowest kind.
 const REQUEST_NS_MAX: Time = 1_000_000_000_000;
+/// Events within which a life ends that ends soon after a move has begun.
+const EVENTS_OF_MOVE: u64 = 400;
 /// Makes the numbers of tiered worlds others than those of the others.
 const TIERED: u64 = 0x71e2_ed00_5eed_0001;
 
@@ -104,6 +106,8 @@ pub struct Tiered {
     next_version: u64,
     /// Requests that clients have sent.
     sent: u64,
+    /// The next request that is sent looks at what one before has changed.
+    looks: bool,
     /// First sector of the hot part.
     hot_first: u64,
     unsettled: u64,
@@ -153,6 +157,7 @@ impl Tiered {
             next_id: 0,
             next_version: 0,
             sent: 0,
+            looks: false,
             hot_first: 0,
             unsettled: 0,
             batch: 1,
@@ -337,6 +342,10 @@ impl Tiered {
         }
         if self.rng.one_in(self.plan.check_one_in) {
             self.tiers().check();
+        }
+        if self.life.ends_at_move && self.tiers().moving() > 0 && self.rng.one_in(8) {
+            self.life.ends_at_move = false;
+            self.end_within(EVENTS_OF_MOVE);
         }
         self.look_at_places()
     }

@@ -14,6 +14,8 @@ const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
 const UNREAD: u8 = 0xa5;
 /// A pause in which plans are made and moves happen, nanoseconds.
 const LONG_PAUSE_NS: u64 = 3_000_000_000;
+/// Events within which a life ends that ends soon after a look.
+const EVENTS_AFTER_LOOK: u64 = 8;
 /// Most sectors of a read that looks at what a request has changed.
 const LOOK_SECTORS_MAX: u64 = 64;
 
@@ -51,6 +53,8 @@ pub struct Waiting {
     pub since: Time,
     /// Number of the write.
     pub version: u64,
+    /// It looks at what a request before has changed.
+    pub looks: bool,
     /// A part of it lived on a member that is not there.
     pub away: bool,
 }
@@ -96,6 +100,7 @@ impl Tiered {
             self.hot_first = self.rng.below(self.sectors());
         }
         if let Some(range) = self.clients[client].look.take() {
+            self.looks = true;
             return self.submit(Some(client), Kind::Read, range);
         }
         let mix = &self.plan.mix;
@@ -172,6 +177,7 @@ impl Tiered {
         let mut others = self.requests.values().map(|it| (it.kind, &it.range)).chain(held);
         if kind != Kind::Flush && others.any(|other| conflict((kind, &range), other)) {
             self.coverage.mark("requests held back");
+            self.looks = false;
             self.held.push(Held { client, kind, range });
             return Ok(Flow::Go);
         }
@@ -208,7 +214,9 @@ impl Tiered {
         self.next_id += 1;
         let id = IoId(self.next_id);
         let (since, away) = (self.now, self.is_away(&range));
-        let waiting = Waiting { client, kind, range: range.clone(), invoke, since, version, away };
+        let looks = std::mem::take(&mut self.looks);
+        let waiting =
+            Waiting { client, kind, range: range.clone(), invoke, since, version, looks, away };
         self.checker.submitted(0, invoke);
         if writes(kind) {
             let (zero, optional) = (kind != Kind::Write, kind == Kind::Discard);
@@ -318,6 +326,10 @@ impl Tiered {
         }
         if !self.held.is_empty() {
             self.schedule(0, Due::Held);
+        }
+        if waiting.looks && self.life.ends_at_look && self.rng.one_in(8) {
+            self.life.ends_at_look = false;
+            self.end_within(EVENTS_AFTER_LOOK);
         }
         if let Some(client) = waiting.client {
             let pause = match self.rng.one_in(self.plan.long_pause_one_in) {

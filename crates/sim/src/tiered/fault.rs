@@ -17,6 +17,9 @@ const ROT_MAX: u64 = 6;
 pub struct Trouble {
     /// Members whose map, if they hold one, may not be what it should be.
     pub suspects: BTreeSet<usize>,
+    /// Members of whose map sectors were bad: a start that needs only another holder's does not
+    /// see that.
+    pub rotten: BTreeSet<usize>,
     /// Members whose superblock may not have been written when it should have been.
     pub unwritten: BTreeSet<usize>,
     /// The holder that is spared.
@@ -29,7 +32,8 @@ impl Tiered {
     /// Chooses the holder that is spared in the next life. Without one that is sound the last one
     /// stays, as it alone may have the map.
     pub(super) fn spare_one(&mut self, holders: &[usize]) {
-        let sound = |holder: &usize| !self.trouble.suspects.contains(holder);
+        let Trouble { suspects, rotten, .. } = &self.trouble;
+        let sound = |holder: &usize| !suspects.contains(holder) && !rotten.contains(holder);
         let sound: Vec<usize> = holders.iter().copied().filter(sound).collect();
         self.trouble.fragile = sound.is_empty();
         if !sound.is_empty() {
@@ -62,14 +66,14 @@ impl Tiered {
         Some(victim)
     }
 
-    /// Sectors of the map of a holder that is not spared rot, or cannot be read.
-    pub(super) fn rot_some(&mut self, holders: &[usize]) {
+    /// Sectors of the map of a holder that is not spared rot, or cannot be read. Whether any did.
+    pub(super) fn rot_some(&mut self, holders: &[usize]) -> bool {
         let spared = self.trouble.spared;
         let victim = holders.iter().copied().find(|&holder| holder != spared);
-        let Some(victim) = victim else { return };
+        let Some(victim) = victim else { return false };
         let spares_all = self.calm || self.trouble.fragile || !holders.contains(&spared);
         if spares_all || !self.rng.chance(self.plan.faults.rot) {
-            return;
+            return false;
         }
         let layout = self.plan.layout();
         let first = HEAD_OFFSETS[0] / SECTOR_SIZE as u64;
@@ -84,8 +88,9 @@ impl Tiered {
             self.disks[victim].rot(at..(at + count).min(end), unreadable, &mut self.rng);
             self.say(|_| format!("sectors {at}+{count} of member {victim} rot"));
         }
-        self.trouble.suspects.insert(victim);
+        self.trouble.rotten.insert(victim);
         self.coverage.mark("maps rotten");
+        true
     }
 
     /// Errors of this life.

@@ -266,7 +266,8 @@ impl Tiered {
                 self.coverage.mark("holders lost");
                 let member = usize::from(member.0);
                 let away = !self.life.is_here.get(member).copied().unwrap_or(false);
-                let known = self.trouble.suspects.contains(&member);
+                let known = self.trouble.suspects.contains(&member)
+                    || self.trouble.rotten.contains(&member);
                 !away && !known && !self.has_failed(member)
             }
             Notice::BlocksLost { extent, .. } => {

@@ -45,12 +45,18 @@ pub struct Life {
     pub flush_failed: BTreeSet<usize>,
     /// Also the last holder of the map may fail.
     pub reckless: bool,
+    /// It ends soon after a move has begun.
+    pub ends_at_move: bool,
+    /// It ends soon after somebody has looked at what was changed.
+    pub ends_at_look: bool,
     /// Bytes of the volume that its superblock has.
     pub bytes_found: u64,
     /// Where each member's journal was written last.
     pub journal_at: BTreeMap<usize, u64>,
     /// The power was cut since the set was open last.
     pub after_cut: bool,
+    /// The process before was killed.
+    pub after_kill: bool,
 }
 
 impl Tiered {
@@ -67,6 +73,9 @@ impl Tiered {
         let crash_in = (!last && !stop).then_some(crash_in);
         let mut flow = self.start_life(number, crash_in)?;
         if flow == Flow::Go {
+            let ends = self.plan.ends.clone();
+            self.life.ends_at_move = crash_in.is_some() && self.rng.chance(ends.at_move);
+            self.life.ends_at_look = crash_in.is_some() && self.rng.chance(ends.at_look);
             flow = self.run_life()?;
         }
         if flow == Flow::Crash {
@@ -118,15 +127,20 @@ impl Tiered {
 
     /// Opens the set, and lets clients and the administrator in. `Flow::Crash` if that failed.
     pub(super) fn start_life(&mut self, number: u64, crash_in: Option<u64>) -> Step {
-        let after_cut = self.life.after_cut;
+        let Life { after_cut, after_kill, .. } = self.life;
         self.life = Life { number, after_cut, crash_in, ..Life::default() };
         let all = self.find_set(None).ok_or_else(no_set)?.0;
         let holders: Vec<usize> = holders(&all);
         self.spare_one(&holders);
         let missing = self.choose_missing();
-        self.rot_some(
-            &holders.iter().copied().filter(|it| Some(*it) != missing).collect::<Vec<_>>(),
-        );
+        let left = holders.iter().copied().filter(|it| Some(*it) != missing);
+        let rots = self.rot_some(&left.collect::<Vec<_>>());
+        let harmed = missing.is_some_and(|it| holders.contains(&it)) || rots;
+        if after_kill && harmed {
+            // What was answered and not flushed may be in the journal of one holder only.
+            self.coverage.mark("holders harmed after a kill");
+            self.checker.crash(Crash::Cut);
+        }
         let (assembled, is_here) = self.find_set(missing).ok_or_else(no_set)?;
         self.check_stale(missing, &is_here)?;
         self.look_at_superblock(&assembled)?;
@@ -242,11 +256,17 @@ impl Tiered {
         Ok(())
     }
 
-    /// Rule R: a set that cannot be opened needs a reason, which only the last holder can give.
+    /// Rule R: a set that cannot be opened needs a reason, which only the last holder can give, or
+    /// two that were to hold the map from now on.
     pub(super) fn check_open_failure(&mut self) -> Result<(), Violation> {
         let Some(error) = self.life.open_failed else { return Ok(()) };
         self.coverage.mark("opens failed");
         if self.life.reckless && self.has_failed(self.trouble.spared) {
+            return Ok(());
+        }
+        // It chooses anew who holds the map, without knowing who is spared.
+        let failed = (0..self.disks.len()).filter(|&member| self.has_failed(member)).count();
+        if error == OpenError::CannotWrite && failed > 1 {
             return Ok(());
         }
         Err(Violation::new("R", format!("the set cannot be opened: {error}")))
@@ -262,6 +282,12 @@ impl Tiered {
             }
         }
         Ok(Flow::Go)
+    }
+
+    /// What was waited for has happened: the life ends within so many events.
+    pub(super) fn end_within(&mut self, events: u64) {
+        let left = self.rng.log_range(1, events);
+        self.life.crash_in = self.life.crash_in.map(|before| before.min(left));
     }
 
     /// Nothing will happen any more, but somebody waits.
@@ -325,6 +351,7 @@ impl Tiered {
             self.life.after_cut = true;
             self.cut_power();
         }
+        self.life.after_kill = kill;
         self.checker.crash(if kill { Crash::Kill } else { Crash::Cut });
         self.requests.clear();
         self.held.clear();

@@ -115,6 +115,10 @@ pub struct Ends {
     pub early: f64,
     /// Most events of a life that ends in a crash.
     pub events_max: u64,
+    /// Share of the lives that end in a crash which comes soon after a move has begun.
+    pub at_move: f64,
+    /// And of those in which it comes soon after a look at what was changed.
+    pub at_look: f64,
     /// Share of lives before which the set is made anew.
     pub remade: f64,
     pub cut_modes: Vec<CutMode>,
@@ -177,7 +181,7 @@ impl Plan {
         let lives = rng.range(1, 6);
         let requests = rng.log_range(200, 3000) / lives + 1;
         let hot_sectors = rng.log_range(8, extents * 2048);
-        Plan {
+        let mut plan = Plan {
             lives,
             requests,
             clients: rng.range(1, 6) as usize,
@@ -199,7 +203,31 @@ impl Plan {
             batch_max: rng.log_range(1, 16),
             check_one_in: rng.log_range(8, 128),
             members,
+        };
+        if swarm && rng.one_in(3) {
+            plan.never_rest(rng);
         }
+        plan
+    }
+
+    /// Extents move all the time, in little room.
+    fn never_rest(&mut self, rng: &mut Rng) {
+        self.tuning = Tuning {
+            placement: Placement::Heat,
+            move_rate: rng.log_range(50_000_000, 4_000_000_000),
+            reserve_rate: rng.log_range(50_000_000, 4_000_000_000),
+            plan_every: rng.log_range(MILLISECOND, 20 * MILLISECOND),
+            swap_cost: rng.below(2) as u32,
+            moves_max: rng.range(2, 6) as usize,
+            ..self.tuning
+        };
+        self.retuned = 0.0;
+        self.think_ns = rng.log_range(100 * MICROSECOND, 10 * MILLISECOND);
+        self.places.hot = 0.9;
+        self.places.hot_sectors = self.places.hot_sectors.min(4096);
+        self.places.hot_requests = rng.log_range(10, 60);
+        self.mix.everything = 0.0;
+        self.mix.whole = self.mix.whole.min(0.1);
     }
 
     /// The volume as clients use it.
@@ -382,6 +410,8 @@ fn draw_ends(rng: &mut Rng, swarm: bool) -> Ends {
         stop_cut: rng.pick(&[0.0, 0.3]),
         early: rng.pick(&[0.0, 0.1, 0.5]),
         events_max: rng.log_range(200, 20_000),
+        at_move: rng.pick(&[0.0, 0.3, 0.9]),
+        at_look: rng.pick(&[0.0, 0.0, 0.5]),
         remade: if rng.one_in(12) { 0.3 } else { 0.0 },
         cut_modes,
     }
