@@ -19,6 +19,8 @@ pub struct Asked {
     /// Extents that lived in the tier, and free slots elsewhere, when it was asked to be emptied.
     used: u64,
     free: u64,
+    /// The tier was leaving already.
+    was_leaving: bool,
     /// Places that extents left lately, which may not be free yet.
     left: u64,
 }
@@ -69,14 +71,16 @@ impl Tiered {
         if let Command::Resize(bytes) = command {
             self.bytes_asked.insert(bytes);
         }
-        if let Command::Evacuate(tier) = command {
-            // From now on it may take no extents any more.
-            self.life.leaving.insert(tier);
-        }
+        // From now on it may take no extents any more.
+        let was_leaving = match command {
+            Command::Evacuate(tier) => !self.life.leaving.insert(tier),
+            _ => false,
+        };
         self.say(|_| format!("{id:?} {command:?}"));
         self.note(id.0);
         let left = self.places.left_since(self.now.saturating_sub(FREED_NS));
-        self.commands.insert(id, Asked { command: command.clone(), invoke, used, free, left });
+        self.commands
+            .insert(id, Asked { command: command.clone(), invoke, used, free, was_leaving, left });
         self.feed(Event::Command(id, command))
     }
 
