@@ -182,6 +182,7 @@ impl Tiered {
             _ => false,
         };
         match (&asked.command, refusal) {
+            (Command::Evacuate(_), Refusal::NoRoom(_)) if asked.was_leaving => {}
             (
                 Command::Evacuate(tier),
                 Refusal::NoRoom(_) | Refusal::NoTier | Refusal::Cancelled,

@@ -82,6 +82,14 @@ impl Tiered {
         let here = (0..self.disks.len()).filter(|&member| Some(member) != missing);
         let found: Vec<Superblock> = here.filter_map(|member| self.superblock_of(member)).collect();
         let assembled = assemble(&found)?;
+        self.say(|_| {
+            let of = |it: &Superblock| {
+                let block = &it.block;
+                let (epoch, generation) = (block.epoch.get(), block.generation.get());
+                format!("{}: {epoch}.{generation} {:?}", block.member, block.holders)
+            };
+            format!("superblocks {:?}", found.iter().map(of).collect::<Vec<_>>())
+        });
         let is_here = assembled.found.iter().map(Option::is_some).collect();
         Some((assembled, is_here))
     }
