@@ -36,6 +36,8 @@ pub(crate) struct UnderWay {
     pub is_write: bool,
     pub is_flush: bool,
     pub is_client: bool,
+    /// Bytes that are read or written.
+    pub bytes: u64,
 }
 
 /// The owner of names, of effects and of the time.
@@ -114,12 +116,13 @@ impl Io {
     }
 
     pub fn read(&mut self, what: UnderWay, offset: u64, buf: Buf) {
-        let op = self.name(what);
+        let op = self.name(UnderWay { bytes: buf.len() as u64, ..what });
         self.effects.push(Effect::Read { op, member: what.member, offset, buf });
     }
 
     pub fn write(&mut self, what: UnderWay, offset: u64, buf: Buf) {
-        let op = self.name(UnderWay { is_write: true, ..what });
+        let bytes = buf.len() as u64;
+        let op = self.name(UnderWay { is_write: true, bytes, ..what });
         self.effects.push(Effect::Write { op, member: what.member, offset, buf });
     }
 
@@ -153,6 +156,7 @@ impl UnderWay {
             is_write: false,
             is_flush: false,
             is_client: false,
+            bytes: 0,
         }
     }
 }

@@ -31,6 +31,8 @@ mod set;
 mod settings;
 mod space;
 mod tiers;
+mod traffic;
+mod view;
 mod waiting;
 
 pub use assemble::{Assembled, CreateError, NewMember, NewSet, assemble, create};
@@ -40,3 +42,5 @@ pub use event::{
 pub use mutant::Mutant;
 pub use settings::{MemberSettings, Placement, Settings, Tuning};
 pub use tiers::Tiers;
+pub use traffic::Traffic;
+pub use view::{Evacuation, Explained, MemberState, MemberView, NotHigher, Pending, View};

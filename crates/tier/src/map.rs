@@ -4,9 +4,10 @@
 //! Sixteen bytes for each extent. What is partly written, lost, or changed since the last
 //! confirmation is known beside it, and bounded.
 
+use crate::event::MemberId;
 use crate::heat::{Heat, Temperature};
 use forebay_format::tier::{
-    Blocks, Entry, EntryKind, PAGE_ENTRIES, PLACE_NONE, Page, PageEntry, Place,
+    Blocks, Entry, EntryKind, MEMBERS_MAX, PAGE_ENTRIES, PLACE_NONE, Page, PageEntry, Place,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +67,8 @@ pub(crate) struct Map {
     dirty_pages: BTreeSet<u32>,
     heat: Heat,
     placed: u64,
+    /// Extents that live on each member.
+    lives: [u32; MEMBERS_MAX],
 }
 
 impl Map {
@@ -80,6 +83,7 @@ impl Map {
             dirty_pages: BTreeSet::new(),
             heat: Heat::new(extents),
             placed: 0,
+            lives: [0; MEMBERS_MAX],
         }
     }
 
@@ -90,6 +94,16 @@ impl Map {
     /// Extents that live somewhere.
     pub fn placed(&self) -> u64 {
         self.placed
+    }
+
+    /// Extents that live on a member.
+    pub fn living_on(&self, member: MemberId) -> u32 {
+        self.lives[usize::from(member.0)]
+    }
+
+    /// Extents of which blocks are lost.
+    pub fn losses(&self) -> u32 {
+        self.lost.len() as u32
     }
 
     pub fn grow(&mut self, extents: u32) {
@@ -160,10 +174,16 @@ impl Map {
 
     fn set_place(&mut self, extent: u32, place: Option<Place>) {
         let own = &mut self.extents[extent as usize];
-        self.placed -= u64::from(own.place != PLACE_NONE);
+        if let Some(before) = Place::of_number(own.place) {
+            self.placed -= 1;
+            self.lives[usize::from(before.member())] -= 1;
+        }
         own.place = place.map_or(PLACE_NONE, Place::number);
         own.is_kept &= place.is_some();
-        self.placed += u64::from(place.is_some());
+        if let Some(now) = place {
+            self.placed += 1;
+            self.lives[usize::from(now.member())] += 1;
+        }
     }
 
     fn set(&mut self, extent: u32, state: State) {

@@ -11,6 +11,7 @@ use crate::limits::{GATHER_NS, MOVE_RETRY_NS};
 use crate::map::State;
 use crate::settings::Tuning;
 use crate::tiers::Tiers;
+use crate::view::Pending;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Completion, IoError, Time};
 use forebay_format::tier::{Blocks, EXTENT_BLOCKS, Place};
@@ -105,7 +106,7 @@ pub(crate) struct Moves {
     floor: Budget,
     reserve: Budget,
     /// Extents of which a move failed, and until when they rest.
-    resting: BTreeMap<u32, Time>,
+    resting: BTreeMap<u32, (Time, Pending)>,
     moved_bytes: u64,
 }
 
@@ -149,8 +150,19 @@ impl Moves {
         self.moved_bytes
     }
 
-    pub fn is_resting(&self, extent: u32, now: Time) -> bool {
-        self.resting.get(&extent).is_some_and(|&until| until > now)
+    /// Why a move of an extent rests, if it does.
+    pub fn resting(&self, extent: u32, now: Time) -> Option<Pending> {
+        self.resting.get(&extent).filter(|it| it.0 > now).map(|it| it.1)
+    }
+
+    /// Why moves rest that failed lately: few, as none is tried again before its time.
+    pub fn all_resting(&self, now: Time) -> impl Iterator<Item = Pending> {
+        self.resting.values().filter(move |it| it.0 > now).map(|it| it.1)
+    }
+
+    /// Where an extent is moving to.
+    pub fn target(&self, extent: u32) -> Option<Place> {
+        self.moves.get(&extent).map(|it| it.to)
     }
 
     /// Where a write of these blocks has to go besides.
@@ -242,7 +254,7 @@ impl Tiers {
         self.moves.yielding.fill(now);
         self.moves.floor.fill(now);
         if self.moves.resting.len() > 1024 {
-            self.moves.resting.retain(|_, until| *until > now);
+            self.moves.resting.retain(|_, it| it.0 > now);
         }
         let extents: Vec<u32> = self.moves.moves.keys().copied().collect();
         for extent in extents {
@@ -426,8 +438,9 @@ impl Tiers {
 
     /// Ends a move that cannot go on now.
     pub(crate) fn move_failed(&mut self, extent: u32, member: MemberId, error: IoError) {
+        let reads = self.map.place(extent).is_some_and(|place| place.member() == member.0);
         self.drop_move(extent, 0);
-        self.moves.resting.insert(extent, self.io.now() + MOVE_RETRY_NS);
+        self.rest(extent, if reads { Pending::SourceFails } else { Pending::TargetFails });
         self.notice(Notice::MoveFailed { extent, member, error });
     }
 
@@ -460,7 +473,11 @@ impl Tiers {
         self.map.change(seq, extent, state, now_s);
         self.space.retire(it.to, seq, self.barrier.confirmed());
         self.barrier.want(seq, self.io.now() + GATHER_NS);
-        self.moves.resting.insert(extent, self.io.now() + MOVE_RETRY_NS);
+        self.rest(extent, Pending::TargetFails);
         true
+    }
+
+    fn rest(&mut self, extent: u32, why: Pending) {
+        self.moves.resting.insert(extent, (self.io.now() + MOVE_RETRY_NS, why));
     }
 }

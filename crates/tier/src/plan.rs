@@ -47,6 +47,10 @@ pub(crate) struct Planner {
     spilled_at: Option<Time>,
     /// Mean heat of the extents of each tier, as the last walk found it.
     mean: BTreeMap<u8, f32>,
+    /// Heat of the coldest extent of each tier that could leave it, as the last walk found it.
+    coldest: BTreeMap<u8, f32>,
+    /// Extents of the last plan for which there was no room where they should go.
+    unplaced: u32,
 }
 
 /// What gains so many times what it costs does not wait for a quiet moment.
@@ -60,6 +64,8 @@ impl Planner {
             proposals: VecDeque::new(),
             spilled_at: None,
             mean: BTreeMap::new(),
+            coldest: BTreeMap::new(),
+            unplaced: 0,
         }
     }
 
@@ -70,6 +76,16 @@ impl Planner {
     /// Until when moves rest because new data go to slower tiers.
     pub fn rests_until(&self, now: Time) -> Option<Time> {
         self.spilled_at.map(|at| at + SPILL_REST_NS).filter(|&until| until > now)
+    }
+
+    /// Heat of the coldest extent of a tier, of those that could leave it.
+    pub fn coldest(&self, tier: u8) -> Option<f32> {
+        self.coldest.get(&tier).copied()
+    }
+
+    /// Extents that should move and have no room where they should go.
+    pub fn unplaced(&self) -> u32 {
+        self.unplaced
     }
 
     /// A plan is wanted at once.
@@ -118,14 +134,14 @@ impl Tiers {
     }
 
     /// Slots of a tier, and those that are free or will be when moves under way are done.
-    fn room_of(&self, tier: u8) -> (u32, u32) {
+    pub(crate) fn room_of(&self, tier: u8) -> (u32, u32) {
         let sum = |of: &dyn Fn(MemberId) -> u32| self.set.taking(tier).map(of).sum::<u32>();
         let slots = sum(&|member| self.set.member(member).slots);
         (slots, sum(&|member| self.space.free(member) + self.moves.leaving(member)))
     }
 
     /// Slots that are kept free on a tier.
-    fn reserve_of(&self, slots: u32) -> u32 {
+    pub(crate) fn reserve_of(&self, slots: u32) -> u32 {
         (u64::from(slots) * u64::from(self.tuning.reserve_per_mille)).div_ceil(1000) as u32
     }
 
@@ -183,6 +199,9 @@ impl Tiers {
         for extent in walk.next..end {
             let Some(place) = self.map.place(extent) else { continue };
             let member = MemberId(place.member());
+            if !self.set.is_here(member) {
+                continue;
+            }
             let sum = walk.sums.entry(self.set.member(member).tier).or_default();
             *sum = (sum.0 + f64::from(self.map.heat(extent)), sum.1 + 1);
             if self.map.blocks(extent).is_empty() {
@@ -192,9 +211,8 @@ impl Tiers {
                 }
                 continue;
             }
-            let can_move = self.set.is_here(member);
-            let is_quiet = !self.moves.has(extent) && !self.moves.is_resting(extent, self.io.now());
-            if !can_move || !is_quiet {
+            let is_resting = self.moves.resting(extent, self.io.now()).is_some();
+            if is_resting || self.moves.has(extent) {
                 continue;
             }
             if self.set.is_leaving(member) {
@@ -227,6 +245,11 @@ impl Tiers {
         let mean =
             |(&tier, &(sum, count)): (&u8, &(f64, u32))| (tier, (sum / f64::from(count)) as f32);
         self.planner.mean = walk.sums.iter().map(mean).collect();
+        let coldest = |(&tier, cold): (&u8, &BTreeSet<Ranked>)| {
+            cold.first().map(|&(heat, _)| (tier, f32::from_bits(heat)))
+        };
+        self.planner.coldest = walk.coldest.iter().filter_map(coldest).collect();
+        self.planner.unplaced = 0;
         let tiers = self.set.tiers().to_vec();
         for &extent in &walk.leaving {
             let own = self.map.place(extent).map_or(0, |place| place.member());
@@ -282,13 +305,18 @@ impl Tiers {
                 continue;
             }
             let Some((least, coldest)) = cold.pop_first() else { return };
-            if heat <= f32::from_bits(least) * 1.5 + cost {
+            if heat <= self.least_to_swap(f32::from_bits(least)) {
                 return;
             }
             let why = why_of(heat - f32::from_bits(least));
             self.planner.proposals.push_back(Proposal { extent: coldest, to: slow, why });
             self.planner.proposals.push_back(Proposal { extent, to: fast, why });
         }
+    }
+
+    /// How hot one has to be to take the place of another that is so hot.
+    pub(crate) fn least_to_swap(&self, least: f32) -> f32 {
+        least * 1.5 + self.tuning.swap_cost as f32
     }
 
     /// Begins proposed moves, as many as may be under way.
@@ -306,7 +334,7 @@ impl Tiers {
             let to = match it.why {
                 Why::Evacuation => self.refuge(it.to),
                 Why::Reserve => self.below(own),
-                Why::Heat | Why::Gain if own == it.to => None,
+                Why::Heat | Why::Gain if own == it.to => continue,
                 Why::Heat | Why::Gain if own > it.to => match self.above(it.to) {
                     // Its room is what another is about to leave.
                     None if self.is_being_left(it.to) => {
@@ -317,8 +345,9 @@ impl Tiers {
                 },
                 Why::Heat | Why::Gain => self.roomiest(it.to),
             };
-            if let Some(to) = to {
-                self.begin_move(it.extent, to, it.why);
+            match to {
+                Some(to) => drop(self.begin_move(it.extent, to, it.why)),
+                None => self.planner.unplaced += 1,
             }
         }
     }

@@ -131,9 +131,17 @@ impl Set {
         &self.tiers
     }
 
+    /// One of [`member_state`].
+    pub fn state(&self, member: MemberId) -> u8 {
+        self.superblock.block.members[usize::from(member.0)].state
+    }
+
+    pub fn is_volatile(&self, member: MemberId) -> bool {
+        self.superblock.block.members[usize::from(member.0)].is_volatile()
+    }
+
     pub fn is_leaving(&self, member: MemberId) -> bool {
-        let entry = &self.superblock.members()[usize::from(member.0)];
-        entry.state == member_state::LEAVING
+        self.state(member) == member_state::LEAVING
     }
 
     pub fn set_state(&mut self, member: MemberId, state: u8) {

@@ -13,6 +13,7 @@ use crate::requests::Requests;
 use crate::set::Set;
 use crate::settings::{Settings, Tuning};
 use crate::space::Space;
+use crate::traffic::Counters;
 use crate::{Mutant, event};
 use forebay_format::io::{Completion, OpId, Time};
 use forebay_format::tier::{ENTRIES_MAX, EXTENT_SIZE};
@@ -64,6 +65,7 @@ pub struct Tiers {
     pub(crate) requests: Requests,
     pub(crate) moves: Moves,
     pub(crate) planner: Planner,
+    pub(crate) traffic: Counters,
     pub(crate) phase: Phase,
     pub(crate) tuning: Tuning,
     /// What the start has found out.
@@ -96,6 +98,7 @@ impl Tiers {
             requests: Requests::default(),
             moves: Moves::new(now, tuning),
             planner: Planner::new(now),
+            traffic: Counters::default(),
             phase: Phase::Beginning,
             tuning,
             opening: None,
@@ -195,6 +198,9 @@ impl Tiers {
 
     /// What each end of an I/O means, whatever it was for.
     fn account(&mut self, what: &UnderWay, is_ok: bool) {
+        if is_ok {
+            self.traffic.ended(what);
+        }
         if what.is_flush && !is_ok {
             self.flush_failed(what.member);
         }

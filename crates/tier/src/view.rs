@@ -1,0 +1,270 @@
+//! A view of the machine, for whoever is shown it. Looking costs as much as there are members.
+
+use crate::event::MemberId;
+use crate::settings::Placement;
+use crate::tiers::Tiers;
+use crate::traffic::Traffic;
+use forebay_format::tier::member_state;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What a member is to the set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberState {
+    /// It takes part.
+    In,
+    /// It is being emptied, or is empty: it takes no new extents.
+    Leaving,
+    /// Nobody has this number, or not any more.
+    None,
+}
+
+/// A member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberView {
+    /// Its number.
+    pub member: MemberId,
+    /// Its tier; 0 is the fastest.
+    pub tier: u8,
+    /// What it is to the set.
+    pub state: MemberState,
+    /// Whether it is there.
+    pub is_here: bool,
+    /// Whether it holds the map.
+    pub is_holder: bool,
+    /// Whether its content goes with the power.
+    pub is_volatile: bool,
+    /// Places for extents.
+    pub slots: u32,
+    /// Places that are not free: with those that are kept for a moment after an extent has left.
+    pub used: u32,
+    /// Places that are free.
+    pub free: u32,
+    /// Extents that live there.
+    pub extents: u32,
+    /// What it has done since the set was opened.
+    pub traffic: Traffic,
+}
+
+/// A tier that is being emptied, or is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evacuation {
+    /// The tier.
+    pub tier: u8,
+    /// Places of it that are not free yet.
+    pub left: u32,
+}
+
+/// Why a move waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pending {
+    /// There is no room where it should go.
+    NoRoom,
+    /// Where it lives cannot be read; it is tried again.
+    SourceFails,
+    /// Where it should go cannot be written; it is tried again.
+    TargetFails,
+    /// The member where it lives is not there.
+    Away,
+}
+
+/// The machine as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// All numbers of members that are or were in use.
+    pub members: Vec<MemberView>,
+    /// Extents of the volume.
+    pub extents: u32,
+    /// Extents that take space.
+    pub placed: u32,
+    /// Extents that live on a member that is not there.
+    pub away: u32,
+    /// Extents of which blocks are lost.
+    pub lost: u32,
+    /// Moves under way.
+    pub moving: u32,
+    /// Nothing more is moved until [`Command::Resume`](crate::Command::Resume).
+    pub is_paused: bool,
+    /// Tiers that are being emptied or are empty, fastest first.
+    pub evacuations: Vec<Evacuation>,
+    /// How many moves wait, and why.
+    pub pending: BTreeMap<Pending, u32>,
+}
+
+/// Why an extent lives on no faster tier.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NotHigher {
+    /// Nothing of it is written: it lives nowhere.
+    Unwritten,
+    /// It is on the fastest tier.
+    Fastest,
+    /// It is on its way.
+    Moving(MemberId),
+    /// It should move; this is in the way.
+    Pending(Pending),
+    /// The member where it lives is not there, or was given up.
+    Lost,
+    /// Nothing is moved now.
+    Paused,
+    /// Extents stay where they came to live.
+    Spill,
+    /// It has not been accessed so often that a move pays.
+    TooCold {
+        /// Accesses that would be enough if there is room.
+        needed: f32,
+    },
+    /// The next faster tier is full of extents that are hotter, or not so much colder that it pays.
+    HigherIsFull {
+        /// Heat of the coldest there.
+        coldest: f32,
+    },
+    /// One of the next plans takes it up.
+    Soon,
+}
+
+/// What there is to say of an extent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Explained {
+    /// Where it lives: the member, and its slot there.
+    pub place: Option<(MemberId, u32)>,
+    /// The tier of that.
+    pub tier: Option<u8>,
+    /// When it came there, in seconds of the executor's clock.
+    pub since: u32,
+    /// How hot it is, in accesses of now: reads and writes together.
+    pub heat: f32,
+    /// Blocks that are written, and of those lost.
+    pub blocks: (u32, u32),
+    /// Why it is not higher.
+    pub why: NotHigher,
+}
+
+impl Tiers {
+    /// What is shown of it.
+    pub fn view(&self) -> View {
+        let members: Vec<MemberView> =
+            (0..self.set.len()).map(|number| self.view_of(MemberId(number as u8))).collect();
+        let away = members.iter().filter(|it| !it.is_here).map(|it| it.extents).sum();
+        let mut evacuations = BTreeMap::<u8, u32>::new();
+        for it in members.iter().filter(|it| it.state == MemberState::Leaving) {
+            *evacuations.entry(it.tier).or_default() += it.used;
+        }
+        let evacuations =
+            evacuations.into_iter().map(|(tier, left)| Evacuation { tier, left }).collect();
+        let mut pending = BTreeMap::<Pending, u32>::new();
+        self.moves.all_resting(self.io.now()).for_each(|why| *pending.entry(why).or_default() += 1);
+        let stays = |it: &&MemberView| it.state == MemberState::Leaving && !it.is_here;
+        let stuck = members.iter().filter(stays).map(|it| it.extents).sum();
+        pending.extend([(Pending::NoRoom, self.planner.unplaced()), (Pending::Away, stuck)]);
+        pending.retain(|_, count| *count > 0);
+        View {
+            members,
+            extents: self.map.len(),
+            placed: self.map.placed() as u32,
+            away,
+            lost: self.map.losses(),
+            moving: self.moves.len() as u32,
+            is_paused: self.moves.is_paused(),
+            evacuations,
+            pending,
+        }
+    }
+
+    fn view_of(&self, number: MemberId) -> MemberView {
+        let member = self.set.member(number);
+        let (slots, free) = (member.slots, self.space.free(number));
+        MemberView {
+            member: number,
+            tier: member.tier,
+            state: match self.set.state(number) {
+                member_state::IN => MemberState::In,
+                member_state::LEAVING => MemberState::Leaving,
+                _ => MemberState::None,
+            },
+            is_here: member.settings.is_here,
+            is_holder: self.journal.holders().any(|(_, holder)| holder == number),
+            is_volatile: self.set.is_volatile(number),
+            slots,
+            used: slots - free,
+            free,
+            extents: self.map.living_on(number),
+            traffic: self.traffic.of(number),
+        }
+    }
+
+    /// What there is to say of an extent; `None` behind the end of the volume.
+    pub fn explain(&self, extent: u32) -> Option<Explained> {
+        if extent >= self.map.len() {
+            return None;
+        }
+        let place = self.place_of(extent);
+        Some(Explained {
+            place,
+            tier: place.map(|(member, _)| self.set.member(member).tier),
+            since: self.map.since(extent),
+            heat: self.map.heat(extent),
+            blocks: (self.map.blocks(extent).count(), self.map.lost(extent).count()),
+            why: self.why_not_higher(extent),
+        })
+    }
+
+    fn why_not_higher(&self, extent: u32) -> NotHigher {
+        let Some((member, _)) = self.place_of(extent) else {
+            let is_lost = !self.map.lost(extent).is_empty();
+            return if is_lost { NotHigher::Lost } else { NotHigher::Unwritten };
+        };
+        if !self.set.is_here(member) {
+            return NotHigher::Lost;
+        }
+        if let Some(to) = self.moves.target(extent) {
+            return NotHigher::Moving(MemberId(to.member()));
+        }
+        if let Some(why) = self.moves.resting(extent, self.io.now()) {
+            return NotHigher::Pending(why);
+        }
+        let tier = self.set.member(member).tier;
+        if self.set.is_leaving(member) {
+            let is_stuck = self.planner.unplaced() > 0;
+            return if is_stuck { NotHigher::Pending(Pending::NoRoom) } else { NotHigher::Soon };
+        }
+        match self.set.tiers().iter().rev().find(|&&it| it < tier) {
+            None => NotHigher::Fastest,
+            Some(_) if self.moves.is_paused() => NotHigher::Paused,
+            Some(_) if self.tuning.placement == Placement::Spill => NotHigher::Spill,
+            Some(&above) => self.why_colder(extent, above),
+        }
+    }
+
+    /// Why the planner leaves it below this tier: the other side of its `swaps`.
+    fn why_colder(&self, extent: u32, above: u8) -> NotHigher {
+        let heat = self.map.heat(extent);
+        let needed = (self.tuning.swap_cost as f32).max(1.0);
+        let (slots, free) = self.room_of(above);
+        match self.planner.coldest(above) {
+            _ if heat < needed => NotHigher::TooCold { needed },
+            _ if free > self.reserve_of(slots) => NotHigher::Soon,
+            Some(coldest) if heat <= self.least_to_swap(coldest) => {
+                NotHigher::HigherIsFull { coldest }
+            }
+            Some(_) => NotHigher::Soon,
+            None => NotHigher::Pending(Pending::NoRoom),
+        }
+    }
+
+    /// Extents of which nothing or not all can be read: their member is not there or was given up,
+    /// or blocks of them are lost. In order; each step looks at as many as are sound in between.
+    pub fn lost(&self) -> impl Iterator<Item = Range<u32>> {
+        let is_lost = |extent: u32| {
+            let place = self.place_of(extent);
+            let is_away = place.is_some_and(|(member, _)| !self.set.is_here(member));
+            is_away || !self.map.lost(extent).is_empty()
+        };
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let first = (next..self.map.len()).find(|&it| is_lost(it))?;
+            let end = (first..self.map.len()).find(|&it| !is_lost(it)).unwrap_or(self.map.len());
+            next = end;
+            Some(first..end)
+        })
+    }
+}
