@@ -208,6 +208,7 @@ words! {
         ForceNewPool = "to make a new pool of them: --force",
         ForceCutOff = "or cut them off when it is drained: --force",
         ForceUsers = "or let those who use it have errors: --force",
+        ForceContent = "to lose what it holds: --force",
         ForceMachine = "or let it have errors: --force",
         Yes = "to go on without being asked: --yes",
         Run = "or let this command start one: --run",
@@ -220,6 +221,8 @@ words! {
         Name = "choose another name",
         NameFlag = "choose another name: --name, or NAME",
         Device = "choose another device",
+        LessMemory = "give the tier less memory, or a slower tier more",
+        RamAbove = "put the memory above it, as a cache: a pool's RAM tier",
         SmallerDevice = "or use a smaller cache device",
         Swapped = "were the origin and the cache device swapped?",
         Origin = "give the path of the disk, or of the disk image, that is to be cached",
@@ -241,6 +244,7 @@ words! {
         RightOrigin = "bring the right one back: it is used again as soon as it is there",
         Disk = "see whether the disk behind it works",
         DiskOrServer = "see whether the disk, file server or program behind it works",
+        TiersFull = "delete what nobody needs and trim it, or give it more: forebay tier add",
         SlowDisk = "requests that need it wait: look at the disk, or what is behind it",
         Device = "mend it and start forebayd again: what the device holds is used again",
         Files = "reads of them fail until they are written again: restore these files",
@@ -260,6 +264,7 @@ words! {
         Flushed = "nothing else is needed: the volume is served when that succeeds",
         FlushedAtLast = "nothing else is needed: the volume is served as soon as that succeeds",
         Connected = "it is tried again every few seconds",
+        TierIsEmpty = "wait until that one is empty: forebay tier show VOLUME",
         Opened = "wait a moment: forebay status",
     }
 }

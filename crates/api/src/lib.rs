@@ -20,6 +20,7 @@ pub mod request;
 pub mod size;
 pub mod socket;
 pub mod stats;
+pub mod tiers;
 
 pub use client::Client;
 pub use error::{ApiError, ErrorKind, Hold};

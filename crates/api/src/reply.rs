@@ -1,6 +1,7 @@
 //! What the daemon answers. One model feeds tables and JSON.
 
 use crate::stats::Counters;
+use crate::tiers::{ExtentInfo, TiersInfo, TiersShown};
 use crate::{ApiError, Hints, Hold, Mode, RamNeed, SCHEMA};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,15 @@ pub enum Body {
     Done(Box<Done>),
     /// The daemon itself.
     Daemon(DaemonInfo),
+    /// The tiers of a volume.
+    Tiers(Box<TiersShown>),
+    /// Where parts of a volume live.
+    Extents {
+        /// The volume.
+        volume: String,
+        /// In the order of what was asked.
+        extents: Vec<ExtentInfo>,
+    },
     /// Pools.
     Pools {
         /// By name.
@@ -80,6 +90,9 @@ pub struct Done {
     /// What an administrator would go on without: to be asked for first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// What would be risked or lost: to be asked for first, as a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<String>,
     /// What a new pool is made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PoolPlan>,
@@ -95,7 +108,15 @@ impl Done {
     /// An answer without details.
     pub fn new(outcome: Outcome, message: impl Into<String>) -> Done {
         let messages = vec![message.into()];
-        Done { outcome, messages, hold: None, plan: None, pool: None, volume: None }
+        Done {
+            outcome,
+            messages,
+            hold: None,
+            asks: Vec::new(),
+            plan: None,
+            pool: None,
+            volume: None,
+        }
     }
 }
 
@@ -276,7 +297,7 @@ pub struct Room {
 pub struct VolumeInfo {
     /// Name.
     pub name: String,
-    /// Its pool.
+    /// Its pool; empty where it has none.
     pub pool: String,
     /// Where it stands.
     pub state: State,
@@ -304,6 +325,9 @@ pub struct VolumeInfo {
     /// The job that runs, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
+    /// Its tiers, if its origin has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiers: Option<Box<TiersInfo>>,
     /// What needs attention.
     #[serde(flatten)]
     pub attention: Attention,

@@ -1,6 +1,7 @@
 //! What a client asks. Each request states what should be true afterwards.
 
 use crate::hint::Care;
+pub use crate::tiers::{ExplainTiers, TierChange, VolumeCreateTiered};
 use crate::{ApiError, Hint, Mode};
 pub use forebay_format::name::{NAME_BYTES_MAX, check_name};
 use forebay_format::name::{escaped, is_allowed};
@@ -29,6 +30,20 @@ pub enum Request {
     PoolDestroy(Change),
     /// A volume in front of an origin.
     VolumeCreate(VolumeCreate),
+    /// A volume over tiers.
+    VolumeCreateTiered(VolumeCreateTiered),
+    /// The tiers of a volume.
+    TierShow(Named),
+    /// Nothing on a tier, which takes nothing new. Goes on by itself, also after a restart.
+    TierEvacuate(TierChange),
+    /// A tier in use again that is being emptied.
+    TierCancel(TierChange),
+    /// No moves in a volume.
+    TierPause(Named),
+    /// Moves in a volume again.
+    TierResume(Named),
+    /// Where parts of a volume live, and why there.
+    Explain(ExplainTiers),
     /// All volumes, also the detached ones.
     VolumeList,
     /// One volume.

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use forebay_api::request::Export;
+use forebay_api::tiers::Placement;
 use forebay_api::{Mode, Size};
 use std::path::PathBuf;
 
@@ -49,6 +50,11 @@ pub enum Command {
     /// Volumes: the block devices that clients see
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Tiers of volumes: devices between which data moves
+    #[command(subcommand)]
+    Tier(TierCommand),
+    /// Show on which tier parts of a volume live, and why there
+    Explain(ExplainArgs),
     /// Show all volumes on a line each, and what needs attention
     Status,
     /// Show rates, hit ratios and latencies
@@ -164,7 +170,7 @@ pub struct PoolCreateArgs {
 /// Verbs of `volume`.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Put a pool in front of an origin
+    /// Put a pool in front of an origin, or tiers together
     Create(VolumeCreateArgs),
     /// List all volumes
     List,
@@ -241,9 +247,18 @@ pub struct VolumeCreateArgs {
     /// Name of the volume
     pub name: String,
     /// What is slow: a file, a block device, spindle:PATH?preset=nas-5400 or ram:SIZE
-    #[arg(long, value_name = "URI", value_hint = ValueHint::AnyPath)]
-    pub origin: String,
-    /// The pool; may be left out when there is only one
+    #[arg(long, value_name = "URI", value_hint = ValueHint::AnyPath,
+        required_unless_present = "tiers")]
+    pub origin: Option<String>,
+    /// A tier, the fastest first: a file, a block device, ram:SIZE, or several with commas between
+    /// them; given once for each tier. Data lives on one of them, and moves
+    #[arg(long = "tier", value_name = "DEVICE[,DEVICE]", value_hint = ValueHint::AnyPath,
+        conflicts_with = "origin")]
+    pub tiers: Vec<String>,
+    #[command(flatten)]
+    pub tiered: TieredArgs,
+    /// The pool that caches it; of an origin it may be left out when there is only one, and tiers
+    /// need none
     #[arg(long)]
     pub pool: Option<String>,
     /// How writes are cached: writethrough, writeback, writearound, writeonly, passthrough
@@ -254,6 +269,92 @@ pub struct VolumeCreateArgs {
     pub export: Export,
     #[command(flatten)]
     pub flags: ChangeFlags,
+}
+
+/// What only a volume over tiers has.
+#[derive(Debug, Clone, Args)]
+pub struct TieredArgs {
+    /// Size of the volume, as 200G, or 80% of what its tiers hold [default: all of that]
+    #[arg(long, requires = "tiers")]
+    pub size: Option<String>,
+    /// How much of each device is used, as 80%; an SSD is faster with some left unwritten
+    #[arg(long = "use", value_name = "PERCENT", requires = "tiers", value_parser = parse_percent)]
+    pub use_percent: Option<u8>,
+    /// The volume may be larger than its tiers together; when they are full, writes fail
+    #[arg(long, requires = "tiers")]
+    pub overcommit: bool,
+    /// heat (what is used moves up) or spill (fill one, then the next)
+    #[arg(long, default_value = "heat", requires = "tiers")]
+    pub placement: Placement,
+    /// Refuse tiers whose content ends with the machine
+    #[arg(long, requires = "tiers")]
+    pub durable: bool,
+    /// Overwrite what the devices hold
+    #[arg(long, requires = "tiers")]
+    pub force: bool,
+}
+
+fn parse_percent(text: &str) -> Result<u8, String> {
+    match text.trim_end_matches('%').parse::<u8>() {
+        Ok(percent @ 1..=100) => Ok(percent),
+        _ => Err("give a share from 1% to 100%".to_string()),
+    }
+}
+
+/// Verbs of `tier`.
+#[derive(Debug, Subcommand)]
+pub enum TierCommand {
+    /// Show the tiers of a volume
+    Show {
+        /// The volume
+        name: String,
+        /// List what of the volume cannot be read
+        #[arg(long)]
+        lost: bool,
+    },
+    /// Move everything off a tier, which takes nothing new; goes on after a restart
+    Evacuate {
+        #[command(flatten)]
+        tier: TierArgs,
+        /// Return at once; the daemon goes on, and `tier show` tells how far it is
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// End an evacuation: the tier is used again
+    Cancel(TierArgs),
+    /// Move nothing until `resume`
+    Pause {
+        /// The volume
+        name: String,
+    },
+    /// Move again what should move
+    Resume {
+        /// The volume
+        name: String,
+    },
+}
+
+/// A tier.
+#[derive(Debug, Clone, Args)]
+pub struct TierArgs {
+    /// The volume
+    pub name: String,
+    /// Number of the tier, 0 for the fastest; or one of its devices
+    pub tier: String,
+    /// Only say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The volume
+    pub name: String,
+    /// A sector (512 bytes) of the volume; sectors, as 2048-4095; or a file of a file system that
+    /// is mounted from it
+    #[arg(value_name = "LBA|FILE")]
+    pub what: String,
 }
 
 /// Arguments of `volume attach`.

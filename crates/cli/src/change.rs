@@ -2,7 +2,7 @@
 
 use crate::args::{
     AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, RemoveArgs,
-    ResizeArgs, VolumeCommand, VolumeCreateArgs,
+    ResizeArgs, TieredArgs, VolumeCommand, VolumeCreateArgs,
 };
 use crate::show::{job_line, plan_lines, unexpected};
 use crate::watch::{self, Interrupts};
@@ -10,33 +10,34 @@ use crate::{output, path, printed, start};
 use forebay_api::hint::Flag;
 use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
-    CacheRequest, Change, ChangedOrigin, Named, PoolCreate, VolumeAttach, VolumeCreate, VolumeMode,
-    VolumeResize, name_from_origin,
+    CacheRequest, Change, ChangedOrigin, Named, PoolCreate, VolumeAttach, VolumeCreate,
+    VolumeCreateTiered, VolumeMode, VolumeResize, name_from_origin,
 };
 use forebay_api::{ApiError, Body, Client, ErrorKind, Hint, Outcome, Request};
 use forebay_format::name::escaped;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-fn ask(client: &Client, request: &Request) -> Result<Done, ApiError> {
+pub fn ask(client: &Client, request: &Request) -> Result<Done, ApiError> {
     match client.ask(request)? {
         Body::Done(done) => Ok(*done),
         body => Err(unexpected(&body)),
     }
 }
 
-fn for_people(format: Format) -> bool {
+pub fn for_people(format: Format) -> bool {
     matches!(format, Format::Table | Format::Wide)
 }
 
 /// Prints an answer; the plan only when it is all there is.
-fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
+pub fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
     let mut text = Vec::new();
     if let (Some(plan), Outcome::Planned) = (&done.plan, done.outcome) {
         text.extend(plan_lines(plan));
     }
     text.extend(done.messages.iter().cloned());
     if done.outcome == Outcome::Planned {
+        text.extend(done.asks.iter().map(|what| format!("would ask first: {what}")));
         text.push("nothing was changed (--dry-run)".to_string());
     }
     printed(output::one(format, &Reply::from(Body::Done(Box::new(done))), &text))?;
@@ -150,15 +151,58 @@ pub fn pool_destroy(cli: &Cli, name: &str, flags: &ChangeFlags) -> Result<u8, Ap
 
 /// `volume create`.
 pub fn volume_create(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError> {
+    let Some(origin) = &args.origin else { return volume_create_tiered(cli, args) };
     let request = Request::VolumeCreate(VolumeCreate {
         name: args.name.clone(),
-        origin: path::origin(&args.origin)?,
+        origin: path::origin(origin)?,
         pool: args.pool.clone(),
         mode: args.mode,
         export: args.export,
         dry_run: args.flags.dry_run,
     });
     finish(cli.output, ask(&cli.client()?, &request)?)
+}
+
+/// `volume create` over tiers.
+fn volume_create_tiered(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError> {
+    let member = |uri: &str| match uri.contains(':') && !uri.starts_with('/') {
+        true => path::origin(uri),
+        false => path::device(Path::new(uri)),
+    };
+    let tier = |devices: &String| devices.split(',').map(member).collect::<Result<Vec<_>, _>>();
+    let TieredArgs { size, use_percent, overcommit, placement, durable, force } = &args.tiered;
+    let wanted = VolumeCreateTiered {
+        name: args.name.clone(),
+        tiers: args.tiers.iter().map(tier).collect::<Result<_, _>>()?,
+        size: size.clone(),
+        use_percent: *use_percent,
+        overcommit: *overcommit,
+        placement: *placement,
+        durable: *durable,
+        pool: args.pool.clone(),
+        mode: args.mode,
+        export: args.export,
+        dry_run: args.flags.dry_run,
+        force: *force,
+        accept_ephemeral: false,
+    };
+    let client = cli.client()?;
+    let request = |dry_run, accept_ephemeral| {
+        Request::VolumeCreateTiered(VolumeCreateTiered {
+            dry_run,
+            accept_ephemeral,
+            ..wanted.clone()
+        })
+    };
+    let planned = ask(&client, &request(true, false))?;
+    if args.flags.dry_run {
+        return finish(cli.output, planned);
+    }
+    if for_people(cli.output) {
+        planned.messages.iter().for_each(|line| eprintln!("{}", escaped(line)));
+    }
+    planned.asks.iter().try_for_each(|what| confirm(args.flags.yes, what))?;
+    finish(cli.output, ask(&client, &request(false, true))?)
 }
 
 /// `volume resize`.

@@ -4,6 +4,7 @@
 mod args;
 mod change;
 mod demo;
+mod fiemap;
 mod generator;
 mod inspect;
 mod iostat;
@@ -11,6 +12,7 @@ mod output;
 mod path;
 mod show;
 mod start;
+mod tiers;
 mod watch;
 
 use args::{Cli, Command, ConfigCommand, PoolCommand, VolumeCommand};
@@ -103,6 +105,8 @@ fn run(cli: &Cli) -> Result<u8, ApiError> {
         Command::Volume(VolumeCommand::Attach(args)) => change::volume_attach(cli, args),
         Command::Volume(VolumeCommand::Resize(args)) => change::volume_resize(cli, args),
         Command::Volume(command) => change::volume_job(cli, command),
+        Command::Tier(command) => tiers::run(cli, command),
+        Command::Explain(args) => tiers::explain(cli, args),
         Command::Status => show::status(format, ask(Request::Status)?),
         Command::Iostat(args) => iostat::run(&cli.client()?, format, args),
         Command::Why { volume } => show::why(format, ask(Request::Why(named(volume)))?),

@@ -86,6 +86,10 @@ fn below_volume(volume: &VolumeInfo) -> Vec<String> {
     if let Some(job) = volume.job.as_ref().filter(|job| job.progress == JobState::Running) {
         lines.push(format!("  job:    {}", job_line(job)));
     }
+    if let Some(tiers) = volume.tiers.as_ref().filter(|tiers| tiers.ephemeral) {
+        let why = tiers.emptied.as_ref().map(|why| format!("; it began empty: {why}"));
+        lines.push(format!("  ephemeral{}", why.unwrap_or_default()));
+    }
     lines
 }
 
@@ -172,13 +176,16 @@ pub fn volume(format: Format, body: Body) -> Result<u8, ApiError> {
     if let Some(job) = &volume.job {
         text.push(field("LAST JOB", &job_line(job)));
     }
+    if let Some(tiers) = &volume.tiers {
+        text.extend(crate::tiers::lines(tiers));
+    }
     text.extend(attention(&volume.attention));
     printed(output::one(format, &document(format, volume), &text))?;
     Ok(exit_of(volume.state))
 }
 
 /// One thing as a document of its own, with the schema in it.
-fn document(format: Format, thing: &impl serde::Serialize) -> serde_json::Value {
+pub fn document(format: Format, thing: &impl serde::Serialize) -> serde_json::Value {
     let mut value = serde_json::to_value(thing).unwrap_or_default();
     if let (Format::Json, serde_json::Value::Object(fields)) = (format, &mut value) {
         fields.insert("schema".to_string(), forebay_api::SCHEMA.into());
@@ -186,7 +193,7 @@ fn document(format: Format, thing: &impl serde::Serialize) -> serde_json::Value 
     value
 }
 
-fn field(title: &str, text: &str) -> String {
+pub fn field(title: &str, text: &str) -> String {
     format!("{:<10} {text}", title.to_lowercase())
 }
 

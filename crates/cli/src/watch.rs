@@ -77,6 +77,39 @@ pub fn job(
     }
 }
 
+/// Waits until nothing is left of what leaves the tiers of a volume. Ctrl-C only ends that: the
+/// daemon goes on.
+///
+/// # Errors
+/// [`ErrorKind::Cancelled`] after Ctrl-C.
+pub fn evacuation(client: &Client, volume: &str, interrupts: &Interrupts) -> Result<(), ApiError> {
+    let style = ProgressStyle::with_template(
+        "{prefix} [{bar:30}] {binary_bytes} of {binary_total_bytes} moved, \
+         {binary_bytes_per_sec}, {eta} to go (Ctrl-C ends the watching only)",
+    );
+    let bar = hidden_or_bar().with_style(style.expect("a valid template"));
+    let bar = bar.with_prefix(volume.to_string());
+    loop {
+        let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
+        let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
+        let left: u64 = shown.tiers.evacuations.iter().map(|it| it.left_bytes).sum();
+        let total = bar.length().unwrap_or(0).max(left);
+        bar.set_length(total);
+        bar.set_position(total - left);
+        if left == 0 {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+        if interrupts.came() {
+            bar.finish_and_clear();
+            let left = forebay_api::size::human(left);
+            let text = format!("{left} still have to move; forebayd goes on with that");
+            return Err(ApiError::new(ErrorKind::Cancelled, text));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
 fn explain(error: ApiError, job: &Job) -> ApiError {
     if error.kind != ErrorKind::Cancelled {
         return error;
@@ -90,13 +123,18 @@ fn explain(error: ApiError, job: &Job) -> ApiError {
     ApiError::new(ErrorKind::Cancelled, text)
 }
 
-fn bar(volume: &str) -> ProgressBar {
+/// A bar on a terminal, and nothing elsewhere.
+fn hidden_or_bar() -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr_with_hz(5)
     } else {
         ProgressDrawTarget::hidden()
     };
-    let bar = ProgressBar::with_draw_target(Some(0), target);
+    ProgressBar::with_draw_target(Some(0), target)
+}
+
+fn bar(volume: &str) -> ProgressBar {
+    let bar = hidden_or_bar();
     let style = ProgressStyle::with_template(
         "{prefix} [{bar:30}] {binary_bytes} of {binary_total_bytes} sent home, \
          {binary_bytes_per_sec}, {eta} to go (Ctrl-C stops, and the volume stays as it is)",

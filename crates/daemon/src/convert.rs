@@ -1,5 +1,6 @@
 //! From the engine's and host's words to those of the API.
 
+use crate::state::owner_of;
 use forebay_api::hint::{AtLeast, Devices, Flag, NoRoom};
 use forebay_api::size::human;
 use forebay_api::{ApiError, Hint};
@@ -36,7 +37,10 @@ pub fn unhex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
 
 /// What the thread of a pool does not do.
 pub fn shard_error(pool: &str, error: &ShardError) -> ApiError {
-    ApiError::failed(format!("pool {pool}: {error}"))
+    match owner_of(pool) {
+        Some(volume) => ApiError::failed(format!("volume {volume}: {error}")),
+        None => ApiError::failed(format!("pool {pool}: {error}")),
+    }
 }
 
 /// A device that cannot be opened.

@@ -22,7 +22,8 @@ mod nbd_kernel;
 mod offer;
 mod ublk;
 
-pub use holding::run_holder;
+pub use holding::{Holding, run_holder};
+pub use machine::boot;
 pub use offer::{Offer, Space};
 
 use crate::lock::lock;
@@ -34,7 +35,6 @@ use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{NbdServer, ShardHandle};
 use guest::DEAF;
-use holding::Holding;
 use kinds::Export;
 use links::Links;
 use looped::{Looped, can_loop};
@@ -42,6 +42,7 @@ use machine::Machine;
 use nbd_kernel::{NbdKernel, can_nbd_kernel};
 use offer::Volume;
 use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use ublk::can_ublk;
@@ -79,13 +80,17 @@ impl Exported {
 
 impl Exports {
     /// Finds what an earlier daemon left, and ends what nothing can serve again.
-    pub fn find(place: &Place, store: &Arc<Store>, server: &Arc<NbdServer>) -> Exports {
-        let (holding, held) = Holding::find(place.state_dir());
+    pub fn find(
+        place: &Place,
+        store: &Arc<Store>,
+        server: &Arc<NbdServer>,
+        (holding, held): (&Arc<Holding>, Vec<(String, OwnedFd)>),
+    ) -> Exports {
         let nbd_socket = place.nbd_socket();
         let notes = place.is_system().then(|| nbd_socket.with_file_name(UDEV));
         let machine = Machine {
             links: Links::new(place.device_dir(), notes),
-            holding,
+            holding: Arc::clone(holding),
             store: Arc::clone(store),
             server: Arc::clone(server),
             nbd_socket,
@@ -219,13 +224,15 @@ impl Exports {
         }
     }
 
-    /// Starts another holder of open files if it has ended.
-    pub fn watch_holder(&self) {
+    /// Starts another holder of open files if it has ended: for those of the exports, and for
+    /// `others`.
+    pub fn watch_holder(&self, others: Vec<(&String, BorrowedFd)>) {
         let all = lock(&self.all);
-        self.machine.holding.watch(all.iter().filter_map(|(name, it)| match &it.by {
+        let own = all.iter().filter_map(|(name, it)| match &it.by {
             Export::Loop(looped, _) => Some((name, looped.fuse())),
             _ => None,
-        }));
+        });
+        self.machine.holding.watch(own.chain(others));
     }
 
     /// Has nobody serve a volume's device for a while: the kernel keeps its requests. A virtual

@@ -13,6 +13,7 @@ mod journal;
 mod listeners;
 mod lock;
 mod manager;
+mod memories;
 mod memory;
 mod panics;
 mod parts;

@@ -13,6 +13,8 @@ const RAM_SHARE: u64 = 2;
 const CLIENTS_SHARE: u64 = 4;
 /// Most that clients are given: 512 of them need no more.
 const CLIENTS_BYTES_MAX: u64 = 1536 << 20;
+/// Share of the machine's memory that is for others than us.
+const OTHERS_SHARE: u64 = 8;
 /// What the daemon takes beside pools and clients: itself, and buffers of I/O under way.
 const OWN_BYTES: u64 = 96 << 20;
 
@@ -51,6 +53,13 @@ impl Memory {
     /// What pools may take together.
     pub fn pools_bytes(&self) -> u64 {
         self.cap_bytes - self.clients_bytes
+    }
+
+    /// What pools, and tiers in memory, may take together: the rest is for clients, the daemon
+    /// itself, and, where no control group sets a limit, an eighth for everybody else.
+    pub fn beside_clients_bytes(&self) -> u64 {
+        let others = if self.is_limited { 0 } else { self.there_bytes / OTHERS_SHARE };
+        self.there_bytes.saturating_sub(others + OWN_BYTES + self.clients_bytes)
     }
 
     /// What has to be allowed, of limit or `ram`, for pools that take `bytes`.

@@ -6,6 +6,7 @@ use crate::lock::lock;
 use anyhow::{Context, bail};
 use forebay_api::hint::{NoRoom, Writing};
 use forebay_api::request::{Export, check_name};
+use forebay_api::tiers::Placement;
 use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::file::{read_plain, replace_private};
 use serde::de::Error as _;
@@ -26,6 +27,9 @@ pub struct State {
     pub pools: Vec<PoolState>,
     /// Volumes, also the detached ones: those that their pool's superblock does not list.
     pub volumes: Vec<VolumeState>,
+    /// Of which devices the tiers of volumes are, also of detached ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiered: Vec<TieredState>,
     /// What was last seen of the pools, by name.
     #[serde(default)]
     pub seen: Vec<PoolSeen>,
@@ -115,8 +119,8 @@ pub struct VolumeState {
     /// Name.
     #[serde(deserialize_with = "name")]
     pub name: String,
-    /// Its pool.
-    #[serde(deserialize_with = "name")]
+    /// Its pool, or what stands for one, see [`own_pool`].
+    #[serde(deserialize_with = "pool_name")]
     pub pool: String,
     /// URI of the origin.
     pub origin: String,
@@ -197,10 +201,64 @@ pub struct NbdState {
     pub backend: String,
 }
 
+/// The tiers of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TieredState {
+    /// The volume.
+    #[serde(deserialize_with = "name")]
+    pub name: String,
+    /// What its devices have in common, as hexadecimal digits.
+    pub set: String,
+    /// Its devices, the fastest tier first.
+    pub members: Vec<MemberState>,
+    /// It may be larger than its devices together.
+    pub overcommit: bool,
+    /// How data is placed.
+    pub placement: Placement,
+    /// Of one that is ephemeral, the life of the machine in which its content began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// Why what it held before is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emptied: Option<String>,
+}
+
+/// A device of a tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberState {
+    /// Where it is: an absolute path, `spindle:…`, or `ram:SIZE`.
+    pub uri: String,
+    /// Its identity, as hexadecimal digits.
+    pub uuid: String,
+    /// The tier; 0 is the fastest.
+    pub tier: u8,
+    /// How much of it is used, in percent.
+    pub use_percent: u8,
+}
+
+/// Stands for the pool of a volume that has none: a pool in memory, of its own, whose name nobody
+/// can type.
+pub fn own_pool(volume: &str) -> String {
+    format!(".{volume}")
+}
+
+/// The volume of a pool that stands for none.
+pub fn owner_of(pool: &str) -> Option<&str> {
+    pool.strip_prefix('.')
+}
+
 /// A name, checked as one that is typed.
 fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let name = String::deserialize(from)?;
     check_name(&name).map_err(D::Error::custom)?;
+    Ok(name)
+}
+
+fn pool_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let name = String::deserialize(from)?;
+    check_name(owner_of(&name).unwrap_or(&name)).map_err(D::Error::custom)?;
     Ok(name)
 }
 
@@ -225,6 +283,11 @@ impl State {
     pub fn served_by<'s>(&'s self, pool: &'s str) -> impl Iterator<Item = &'s VolumeState> {
         let own = self.volumes.iter().filter(move |volume| volume.pool == pool);
         own.filter(|volume| volume.standing != Standing::Detached)
+    }
+
+    /// The tiers of the volume with this name.
+    pub fn tiers_of(&self, volume: &str) -> Option<&TieredState> {
+        self.tiered.iter().find(|it| it.name == volume)
     }
 
     /// What was last seen of the pool with this name.
@@ -350,102 +413,4 @@ fn write(dir: &Path, state: &State) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn pool(name: &str) -> PoolState {
-        PoolState { name: name.to_string(), devices: vec!["/dev/a".to_string()], ram_bytes: None }
-    }
-
-    fn volume(name: &str, pool: &str) -> VolumeState {
-        VolumeState {
-            name: name.to_string(),
-            pool: pool.to_string(),
-            origin: "/srv/x".to_string(),
-            mode: Mode::WriteThrough,
-            export: Export::Auto,
-            bytes: 4096,
-            may_be_dirty: false,
-            standing: Standing::Served,
-            accepted_origin: None,
-            rested: None,
-            small_sectors: false,
-        }
-    }
-
-    #[test]
-    fn what_was_changed_is_there_after_a_restart() {
-        let dir = tempfile::TempDir::new().unwrap();
-        let store = Store::open(dir.path()).unwrap();
-        assert!(store.get().pools.is_empty());
-        store.change(|state| state.pools.push(pool("fast"))).unwrap();
-        let again = Store::open(dir.path()).unwrap();
-        assert_eq!(again.get().pools, [pool("fast")]);
-    }
-
-    #[test]
-    fn a_change_that_cannot_be_written_did_not_happen() {
-        let dir = tempfile::TempDir::new().unwrap();
-        let store = Store::open(dir.path()).unwrap();
-        fs::create_dir(dir.path().join("state.json.new")).unwrap();
-        let error = store.change(|state| state.pools.push(pool("fast"))).unwrap_err();
-        assert!(error.message.contains("state.json") && !error.message.contains("is full"));
-        assert!(store.rewrite().is_err());
-        assert!(store.get().pools.is_empty());
-    }
-
-    #[test]
-    fn a_name_in_the_file_is_checked_as_one_that_is_typed() {
-        let dir = tempfile::TempDir::new().unwrap();
-        let store = Store::open(dir.path()).unwrap();
-        store
-            .change(|state| {
-                state.pools.push(pool("fast-p"));
-                state.put_volume(volume("data", "fast-v"));
-                state.given_up.push(GivenUp { pool: "00".into(), volume: Some("gone".into()) });
-                let (boot, backend) = (String::new(), String::new());
-                state.nbd.push(NbdState { volume: "nbd-v".into(), boot, index: 1, backend });
-            })
-            .unwrap();
-        Store::open(dir.path()).unwrap();
-        let path = dir.path().join(FILE);
-        let good = fs::read_to_string(&path).unwrap();
-        for name in ["fast-p", "fast-v", "data", "gone", "nbd-v"] {
-            let quoted = format!("\"{name}\"");
-            assert!(good.contains(&quoted), "{good}");
-            for bad in ["../etc", "x\\nSYSTEMD_WANTS=y", "\\u001b[2J", ""] {
-                fs::write(&path, good.replace(&quoted, &format!("\"{bad}\""))).unwrap();
-                let error = format!("{:#}", Store::open(dir.path()).unwrap_err());
-                assert!(error.contains("moving it away"), "{error}");
-                assert!(!error.contains(char::is_control), "{error:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_file_is_its_owners_alone() {
-        let dir = tempfile::TempDir::new().unwrap();
-        let path = dir.path().join("state.json.new");
-        fs::write(&path, "left behind").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let store = Store::open(dir.path()).unwrap();
-        store.change(|state| state.pools.push(pool("fast"))).unwrap();
-        let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        Store::open(dir.path()).unwrap();
-    }
-
-    #[test]
-    fn a_damaged_file_is_refused_with_advice_and_left_as_it_is() {
-        let dir = tempfile::TempDir::new().unwrap();
-        let path = dir.path().join(FILE);
-        for text in ["", "{", "{\"schema\":1}", "{\"schema\":9,\"pools\":[],\"volumes\":[]}"] {
-            fs::write(&path, text).unwrap();
-            let error = format!("{:#}", Store::open(dir.path()).unwrap_err());
-            assert!(error.contains("moving it away") || error.contains("newer"), "{error}");
-            assert_eq!(fs::read_to_string(&path).unwrap(), text);
-        }
-    }
-}
+mod tests;

@@ -18,19 +18,22 @@ mod lost;
 mod newest;
 mod open;
 mod origin;
+mod own;
 mod plan;
 mod pool;
 mod resize;
 mod rest;
+mod tiers;
 mod view;
 mod volume;
 mod watch;
 
 use crate::convert::{random_uuid, shard_error};
-use crate::export::Exports;
+use crate::export::{Exports, Holding};
 use crate::job::JobCell;
 use crate::listeners::Listeners;
 use crate::lock::lock;
+use crate::memories::Memories;
 use crate::memory::Memory;
 use crate::panics;
 use crate::parts::{Failed, Parts};
@@ -74,6 +77,8 @@ pub struct Supervisor {
     store: Arc<Store>,
     /// What the volumes are offered by.
     exports: Exports,
+    /// Memory of tiers.
+    memories: Memories,
     listeners: Listeners,
     changes: Mutex<()>,
     inner: Mutex<Inner>,
@@ -190,8 +195,12 @@ impl Supervisor {
         let listeners = Listeners::new(place.nbd_socket(), listen, load_tls(&config)?);
         let (store, server) =
             (Arc::new(store), NbdServer::new(ServerLimits::within(memory.clients_bytes)));
+        let (holding, mut held) = Holding::find(place.state_dir());
+        let holding = Arc::new(holding);
+        let memories = Memories::find(&holding, &mut held);
         let supervisor = Supervisor {
-            exports: Exports::find(place, &store, &server),
+            exports: Exports::find(place, &store, &server, (&holding, held)),
+            memories,
             state_dir: place.state_dir().to_path_buf(),
             is_system: place.is_system(),
             nbd_socket: place.nbd_socket(),
@@ -231,6 +240,8 @@ impl Supervisor {
             Request::VolumeShow(named) => {
                 Body::Volumes { volumes: vec![self.volume(&named.name)?] }
             }
+            Request::TierShow(named) => Body::Tiers(Box::new(self.tier_show(&named.name)?)),
+            Request::Explain(wanted) => self.explain(wanted)?,
             Request::Why(named) => Body::Why(self.why(&named.name)?),
             Request::Job(named) => Body::Job { job: self.job(&named.name) },
             Request::JobCancel(named) => done(self.job_cancel(&named.name)?),
@@ -262,7 +273,12 @@ impl Supervisor {
             Request::PoolCreate(wanted) => self.pool_create(wanted),
             Request::PoolDestroy(wanted) => self.pool_destroy(wanted),
             Request::VolumeCreate(wanted) => self.volume_create(wanted),
+            Request::VolumeCreateTiered(wanted) => self.tiered_create(wanted),
             Request::VolumeAttach(wanted) => self.volume_attach(wanted),
+            Request::TierEvacuate(wanted) => self.tier_evacuate(wanted),
+            Request::TierCancel(wanted) => self.tier_cancel(wanted),
+            Request::TierPause(named) => self.tier_pause(&named.name, true),
+            Request::TierResume(named) => self.tier_pause(&named.name, false),
             Request::VolumeMode(wanted) => self.volume_mode(wanted),
             Request::VolumeResize(wanted) => self.volume_resize(wanted),
             Request::VolumeDrain(wanted) => self.volume_drain(wanted),

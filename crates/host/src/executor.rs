@@ -24,6 +24,7 @@ use forebay_engine::{
     Buf, Completion, DeviceId, Effect, IoError, Keyed, OpId, Target, Time, VolumeId,
 };
 use forebay_sys::waker::Waker;
+use forebay_tier::{CommandId, CommandReply};
 use goal::Goal;
 use job::{Job, Work, io_error};
 use label::Label;
@@ -33,6 +34,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use workers::Workers;
 
 /// Times that an I/O is tried again when the kernel says EAGAIN or EINTR.
@@ -68,6 +70,8 @@ pub(crate) struct Executor {
     done_below: Vec<(Goal, OpId, Completion)>,
     /// Tiered origins that were told something since they last did what follows from it.
     stirred: BTreeSet<VolumeId>,
+    /// Who waits for what was asked of tiered origins.
+    asked: BTreeMap<(VolumeId, CommandId), SyncSender<CommandReply>>,
     finished: Vec<(Job, io::Result<()>)>,
     next_scan: Time,
 }
@@ -95,6 +99,7 @@ impl Executor {
             done: Vec::new(),
             done_below: Vec::new(),
             stirred: BTreeSet::new(),
+            asked: BTreeMap::new(),
             finished: Vec::new(),
             next_scan: 0,
         };
@@ -156,6 +161,7 @@ impl Executor {
     pub fn remove_origin(&mut self, volume: VolumeId) {
         self.origins.remove(&volume);
         self.stirred.remove(&volume);
+        self.asked.retain(|(of, _), _| *of != volume);
         let is_of = |goal: &&Goal| goal.target() == Target::Origin(volume);
         for goal in self.lanes.keys().filter(is_of).copied().collect::<Vec<Goal>>() {
             self.lanes.get_mut(&goal).expect("it is there").closed = true;
@@ -415,14 +421,6 @@ impl Executor {
             rest &= workers.rests();
         }
         rest
-    }
-
-    #[cfg(test)]
-    pub fn tiered(&self, volume: VolumeId) -> Option<&crate::origin::tiered::Tiered> {
-        match self.origins.get(&volume) {
-            Some(Origin::Tiered(tiered)) => Some(tiered),
-            _ => None,
-        }
     }
 
     #[cfg(test)]

@@ -7,6 +7,7 @@ mod patience;
 mod ports;
 mod run;
 mod server;
+mod tiers;
 
 pub use mailbox::{Answer, ListenerSocket};
 pub use ports::PortSetup;
@@ -19,6 +20,7 @@ use crate::frontend::ublk::UblkDevice;
 use crate::limit::within;
 use crate::notice::NoticeSink;
 use crate::origin::Origin;
+use crate::origin::tiered::TiersSnapshot;
 use crate::pool::PoolOnDisk;
 use crate::witness::WitnessFile;
 use forebay_engine::Distrust;
@@ -100,6 +102,8 @@ pub struct VolumeSnapshot {
     pub clients: usize,
     /// Block devices of the kernel that it is behind.
     pub ports: usize,
+    /// The tiers of its origin, if that has some.
+    pub tiers: Option<TiersSnapshot>,
 }
 
 /// A pool at one moment.

@@ -44,6 +44,86 @@ pub fn fallocate(file: &File, mode: c_int, offset: u64, len: u64) -> io::Result<
     check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }).map(drop)
 }
 
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// Write out what is only in memory first.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+/// Unknown, not placed yet, encoded, not aligned, or inside of metadata: no place of its own.
+const FIEMAP_EXTENT_ELSEWHERE: u32 = 0x2 | 0x4 | 0x8 | 0x100 | 0x200;
+/// Extents of one call.
+const FIEMAP_EXTENTS: usize = 128;
+
+/// As `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RawExtent {
+    logical: u64,
+    physical: u64,
+    len: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+/// As `struct fiemap`, with room for extents.
+#[repr(C)]
+struct RawFiemap {
+    start: u64,
+    len: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [RawExtent; FIEMAP_EXTENTS],
+}
+
+/// A piece of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte in the file.
+    pub logical: u64,
+    /// First byte on the device of the file system.
+    pub physical: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Whether it has a place of its own there.
+    pub is_placed: bool,
+}
+
+/// Where the content of a file lies on the device of its file system (FIEMAP).
+///
+/// # Errors
+/// The file system does not tell.
+pub fn extents(file: &File) -> io::Result<Vec<Extent>> {
+    let mut found: Vec<Extent> = Vec::new();
+    loop {
+        let mut map = RawFiemap {
+            start: found.last().map_or(0, |it| it.logical + it.len),
+            len: u64::MAX,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped: 0,
+            count: FIEMAP_EXTENTS as u32,
+            reserved: 0,
+            extents: [RawExtent::default(); FIEMAP_EXTENTS],
+        };
+        map.len -= map.start;
+        // SAFETY: FIEMAP reads and writes a `struct fiemap` with `count` extents behind it, which
+        // `map` is, and is valid for the call.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) })?;
+        let mapped = (map.mapped as usize).min(FIEMAP_EXTENTS);
+        let told = &map.extents[..mapped];
+        found.extend(told.iter().map(|it| Extent {
+            logical: it.logical,
+            physical: it.physical,
+            len: it.len,
+            is_placed: it.flags & FIEMAP_EXTENT_ELSEWHERE == 0,
+        }));
+        if told.last().is_none_or(|it| it.flags & FIEMAP_EXTENT_LAST != 0 || it.len == 0) {
+            return Ok(found);
+        }
+    }
+}
+
 /// The alignment in bytes that direct I/O on this file needs, if the kernel tells (6.1 and later).
 pub fn direct_io_align(file: &File) -> Option<u32> {
     // SAFETY: all zeros is a valid `statx`: it consists of integers.

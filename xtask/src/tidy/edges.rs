@@ -19,7 +19,10 @@ const EDGES: [(&str, &[&str]); 13] = [
         &["forebay-engine", "forebay-format", "forebay-nbd", "forebay-sys", "forebay-tier"],
     ),
     ("forebay-api", &["forebay-format", "forebay-sys"]),
-    ("forebay-daemon", &["forebay-host", "forebay-engine", "forebay-api", "forebay-format"]),
+    (
+        "forebay-daemon",
+        &["forebay-host", "forebay-engine", "forebay-tier", "forebay-api", "forebay-format"],
+    ),
     // Of the host, the demo uses the simulated disk alone, which it measures bare.
     ("forebay-demo", &["forebay-api", "forebay-host", "forebay-nbd"]),
     ("forebay-cli", &["forebay-api", "forebay-demo", "forebay-format", "forebay-sys"]),

@@ -11,14 +11,9 @@ use syn::{Attribute, BinOp, Expr, ItemEnum, Meta};
 
 /// What somebody is about to build, or must be there although nobody builds it: package, variant,
 /// reason. A line that is no longer needed fails.
-const UNBUILT: [(&str, &str, &str); 7] = [
+const UNBUILT: [(&str, &str, &str); 2] = [
     ("crates/host", "Tls::On", "the server can do it, and no configuration asks for it"),
-    ("crates/host", "Origin::Tiered", "the daemon is about to"),
-    ("crates/tier", "Command::Evacuate", "the daemon is about to"),
-    ("crates/tier", "Command::Pause", "the daemon is about to"),
-    ("crates/tier", "Command::Resume", "the daemon is about to"),
     ("crates/tier", "Command::Stop", "the daemon is about to"),
-    ("crates/tier", "Placement::Spill", "the daemon is about to"),
 ];
 
 /// Macros that make a value of an enum out of bytes or text.

@@ -20,6 +20,7 @@ mod replaced;
 mod sizes;
 mod starting;
 mod taken;
+mod tiers;
 mod witness;
 mod world;
 mod written;

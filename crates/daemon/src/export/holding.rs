@@ -36,7 +36,7 @@ pub fn run_holder(socket: &Path) -> anyhow::Result<()> {
 }
 
 /// Who holds open what the devices need, beside this process.
-pub(super) struct Holding {
+pub struct Holding {
     /// Where a process of ours listens.
     socket: PathBuf,
     /// None was needed yet, or it has ended.

@@ -18,7 +18,7 @@ const MODPROBE_LIMIT: Duration = Duration::from_secs(10);
 /// The surroundings of exports.
 pub(super) struct Machine {
     pub links: Links,
-    pub holding: Holding,
+    pub holding: Arc<Holding>,
     pub store: Arc<Store>,
     pub server: Arc<NbdServer>,
     /// Of our NBD server; other sockets lie beside it.
@@ -47,7 +47,7 @@ impl Machine {
 }
 
 /// What names this life of the machine: what the kernel held is gone in the next one.
-pub(super) fn boot() -> String {
+pub fn boot() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_string()
 }

@@ -2,8 +2,9 @@
 
 use super::bypass::{closed_to, with_dirty};
 use super::late::is_there;
+use super::view::shown_pool;
 use super::{Opened, Pool, lock};
-use crate::state::{Standing, VolumeState};
+use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Devices, Dirty, When};
 use forebay_api::reply::{Attention, State, VolumeInfo};
 use forebay_api::{ApiError, Hint};
@@ -64,7 +65,10 @@ pub(super) fn opening_volume(volume: &VolumeState) -> VolumeInfo {
     let state = match volume.standing {
         Standing::Detached => State::Detached,
         _ => {
-            attention.why.push(format!("its pool {} is being opened", volume.pool));
+            attention.why.push(match owner_of(&volume.pool) {
+                None => format!("its pool {} is being opened", volume.pool),
+                Some(_) => "its tiers are being opened".to_string(),
+            });
             State::Opening
         }
     };
@@ -86,6 +90,7 @@ pub(super) fn absent_volume(
             }
         },
         Some((Err(error), _)) => Some(closed_to(error.clone(), volume)),
+        None if owner_of(&volume.pool).is_some() => None,
         None => {
             let error = ApiError::not_found(format!("its pool {} is not configured", volume.pool))
                 .hint(Hint::CreatePool {
@@ -97,7 +102,8 @@ pub(super) fn absent_volume(
             Some(if volume.may_be_dirty { with_dirty(error, volume) } else { error })
         }
     };
-    let is_detached = volume.standing == Standing::Detached && look.is_some();
+    let is_known = look.is_some() || owner_of(&volume.pool).is_some();
+    let is_detached = volume.standing == Standing::Detached && is_known;
     match problem.filter(|_| !is_detached) {
         None => unserved_volume(volume, State::Detached, Attention::default()),
         Some(error) => unserved_volume(volume, State::Offline, of_error(&error)),
@@ -108,7 +114,7 @@ fn unserved_volume(volume: &VolumeState, state: State, attention: Attention) -> 
     let is_detached = state == State::Detached;
     VolumeInfo {
         name: volume.name.clone(),
-        pool: volume.pool.clone(),
+        pool: shown_pool(&volume.pool),
         state,
         mode: volume.mode,
         origin: volume.origin.clone(),

@@ -52,7 +52,9 @@ impl Supervisor {
         let state = self.store.get();
         let known = state.volumes.iter().map(|volume| volume.origin.clone());
         let configured = self.config.volumes.iter().map(|volume| volume.origin.clone());
-        let all = devices.chain(known).chain(configured).map(PathBuf::from);
+        let tiers = state.tiered.iter().flat_map(|tiers| &tiers.members);
+        let tiers = tiers.map(|member| member.uri.clone());
+        let all = devices.chain(known).chain(configured).chain(tiers).map(PathBuf::from);
         all.filter(|path| path.starts_with("/dev")).collect()
     }
 

@@ -4,10 +4,9 @@
 
 use super::leave::drop_dirty;
 use super::origin::Returned;
-use super::volume::open_origin;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, STOP_TIMEOUT, Supervisor, shard_error};
 use crate::convert::{hex, unhex};
-use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState};
+use crate::state::{GivenUp, PoolSeen, PoolState, Standing, VolumeState, owner_of};
 use forebay_api::hint::{Dirty, Flag, When};
 use forebay_api::{ApiError, ErrorKind, Hint, Hold, Mode};
 use forebay_engine::Command;
@@ -175,7 +174,7 @@ impl Supervisor {
     }
 
     fn bypass_add(self: &Arc<Self>, volume: &VolumeState) -> Result<(), ApiError> {
-        let origin = self.patiently(|| open_origin(&volume.origin), is_refused)?;
+        let origin = self.patiently(|| self.open_origin(&volume.origin), is_refused)?;
         let bytes = origin.bytes().min(volume.bytes);
         if bytes < volume.bytes {
             let (was, uri) = (volume.bytes, &volume.origin);
@@ -222,6 +221,9 @@ impl Supervisor {
         self: &Arc<Self>,
         found: &VolumeState,
     ) -> Result<(), ApiError> {
+        if owner_of(&found.pool).is_some() {
+            return self.open_own(&found.name);
+        }
         let Err(missing) = self.reopen_if_missing(&found.pool) else { return Ok(()) };
         let missing = closed_to(self.with_devices(missing, &found.pool), found);
         let Ok(open) = self.open_pool(&found.pool) else { return Err(missing) };
@@ -280,7 +282,7 @@ impl Supervisor {
         let (view, pool) = (&found.snapshot.view, found.pool.as_str());
         if returned == Returned::Bypassed {
             // It has to be usable before the pool forgets the volume.
-            drop(open_origin(&view.origin)?);
+            drop(self.open_origin(&view.origin)?);
         }
         drop_dirty(found)?;
         if returned == Returned::Bypassed {

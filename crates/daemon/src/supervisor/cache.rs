@@ -2,7 +2,6 @@
 
 use super::plan::{Wanted, same_file, whole_pool_on};
 use super::pool::Made;
-use super::volume::open_origin;
 use super::{Supervisor, fstab};
 use crate::state::PoolState;
 use forebay_api::hint::Devices;
@@ -58,7 +57,7 @@ impl Supervisor {
             None => self.pool_dry_run(&wanted)?,
         };
         if !is_there || user.is_none() {
-            drop(open_origin(&request.origin)?);
+            drop(self.open_origin(&request.origin)?);
         }
         if request.dry_run {
             let origin = &request.origin;

@@ -6,6 +6,7 @@ use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
 use crate::job::JobCell;
 use crate::panics;
+use crate::state::owner_of;
 use forebay_api::hint::{Care, Log, When};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
@@ -56,6 +57,7 @@ impl Supervisor {
     pub(super) fn volume_mode(self: &Arc<Self>, wanted: &VolumeMode) -> Result<Done, ApiError> {
         let (name, mode) = (&wanted.name, wanted.mode);
         let found = self.find_volume(name)?;
+        self.refuse_without_cache(&found.pool, "switch its mode")?;
         let now = found.snapshot.view.mode;
         let draining = found.snapshot.view.draining;
         if now == mode && !draining {
@@ -111,6 +113,7 @@ impl Supervisor {
         after: After,
     ) -> Result<Done, ApiError> {
         let (name, pool) = (found.snapshot.view.name.clone(), found.pool.clone());
+        let keeps = self.who_keeps(&name);
         let (job, reply) = JobCell::start(kind, &found.open.handle, &found.snapshot, command)
             .map_err(|error| shard_error(&pool, &error))?;
         self.inner().jobs.insert(name.clone(), Arc::clone(&job));
@@ -140,15 +143,20 @@ impl Supervisor {
                         format!("volume {name} has no dirty data: {sent} sent home")
                     }
                     JobKind::Mode => format!("volume {name} switched its mode"),
-                    JobKind::Detach => {
-                        format!("volume {name} is detached; its origin holds everything")
-                    }
-                    JobKind::Remove => {
-                        format!("volume {name} is removed; its origin holds everything")
-                    }
+                    JobKind::Detach => format!("volume {name} is detached; {keeps}"),
+                    JobKind::Remove => format!("volume {name} is removed; {keeps}"),
                 };
                 Ok(Done::new(outcome, text))
             }
+        }
+    }
+
+    /// Who holds the content of a volume when it is not served any more.
+    fn who_keeps(&self, name: &str) -> &'static str {
+        match self.store.get().tiers_of(name) {
+            None => "its origin holds everything",
+            Some(tiers) if tiers.boot.is_none() => "its tiers hold everything",
+            Some(_) => "its tiers hold everything until the machine is started anew",
         }
     }
 
@@ -227,7 +235,15 @@ impl Supervisor {
                 if self.open_pool(pool).is_ok_and(|open| open.bypass.is_some()) {
                     self.give_up(pool, Some(name))?;
                 }
-                self.remember(|all| all.volumes.retain(|volume| volume.name != name))
+                self.remember(|all| {
+                    all.volumes.retain(|volume| volume.name != name);
+                    all.tiered.retain(|tiers| tiers.name != name);
+                })?;
+                self.memories.let_go(name, |_| false);
+                if owner_of(pool).is_some() {
+                    self.close_own(name);
+                }
+                Ok(())
             }
         }
     }

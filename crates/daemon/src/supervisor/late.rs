@@ -162,7 +162,7 @@ impl Supervisor {
         let (send, coming) = sync_channel(1);
         let (supervisor, uri) = (Arc::clone(self), uri.to_string());
         let open = move || {
-            let opened = supervisor.patiently(|| Origin::open(&uri), is_origin_in_use);
+            let opened = supervisor.patiently(|| supervisor.open_source(&uri), is_origin_in_use);
             let _ = send.send(opened.map(|origin| {
                 // The pool flushes it, too, and tells if it fails; it shall not be what hangs.
                 if let Origin::File(device) = &origin {

@@ -76,6 +76,7 @@ impl Supervisor {
         };
         self.no_job(name)?;
         self.check_clients(&found, wanted.force)?;
+        self.check_content_lives(&found, wanted.force)?;
         let is_well = !found.open.problems.contains_key(name);
         if is_well && wanted.drop_dirty && found.snapshot.stats.lost_blocks > 0 {
             return self.remove_what_is_left(wanted, &found);
@@ -91,7 +92,9 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, text));
         }
         if wanted.dry_run {
-            return Ok(plan_leave(&found, "take it out of service and forget it"));
+            let mut done = plan_leave(&found, "take it out of service and forget it");
+            done.messages.extend(tiers_keep(&found));
+            return Ok(done);
         }
         let mut done = self.leave(JobKind::Remove, &found, wanted.force, lost > 0)?;
         if lost > 0 && done.outcome == Outcome::Changed {
@@ -153,6 +156,18 @@ impl Supervisor {
         Err(ApiError::refused(format!("{clients} client(s) are connected to volume {name}"))
             .hint(Hint::SeeTo { what: Care::Clients })
             .hint(Hint::Again { with: Flag::ForceCutOff }))
+    }
+
+    /// Refuses to forget a volume whose content nothing else holds, unless that is wanted.
+    fn check_content_lives(&self, found: &FoundVolume, force: bool) -> Result<(), ApiError> {
+        let name = &found.snapshot.view.name;
+        match &found.snapshot.tiers {
+            Some(tiers) if tiers.is_ephemeral && !force => {
+                let text = format!("volume {name} is ephemeral: what it holds is lost with it");
+                Err(ApiError::refused(text).hint(Hint::Again { with: Flag::ForceContent }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
@@ -217,6 +232,16 @@ pub(super) fn or_lose(error: ApiError, volume: &str, dirty_bytes: u64) -> ApiErr
     }
     let volume = volume.to_string();
     error.hint(Hint::GiveUpOrigin { volume, dirty_bytes: Bytes(dirty_bytes) })
+}
+
+/// Where the content of a volume over tiers stays.
+fn tiers_keep(found: &FoundVolume) -> Option<String> {
+    let tiers = found.snapshot.tiers.as_ref()?;
+    let text = match tiers.is_ephemeral {
+        true => "what it holds would be lost",
+        false => "its tiers would keep what it holds: volume create with the same tiers serves it",
+    };
+    Some(text.to_string())
 }
 
 fn plan_leave(found: &FoundVolume, what: &str) -> Done {

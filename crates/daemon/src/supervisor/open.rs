@@ -6,7 +6,7 @@ use super::{NOTICES_KEPT, Opened, Supervisor, lock, shard_error};
 use crate::convert::pool_error;
 use crate::export::{Offer, Space};
 use crate::parts::Parts;
-use crate::state::PoolState;
+use crate::state::{PoolState, owner_of};
 use forebay_api::hint::When;
 use forebay_api::reply::DeviceInfo;
 use forebay_api::request::VolumeCreate;
@@ -46,6 +46,7 @@ impl Supervisor {
             }
         }
         self.wait_for_disks(&wanted);
+        let without = self.begin_owns();
         // All recoveries start before the first is waited for.
         let mut started = Vec::new();
         for pool in &wanted {
@@ -64,6 +65,7 @@ impl Supervisor {
                 Ok(()) => {}
             }
         }
+        self.serve_owns(without);
         self.config_volumes();
         self.opened_anyway();
         tracing::info!("ready");
@@ -122,6 +124,9 @@ impl Supervisor {
 
     /// Opens a pool and waits until it serves.
     pub(super) fn start_pool(self: &Arc<Self>, pool: &PoolState) -> Result<(), ApiError> {
+        if let Some(volume) = owner_of(&pool.name) {
+            return self.start_own(volume);
+        }
         let changed = self.launch_pool(pool)?;
         self.settle_pool(&pool.name, &changed)
     }

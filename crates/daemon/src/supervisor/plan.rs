@@ -4,7 +4,7 @@ use super::Supervisor;
 use super::late::{in_time, real_path};
 use crate::convert::{device_error, pool_error};
 use crate::memory::Memory;
-use crate::state::{PoolState, Standing, VolumeState};
+use crate::state::{PoolState, Standing, TieredState, VolumeState};
 use forebay_api::hint::{Bytes, Choice, Fact, Mib, When};
 use forebay_api::reply::{DevicePlan, PoolPlan};
 use forebay_api::request::check_name;
@@ -65,7 +65,7 @@ pub(super) fn same_file(a: &str, b: &str) -> bool {
 }
 
 /// The file or device that an origin's URI names.
-fn file_of(origin: &str) -> &str {
+pub(super) fn file_of(origin: &str) -> &str {
     let path = origin.strip_prefix("spindle:").unwrap_or(origin);
     path.split_once('?').filter(|_| path != origin).map_or(path, |(path, _)| path)
 }
@@ -97,8 +97,19 @@ pub(super) fn whole_pool_on(devices: &[String]) -> Result<Option<(String, [u8; 1
 impl Supervisor {
     /// Memory that pools may still take, in bytes.
     fn ram_left_bytes(&self) -> u64 {
-        let taken: u64 = self.open_pools().iter().map(|(_, open)| open.ram.total_bytes).sum();
-        self.memory.pools_bytes().saturating_sub(taken)
+        let taken = self.pools_taken_bytes();
+        let beside = self.memory.beside_clients_bytes().saturating_sub(self.memories.bytes());
+        self.memory.pools_bytes().min(beside).saturating_sub(taken)
+    }
+
+    fn pools_taken_bytes(&self) -> u64 {
+        self.open_pools().iter().map(|(_, open)| open.ram.total_bytes).sum()
+    }
+
+    /// Memory that tiers may still take, in bytes.
+    pub(super) fn tiers_left_bytes(&self) -> u64 {
+        let taken = self.pools_taken_bytes() + self.memories.bytes();
+        self.memory.beside_clients_bytes().saturating_sub(taken)
     }
 
     /// Memory of a pool with `slots` blocks.
@@ -234,9 +245,24 @@ impl Supervisor {
         let own = volumes.find(|volume| {
             volume.standing != Standing::Detached && same_file(file_of(&volume.origin), device)
         });
+        self.check_no_tier(device)?;
         let Some(VolumeState { name, .. }) = own else { return Ok(()) };
         let text = format!("{device} is the origin of volume {name}, and cannot be a cache too");
         Err(ApiError::refused(text)
+            .hint(Hint::Choose { what: Choice::Device })
+            .hint(Hint::remove(name, When::NotNeeded)))
+    }
+
+    /// Refuses a device that is a tier of a volume.
+    pub(super) fn check_no_tier(&self, device: &str) -> Result<(), ApiError> {
+        let state = self.store.get();
+        let is_on = |tiers: &&TieredState| {
+            tiers.members.iter().any(|member| same_file(file_of(&member.uri), file_of(device)))
+        };
+        let Some(TieredState { name, .. }) = state.tiered.iter().find(is_on) else {
+            return Ok(());
+        };
+        Err(ApiError::refused(format!("{device} is a tier of volume {name}"))
             .hint(Hint::Choose { what: Choice::Device })
             .hint(Hint::remove(name, When::NotNeeded)))
     }

@@ -2,7 +2,7 @@
 //! every front end that shows their size.
 
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::When;
+use forebay_api::hint::{Care, When};
 use forebay_api::reply::Done;
 use forebay_api::request::VolumeResize;
 use forebay_api::size::{Size, human};
@@ -42,6 +42,10 @@ impl Supervisor {
             ApiError::conflict(format!("volume {name} is not served: {why}"))
                 .hint(Hint::attach(name, When::BringBackFirst))
         })?;
+        let origin = match &found.snapshot.tiers {
+            Some(tiers) => self.tiers_can_hold(&found, tiers, origin),
+            None => origin,
+        };
         let down = |bytes: u64, to: u64| bytes / to * to;
         let bytes = match &wanted.size {
             Some(size) => {
@@ -53,8 +57,7 @@ impl Supervisor {
         };
         let (was, will) = two_sizes(view.bytes, bytes);
         if bytes > origin {
-            let text = format!("the origin of volume {name} has {}, not {will}", human(origin));
-            return Err(ApiError::refused(text).hint(Hint::Resize { volume: name.clone() }));
+            return Err(too_large(&found, origin, &will));
         }
         if bytes < view.bytes {
             let text = format!("volume {name} has {was} and cannot be made smaller");
@@ -66,6 +69,9 @@ impl Supervisor {
                 false => format!("would grow volume {name} from {was} to {will}"),
             };
             return Ok(Done::new(Outcome::Planned, text));
+        }
+        if found.snapshot.tiers.is_some() {
+            self.grow_tiers(&found, bytes)?;
         }
         let outcome = self.grow(&found, bytes)?;
         if outcome == Outcome::Changed {
@@ -86,6 +92,21 @@ impl Supervisor {
         }
         done.volume = Some(self.volume(name)?);
         Ok(done)
+    }
+}
+
+/// What is told of a size that the origin does not have.
+fn too_large(found: &FoundVolume, origin: u64, will: &str) -> ApiError {
+    let (name, has) = (&found.snapshot.view.name, human(origin));
+    match &found.snapshot.tiers {
+        Some(_) => {
+            let text = format!("the tiers of volume {name} hold {has}, not {will}");
+            ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersFull })
+        }
+        None => {
+            let text = format!("the origin of volume {name} has {has}, not {will}");
+            ApiError::refused(text).hint(Hint::Resize { volume: name.clone() })
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::bypass::closed;
 use super::leave::or_lose;
 use super::{FoundVolume, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::hex;
-use crate::state::PoolState;
+use crate::state::{PoolState, owner_of};
 use forebay_api::hint::{Care, Devices, Fact, Log, When};
 use forebay_api::reply::{
     Attention, DeviceInfo, JobState, PoolInfo, Room, State, Status, VolumeInfo, Why, WhyReason,
@@ -40,7 +40,7 @@ impl Supervisor {
     /// Everything at a glance.
     pub fn status(&self) -> Status {
         let looks = self.look();
-        let pools: Vec<PoolInfo> = looks.iter().map(|(pool, s)| self.pool_info(pool, s)).collect();
+        let pools = self.pool_infos(&looks);
         let volumes = self.volume_infos(&looks);
         let states = pools.iter().map(|p| p.state).chain(volumes.iter().map(|v| v.state));
         let mut attention = Attention::default();
@@ -59,7 +59,13 @@ impl Supervisor {
     }
 
     pub(super) fn pools(&self) -> Vec<PoolInfo> {
-        self.look().iter().map(|(pool, snapshot)| self.pool_info(pool, snapshot)).collect()
+        self.pool_infos(&self.look())
+    }
+
+    /// The pools that are some.
+    fn pool_infos(&self, looks: &Looks) -> Vec<PoolInfo> {
+        let pools = looks.iter().filter(|(pool, _)| owner_of(&pool.known.name).is_none());
+        pools.map(|(pool, snapshot)| self.pool_info(pool, snapshot)).collect()
     }
 
     pub(super) fn pool(&self, name: &str) -> Result<PoolInfo, ApiError> {
@@ -93,9 +99,14 @@ impl Supervisor {
         let mut counters =
             Counters { uptime_s: self.started.elapsed().as_secs_f64(), ..Counters::default() };
         for (pool, snapshot) in self.look() {
-            let (name, internal_errors) = (pool.known.name.clone(), self.falls(&pool.known.name));
+            let (name, internal_errors) =
+                (shown_pool(&pool.known.name), self.falls(&pool.known.name));
+            let is_own = name.is_empty();
             let without = PoolStats { degraded: true, ..PoolStats::default() };
             let Ok(snapshot) = snapshot else {
+                if is_own {
+                    continue;
+                }
                 counters.pools.push(PoolCounters { name, stats: without, internal_errors });
                 continue;
             };
@@ -104,6 +115,9 @@ impl Supervisor {
                 pool: name.clone(),
                 stats: volume.stats,
             }));
+            if is_own {
+                continue;
+            }
             let is_bypass = pool.open.as_ref().is_ok_and(|open| open.bypass.is_some());
             // What stands for it caches nothing.
             let stats = if is_bypass { without } else { snapshot.pool };
@@ -126,7 +140,7 @@ impl Supervisor {
     pub(super) fn why(&self, name: &str) -> Result<Why, ApiError> {
         let found = self.find_volume(name)?;
         let now = found.snapshot.stats.not_cached;
-        let before = self.inner().samples.before(name, &found.pool, HOUR).not_cached;
+        let before = self.inner().samples.before(name, &shown_pool(&found.pool), HOUR).not_cached;
         let lately: [u64; REASONS.len()] =
             std::array::from_fn(|reason| now[reason].saturating_sub(before[reason]));
         let all: u64 = lately.iter().sum();
@@ -325,13 +339,17 @@ impl Supervisor {
         tell_failing_flushes(view, &mut state, &mut attention);
         tell_slow(open, snapshot, view, &mut state, &mut attention);
         self.tell_lost_device(volume, &mut state, &mut attention);
+        if let Some(tiers) = &volume.tiers {
+            self.tell_tiers(&view.name, tiers, &mut state, &mut attention);
+        }
         let (export, export_why) = self.exports.shown(&view.name);
         let inner = self.inner();
-        let before = |window| inner.samples.before(&view.name, pool, window).hits;
+        let pool = shown_pool(pool);
+        let before = |window| inner.samples.before(&view.name, &pool, window).hits;
         let ratio = |window| stats.hits().ratio_since(before(window));
         VolumeInfo {
             name: view.name.clone(),
-            pool: pool.to_string(),
+            pool: pool.clone(),
             state,
             mode: view.mode,
             origin: view.origin.clone(),
@@ -344,9 +362,15 @@ impl Supervisor {
             export_why,
             clients: volume.clients as u64,
             job,
+            tiers: volume.tiers.as_ref().map(|it| Box::new(self.tiers_info(&view.name, it))),
             attention,
         }
     }
+}
+
+/// The name of a pool for people: none, of what stands for one.
+pub(super) fn shown_pool(name: &str) -> String {
+    if owner_of(name).is_some() { String::new() } else { name.to_string() }
 }
 
 /// A sentence for each cache device that does not end its I/O.

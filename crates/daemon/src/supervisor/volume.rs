@@ -7,33 +7,27 @@ use super::plan::{content_of, same_file};
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, random_uuid, shard_error};
 use crate::convert::device_error;
 use crate::export::{Offer, Space};
-use crate::state::{Standing, VolumeState};
+use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Choice, Pools, When};
 use forebay_api::reply::{Attention, Done, State, VolumeInfo};
 use forebay_api::request::{
     ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
 };
 use forebay_api::size::human;
+use forebay_api::tiers::SCHEME;
 use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
 use forebay_engine::{CommandReply, POOL_IS_FULL, VolumeSpec};
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_host::device::content::has_small_sectors;
 use forebay_host::device::{Content, identify};
 use forebay_host::frontend::VolumeBytes;
-use forebay_host::origin::Origin;
+use forebay_host::origin::tiered::TieredError;
+use forebay_host::origin::{Origin, OriginError};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens an origin for a new volume.
-///
-/// # Errors
-/// It cannot be used, or is a cache device: whoever swaps the two would lose the origin's data.
-pub(super) fn open_origin(uri: &str) -> Result<Origin, ApiError> {
-    let own = uri.to_string();
-    in_time(&format!("open the origin {uri}"), move || open_origin_now(&own))
-}
-
-fn open_origin_now(uri: &str) -> Result<Origin, ApiError> {
+/// Refuses what is no origin, before it is opened.
+fn check_origin(uri: &str) -> Result<(), ApiError> {
     if uri.is_empty() || uri.len() > ORIGIN_BYTES_MAX {
         let text = format!(
             "the origin's URI has {} bytes, and a pool remembers {ORIGIN_BYTES_MAX}",
@@ -48,32 +42,53 @@ fn open_origin_now(uri: &str) -> Result<Origin, ApiError> {
             return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Swapped }));
         }
     }
-    Origin::open(uri).map_err(|error| {
-        let kind = match &error {
-            forebay_host::origin::OriginError::Device(error) => device_error(error).kind,
-            forebay_host::origin::OriginError::Scheme { .. } => ErrorKind::Usage,
-            _ => ErrorKind::Failed,
-        };
-        let text = error.to_string();
-        match text.starts_with(uri) {
-            true => ApiError::new(kind, format!("the origin {text}")),
-            false => ApiError::new(kind, format!("the origin {uri}: {text}")),
-        }
-    })
+    Ok(())
+}
+
+/// What is told of an origin, or a device of a tier, that cannot be opened.
+pub(super) fn origin_error(uri: &str, error: &OriginError) -> ApiError {
+    let kind = match error {
+        OriginError::Device(error) => device_error(error).kind,
+        OriginError::Scheme { .. } => ErrorKind::Usage,
+        OriginError::Tiered(TieredError::Create(_)) => ErrorKind::Refused,
+        _ => ErrorKind::Failed,
+    };
+    let text = error.to_string();
+    let what = if uri.starts_with(SCHEME) { "the tiers" } else { "the origin" };
+    match (text.starts_with(uri), error) {
+        (_, OriginError::Tiered(_)) => ApiError::new(kind, text),
+        (true, _) => ApiError::new(kind, format!("{what} {text}")),
+        (false, _) => ApiError::new(kind, format!("{what} {uri}: {text}")),
+    }
 }
 
 impl Supervisor {
+    /// Opens an origin for a volume.
+    ///
+    /// # Errors
+    /// It cannot be used, or is a cache device: whoever swaps the two would lose the origin's data.
+    pub(super) fn open_origin(self: &Arc<Self>, uri: &str) -> Result<Origin, ApiError> {
+        let (supervisor, own) = (Arc::clone(self), uri.to_string());
+        in_time(&format!("open the origin {uri}"), move || {
+            check_origin(&own)?;
+            supervisor.open_source(&own).map_err(|error| origin_error(&own, &error))
+        })
+    }
+
     /// `is_new`: nobody can have put anything on it yet that its origin does not show.
-    fn how_to_use(&self, name: &str, is_new: bool) -> Result<Done, ApiError> {
+    pub(super) fn how_to_use(&self, name: &str, is_new: bool) -> Result<Done, ApiError> {
         let volume = self.volume(name)?;
-        let pool = self.pool(&volume.pool)?;
-        let text = format!(
-            "volume {name}: {} of {} behind {} of cache, {}",
-            human(volume.bytes),
-            volume.origin,
-            human(pool.capacity_bytes),
-            volume.mode
-        );
+        let size = human(volume.bytes);
+        let text = match volume.pool.is_empty() {
+            true => format!("volume {name}: {size} on tiers, without a cache"),
+            false => {
+                let cache = human(self.pool(&volume.pool)?.capacity_bytes);
+                format!(
+                    "volume {name}: {size} of {} behind {cache} of cache, {}",
+                    volume.origin, volume.mode
+                )
+            }
+        };
         let mut done = Done::new(Outcome::Changed, text);
         let told = &mut done.messages;
         if let Some((why, hint)) = self.exports.trouble(name, None) {
@@ -138,7 +153,8 @@ impl Supervisor {
                 (Some(why), None) => Err(why),
             };
         }
-        let names: Vec<String> = self.inner().pools.keys().cloned().collect();
+        let mut names: Vec<String> = self.inner().pools.keys().cloned().collect();
+        names.retain(|name| owner_of(name).is_none());
         match &names[..] {
             [] => Err(ApiError::usage("there is no pool yet").hint(Hint::CreateFirstPool)),
             [only] => self.pool_for(Some(only)),
@@ -170,8 +186,9 @@ impl Supervisor {
         self.check_count(&pool)?;
         let name = &request.name;
         self.check_not_stacked(&request.origin)?;
+        self.check_no_tier(&request.origin)?;
         if request.dry_run {
-            let bytes = open_origin(&request.origin)?.bytes();
+            let bytes = self.open_origin(&request.origin)?.bytes();
             let mode = request.mode.unwrap_or_default();
             let (origin, size) = (&request.origin, human(bytes));
             let text = format!("would make volume {name}: {size} of {origin}, pool {pool}, {mode}");
@@ -252,7 +269,7 @@ impl Supervisor {
         pool: &str,
     ) -> Result<(), ApiError> {
         self.open_pool(pool)?;
-        let origin = open_origin(&request.origin)?;
+        let origin = self.open_origin(&request.origin)?;
         let mode = request.mode.unwrap_or_default();
         if let Some(notice) = origin.notice() {
             tracing::info!(volume = request.name.as_str(), "{notice}");
@@ -359,6 +376,9 @@ impl Supervisor {
                 self.how_to_use(name, false)
             }
             (Ok(found), _) => {
+                if let Some(done) = self.reopen_tiers(&found, request.dry_run)? {
+                    return Ok(done);
+                }
                 let offline = found.snapshot.view.offline.is_some();
                 let served = !offline && !found.open.problems.contains_key(name);
                 // One that a job takes out of service gets no other.
@@ -446,7 +466,7 @@ impl Supervisor {
         if changed == ChangedOrigin::DropDirty {
             // The origin has to answer, soon, and be usable before anything is given up.
             drop(self.look_at(&Awaited::from(&found.snapshot.view))?);
-            drop(open_origin(&found.snapshot.view.origin)?);
+            drop(self.open_origin(&found.snapshot.view.origin)?);
             drop_dirty(found)?;
             return self.replace_origin(found);
         }

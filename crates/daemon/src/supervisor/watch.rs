@@ -18,7 +18,7 @@ impl Supervisor {
         while !self.is_stopping() {
             std::thread::sleep(PAUSE);
             self.watch_falls();
-            self.exports.watch_holder();
+            self.memories.watch(&self.exports);
             match self.changes.try_lock() {
                 // Who changes something looks after it.
                 Err(TryLockError::WouldBlock) => {}

@@ -6,14 +6,40 @@ use super::{Executor, Goal, origin_io};
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
 use crate::origin::Origin;
-use crate::origin::tiered::member_of;
+use crate::origin::tiered::{Tiered, member_of};
 use forebay_engine::{Buf, OpId, Time, VolumeId};
-use forebay_tier::{Effect, Event};
+use forebay_tier::{Command, CommandId, CommandReply, Effect, Event};
+use std::sync::mpsc::SyncSender;
 
 /// Rounds of one call; what is left is done in the next.
 const ROUNDS_MAX: usize = 64;
 
 impl Executor {
+    /// The tiered origin of a volume.
+    pub fn tiered(&self, volume: VolumeId) -> Option<&Tiered> {
+        match self.origins.get(&volume) {
+            Some(Origin::Tiered(tiered)) => Some(tiered),
+            _ => None,
+        }
+    }
+
+    /// Asks something of the tiered origin of a volume. If there is none, nobody answers.
+    pub fn ask_tiers(
+        &mut self,
+        now: Time,
+        volume: VolumeId,
+        command: Command,
+        reply: SyncSender<CommandReply>,
+    ) {
+        self.number_next += 1;
+        let id = CommandId(self.number_next);
+        if let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) {
+            self.asked.insert((volume, id), reply);
+            tiered.tell(now, Event::Command(id, command));
+            self.stirred.insert(volume);
+        }
+    }
+
     pub(super) fn turn_tiers(&mut self, driver: &mut Driver, now: Time, notices: &mut Notices) {
         for (volume, origin) in &mut self.origins {
             if let Origin::Tiered(tiered) = origin
@@ -68,7 +94,13 @@ impl Executor {
             Effect::Notice(notice) => {
                 return notices.send(HostNotice::Tiers(volume, notice));
             }
-            Effect::CommandDone { .. } => return,
+            Effect::CommandDone { id, reply } => {
+                if let Some(asked) = self.asked.remove(&(volume, id)) {
+                    // Who asked may have gone.
+                    let _ = asked.try_send(reply);
+                }
+                return;
+            }
         };
         let member = member.expect("the rest is I/O on members");
         let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };

@@ -3,27 +3,23 @@
 //! It is opened here, on the thread of whoever asks, with plain system calls; after that the
 //! executor of the volume's shard carries out what the machine wants (`executor/tiers.rs`).
 
-use super::spindle::Spindle;
-use super::{OriginError, OriginIo};
-use crate::device::{Access, Device, DeviceError};
-use forebay_engine::{Buf, Completion, IoError, OpId, Time};
-use forebay_format::BLOCK_SIZE;
-use forebay_format::tier::{SUPERBLOCK_OFFSETS, Superblock};
+mod member;
+
+use super::OriginIo;
+use crate::device::Device;
+use forebay_engine::{OpId, Time};
+use forebay_format::tier::Superblock;
 use forebay_sys as sys;
+pub use forebay_tier::Tuning;
 use forebay_tier::{
-    CreateError, Effect, Event, Io, IoId, MemberId, MemberSettings, NewMember, NewSet, Notice,
-    OpenError, Settings, Tiers, Tuning, assemble, create,
+    Command, CommandId, CommandReply, CreateError, Effect, Event, Io, IoId, MemberId,
+    MemberSettings, NewMember, NewSet, Notice, OpenError, Settings, Tiers, View, assemble, create,
 };
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+pub use member::Member;
+use member::PIECE_BLOCKS;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Blocks that are copied at a time: what turns is read and written in long pieces.
-const PIECE_BLOCKS_ROTATIONAL: u32 = 64;
-/// On what seeks at once short pieces keep others waiting less.
-const PIECE_BLOCKS: u32 = 4;
 /// Blocks of the journal.
 const JOURNAL_BLOCKS: u32 = 2048;
 /// A map has room for so many times the bytes that a set begins with.
@@ -40,6 +36,14 @@ pub enum TieredError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A device cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The device.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// None of the devices belongs to the set that was asked for.
     #[error("none of these devices belongs to a tiered origin")]
     NoMembers,
@@ -49,112 +53,6 @@ pub enum TieredError {
     /// The map cannot be read or written.
     #[error("the tiers cannot be opened: {0}")]
     Open(OpenError),
-}
-
-/// A device of a tier.
-#[derive(Debug)]
-pub enum Member {
-    /// A file, a block device, or a file in memory.
-    File(Arc<Device>),
-    /// A modelled hard disk.
-    Spindle(Box<Spindle>),
-}
-
-impl Member {
-    /// Opens what a URI names, for us alone: a path, `ram:40G`, `spindle:PATH?preset=NAME`.
-    ///
-    /// # Errors
-    /// As [`super::Origin::open`].
-    pub fn open(uri: &str) -> Result<Member, OriginError> {
-        if let Some(("ram", size)) = uri.split_once(':') {
-            let bytes = super::ram::Ram::open(size)?.bytes();
-            let memory = sys::file::memory_file(bytes)
-                .map_err(|e| DeviceError::system(Path::new("memory"), "reserve", e))?;
-            let path = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
-            return Ok(Member::File(Arc::new(Device::open(&path, Access::Exclusive)?)));
-        }
-        match super::Origin::open(uri)? {
-            super::Origin::File(device) => Ok(Member::File(device)),
-            super::Origin::Spindle(spindle, _) => Ok(Member::Spindle(spindle)),
-            _ => unreachable!("a member is a file or a modelled disk"),
-        }
-    }
-
-    /// Size in bytes.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Member::File(device) => device.info().bytes,
-            Member::Spindle(spindle) => spindle.bytes(),
-        }
-    }
-
-    /// Whether its content ends with the machine.
-    pub fn is_volatile(&self) -> bool {
-        matches!(self, Member::File(device) if device.info().in_memory)
-    }
-
-    fn path(&self) -> PathBuf {
-        match self {
-            Member::File(device) => device.path().to_owned(),
-            Member::Spindle(_) => PathBuf::from("a modelled disk"),
-        }
-    }
-
-    fn file(&self, offset: u64, len: u64) -> &File {
-        match self {
-            Member::File(device) => device.file_for(offset, len),
-            Member::Spindle(spindle) => spindle.file(),
-        }
-    }
-
-    fn settings(&self) -> MemberSettings {
-        let rotational = match self {
-            Member::File(device) => device.info().rotational,
-            Member::Spindle(_) => true,
-        };
-        MemberSettings {
-            is_here: true,
-            volatile_cache: match self {
-                Member::File(device) => device.needs_flush(),
-                Member::Spindle(spindle) => spindle.volatile_cache(),
-            },
-            discards: matches!(self, Member::File(device) if device.info().discard),
-            piece_blocks: if rotational { PIECE_BLOCKS_ROTATIONAL } else { PIECE_BLOCKS },
-        }
-    }
-
-    /// The newest of its superblocks, if it has one.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn superblock(&self) -> Result<Option<Superblock>, TieredError> {
-        let mut copies = SUPERBLOCK_OFFSETS.map(|offset| (offset, Buf::zeroed(BLOCK_SIZE)));
-        for (offset, buf) in &mut copies {
-            let file = self.file(*offset, BLOCK_SIZE as u64);
-            let read = file.read_exact_at(buf.bytes_mut(), *offset);
-            read.map_err(|source| TieredError::Read { path: self.path(), source })?;
-        }
-        let [one, other] = &copies;
-        Ok(Superblock::newest_of([one.1.bytes(), other.1.bytes()]).ok())
-    }
-
-    fn perform(&self, effect: Effect) -> Option<(OpId, Completion)> {
-        let (op, result, buf) = match effect {
-            Effect::Read { op, offset, mut buf, .. } => {
-                let file = self.file(offset, buf.len() as u64);
-                (op, file.read_exact_at(buf.bytes_mut(), offset), buf)
-            }
-            Effect::Write { op, offset, buf, .. } => {
-                let file = self.file(offset, buf.len() as u64);
-                (op, file.write_all_at(buf.bytes(), offset), buf)
-            }
-            Effect::Flush { op, .. } => (op, self.file(0, 0).sync_data(), Buf::empty()),
-            Effect::Discard { op, .. } => (op, Ok(()), Buf::empty()),
-            _ => return None,
-        };
-        let result = result.map_err(|_| IoError::Io);
-        Some((op, Completion { result, buf }))
-    }
 }
 
 /// A tier of a new set: its devices.
@@ -175,30 +73,19 @@ pub struct NewTiered {
     pub overcommit: bool,
 }
 
-/// An open tiered origin.
+/// A set that can be made, and was not yet.
 #[derive(Debug)]
-pub struct Tiered {
-    tiers: Tiers,
-    members: Vec<Option<Member>>,
-    bytes: u64,
-    set: [u8; 16],
-    is_ephemeral: bool,
-    /// What the start told.
-    notices: Vec<Notice>,
-    /// What the machine wanted as it was told something.
-    effects: Vec<Effect>,
+pub struct Planned {
+    members: Vec<Member>,
+    superblocks: Vec<Superblock>,
 }
 
-impl Tiered {
-    /// Makes a set of these tiers, the fastest first, and opens it.
+impl Planned {
+    /// Checks that a set can be made of these tiers, the fastest first. Nothing is written.
     ///
     /// # Errors
     /// Says what is wrong with the tiers or the size.
-    pub fn create(
-        spec: &NewTiered,
-        tiers: Vec<NewTier>,
-        tuning: Tuning,
-    ) -> Result<Tiered, TieredError> {
+    pub fn of(spec: &NewTiered, tiers: Vec<NewTier>) -> Result<Planned, TieredError> {
         let mut members = Vec::new();
         let mut news = Vec::new();
         for (tier, of) in (0..).zip(tiers) {
@@ -222,37 +109,113 @@ impl Tiered {
         };
         let mut superblocks = create(&set).map_err(|error| refused(&error, &members))?;
         if spec.bytes.is_none() {
-            let slots: u64 =
-                superblocks[0].members().iter().map(|it| u64::from(it.slots.get())).sum();
-            set.bytes = slots << 20;
+            let slots = superblocks[0].members().iter().map(|it| u64::from(it.slots.get()));
+            set.bytes = slots.sum::<u64>() << 20;
             superblocks = create(&set).map_err(|error| refused(&error, &members))?;
         }
-        for (member, superblock) in members.iter().zip(&superblocks) {
-            write_superblock(member, superblock)
-                .map_err(|source| TieredError::Read { path: member.path(), source })?;
-        }
-        Tiered::open(members, tuning)
+        Ok(Planned { members, superblocks })
     }
 
-    /// Opens the set that these devices belong to. Devices that are missing keep only their extents
-    /// from being served.
+    /// Bytes that the volume will have.
+    pub fn bytes(&self) -> u64 {
+        self.superblocks[0].block.bytes.get()
+    }
+
+    /// Bytes for data on each of its devices, with its identity, in the order in which they were
+    /// given.
+    pub fn members(&self) -> impl Iterator<Item = (u64, [u8; 16])> {
+        let members = self.superblocks[0].members().iter();
+        members.map(|it| (u64::from(it.slots.get()) << 20, it.uuid))
+    }
+
+    /// Identity of the set.
+    pub fn set(&self) -> [u8; 16] {
+        self.superblocks[0].block.set
+    }
+
+    /// Whether the content will end with the machine.
+    pub fn is_ephemeral(&self) -> bool {
+        self.superblocks[0].is_ephemeral()
+    }
+
+    /// The devices of whose content nothing outlives the machine.
+    pub fn volatile(&self) -> impl Iterator<Item = usize> {
+        let members = self.members.iter().enumerate();
+        members.filter(|(_, member)| member.is_volatile()).map(|(number, _)| number)
+    }
+
+    /// Makes the set, and opens it. What the devices held is lost.
+    ///
+    /// # Errors
+    /// A device cannot be written.
+    pub fn make(self, tuning: Tuning) -> Result<Tiered, TieredError> {
+        let set = self.set();
+        for (member, superblock) in self.members.iter().zip(&self.superblocks) {
+            member.write_superblock(superblock)?;
+        }
+        Tiered::open(self.members, Some(set), tuning)
+    }
+}
+
+/// A tiered origin at one moment.
+#[derive(Debug, Clone)]
+pub struct TiersSnapshot {
+    /// What the machine shows.
+    pub view: View,
+    /// Identities of the members, by number.
+    pub uuids: Vec<[u8; 16]>,
+    /// Where on a member its first slot is, in bytes.
+    pub slots_offset: u64,
+    /// The time of the view, in seconds of the clock by which it tells times.
+    pub now_s: u32,
+    /// Whether the content ends with the machine.
+    pub is_ephemeral: bool,
+}
+
+/// An open tiered origin.
+#[derive(Debug)]
+pub struct Tiered {
+    tiers: Tiers,
+    members: Vec<Option<Member>>,
+    bytes: u64,
+    set: [u8; 16],
+    is_ephemeral: bool,
+    /// Identities of the members, by number.
+    uuids: Vec<[u8; 16]>,
+    slots_offset: u64,
+    /// A change of the size that was asked for.
+    resizing: Option<(CommandId, u64)>,
+    /// What the start told.
+    notices: Vec<Notice>,
+    /// What the machine wanted as it was told something.
+    effects: Vec<Effect>,
+}
+
+impl Tiered {
+    /// Opens the set that these devices belong to; with `of`, those of them that belong to that
+    /// one. Devices that are missing keep only their extents from being served.
     ///
     /// # Errors
     /// Says why the map cannot be used.
-    pub fn open(members: Vec<Member>, tuning: Tuning) -> Result<Tiered, TieredError> {
+    pub fn open(
+        members: Vec<Member>,
+        of: Option<[u8; 16]>,
+        tuning: Tuning,
+    ) -> Result<Tiered, TieredError> {
         let mut found = Vec::new();
-        let mut of = Vec::new();
+        let mut numbers = Vec::new();
+        let is_of = |it: &Superblock| of.is_none_or(|set| it.block.set == set);
         for (number, member) in members.iter().enumerate() {
-            if let Some(superblock) = member.superblock()? {
+            if let Some(superblock) = member.superblock()?.filter(is_of) {
                 found.push(superblock);
-                of.push(number);
+                numbers.push(number);
             }
         }
         let assembled = assemble(&found).ok_or(TieredError::NoMembers)?;
         let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
         let places = assembled.found.iter();
         let ordered: Vec<Option<Member>> =
-            places.map(|it| it.and_then(|found| members[of[found]].take())).collect();
+            places.map(|it| it.and_then(|found| members[numbers[found]].take())).collect();
         let absent = MemberSettings {
             is_here: false,
             volatile_cache: true,
@@ -262,6 +225,8 @@ impl Tiered {
         let settings = |member: &Option<Member>| member.as_ref().map_or(absent, Member::settings);
         let (bytes, set) = (assembled.superblock.block.bytes.get(), assembled.superblock.block.set);
         let is_ephemeral = assembled.superblock.is_ephemeral();
+        let uuids = assembled.superblock.members().iter().map(|it| it.uuid).collect();
+        let slots_offset = assembled.superblock.layout().slots_offset();
         let settings = Settings {
             members: ordered.iter().map(settings).collect(),
             superblock: assembled.superblock,
@@ -271,10 +236,18 @@ impl Tiered {
         };
         let mut effects = Vec::new();
         let tiers = Tiers::open(settings, 0, &mut effects);
-        let (notices, left) = (Vec::new(), Vec::new());
-        let (members, effects_left) = (ordered, left);
-        let mut tiered =
-            Tiered { tiers, members, bytes, set, is_ephemeral, notices, effects: effects_left };
+        let mut tiered = Tiered {
+            tiers,
+            members: ordered,
+            bytes,
+            set,
+            is_ephemeral,
+            uuids,
+            slots_offset,
+            resizing: None,
+            notices: Vec::new(),
+            effects: Vec::new(),
+        };
         tiered.run_to_open(effects)?;
         Ok(tiered)
     }
@@ -335,6 +308,17 @@ impl Tiered {
         &self.tiers
     }
 
+    /// What there is to show of it.
+    pub fn snapshot(&self, now: Time) -> TiersSnapshot {
+        TiersSnapshot {
+            view: self.tiers.view(),
+            uuids: self.uuids.clone(),
+            is_ephemeral: self.is_ephemeral,
+            slots_offset: self.slots_offset,
+            now_s: u32::try_from(now / 1_000_000_000).unwrap_or(u32::MAX),
+        }
+    }
+
     /// Its devices that are files.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (MemberId, &Arc<Device>)> {
         self.members.iter().enumerate().filter_map(|(number, member)| match member {
@@ -365,13 +349,28 @@ impl Tiered {
 
     /// Tells the machine something. What it wants comes with [`Tiered::settle`].
     pub(crate) fn tell(&mut self, now: Time, event: Event) {
+        if let Event::Command(id, Command::Resize(bytes)) = &event {
+            self.resizing = Some((*id, *bytes));
+        }
         self.tiers.handle(now, event, &mut self.effects);
     }
 
     /// What the machine wants now.
     pub(crate) fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let before = out.len();
         out.append(&mut self.effects);
         self.tiers.settle(now, out);
+        let Some((resize, bytes)) = self.resizing else { return };
+        for effect in &out[before..] {
+            if let Effect::CommandDone { id, reply } = effect
+                && *id == resize
+            {
+                self.resizing = None;
+                if *reply == CommandReply::Changed {
+                    self.bytes = bytes;
+                }
+            }
+        }
     }
 
     /// Gives a modelled disk its I/O.
@@ -421,15 +420,6 @@ pub(crate) fn member_of(effect: &Effect) -> Option<MemberId> {
         | Effect::Discard { member, .. } => Some(*member),
         _ => None,
     }
-}
-
-fn write_superblock(member: &Member, superblock: &Superblock) -> std::io::Result<()> {
-    let mut buf = Buf::zeroed(BLOCK_SIZE);
-    superblock.encode(buf.bytes_mut());
-    for offset in SUPERBLOCK_OFFSETS {
-        member.file(offset, BLOCK_SIZE as u64).write_all_at(buf.bytes(), offset)?;
-    }
-    member.file(0, 0).sync_data()
 }
 
 fn refused(error: &CreateError, members: &[Member]) -> TieredError {

@@ -4,9 +4,11 @@ use super::clients::Migrant;
 use super::ports::PortSetup;
 use super::{ShardError, ShardSnapshot};
 use crate::frontend::nbd::Tls;
+use crate::origin::tiered::Tiered;
 use crate::origin::{Origin, OriginSize};
-use forebay_engine::{Buf, Command, CommandReply, IoError, Request, VolumeId};
+use forebay_engine::{Buf, Command, CommandReply, IoError, Request, Time, VolumeId};
 use forebay_sys::waker::Waker;
+use forebay_tier as tier;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
@@ -45,6 +47,9 @@ impl From<ListenerSocket> for OwnedFd {
     }
 }
 
+/// A question to tiers, with whom to answer.
+pub(crate) type LookAtTiers = Box<dyn FnOnce(Option<&Tiered>, Time) + Send>;
+
 /// What other threads ask of a shard.
 pub(crate) enum Message {
     Submit(Request, SyncSender<Answer>),
@@ -55,6 +60,10 @@ pub(crate) enum Message {
     /// The origin of a volume that the pool was opened without, or whose origin is gone; and
     /// whether it is another one.
     OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),
+    /// Something for the tiers of a volume's origin. If there are none, nobody answers.
+    Tiers(VolumeId, tier::Command, SyncSender<tier::CommandReply>),
+    /// Shows the tiers of a volume's origin to somebody, if there are some.
+    LookAtTiers(VolumeId, LookAtTiers),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
     Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),

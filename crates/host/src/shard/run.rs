@@ -268,6 +268,12 @@ impl Shard {
                 self.executor.remove_origin(volume);
                 self.command(Command::OriginLost(volume), Some(reply));
             }
+            Message::Tiers(volume, command, reply) => {
+                self.executor.ask_tiers(self.now, volume, command, reply);
+            }
+            Message::LookAtTiers(volume, look) => {
+                look(self.executor.tiered(volume), self.now);
+            }
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }
@@ -346,6 +352,7 @@ impl Shard {
             stats: self.engine.volume_stats(view.id).cloned().unwrap_or_default(),
             clients: self.clients.count_on(view.id),
             ports: self.ports.count_on(view.id),
+            tiers: self.executor.tiered(view.id).map(|it| it.snapshot(self.now)),
             view,
         });
         ShardSnapshot {

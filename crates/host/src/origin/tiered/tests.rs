@@ -4,9 +4,10 @@ use crate::driver::{Arrival, Backend, Driver};
 use crate::executor::Executor;
 use crate::notice::Notices;
 use crate::origin::Origin;
-use forebay_engine::{Effect as Wanted, Target, VolumeId};
+use forebay_engine::{Buf, Completion, Effect as Wanted, IoError, Target, VolumeId};
 use forebay_sys::waker::Waker;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -32,7 +33,11 @@ fn files(dir: &TempDir, mebibytes: &[u64]) -> Vec<String> {
 }
 
 fn tiers(uris: &[String]) -> Vec<NewTier> {
-    let tier = |uri: &String| NewTier { members: vec![(Member::open(uri).unwrap(), 100)] };
+    let member = |uri: &String| match uri.as_str() {
+        "memory" => Member::of_memory(Member::memory(12 * MIB).unwrap().as_fd()).unwrap(),
+        path => Member::open(path).unwrap(),
+    };
+    let tier = |uri: &String| NewTier { members: vec![(member(uri), 100)] };
     uris.iter().map(tier).collect()
 }
 
@@ -40,9 +45,13 @@ fn spec(bytes: Option<u64>) -> NewTiered {
     NewTiered { name: "scratch".into(), bytes, overcommit: false }
 }
 
+fn made(spec: &NewTiered, uris: &[String], tuning: Tuning) -> Tiered {
+    Planned::of(spec, tiers(uris)).unwrap().make(tuning).unwrap()
+}
+
 fn again(uris: &[String]) -> Tiered {
     let members = uris.iter().map(|uri| Member::open(uri).unwrap()).collect();
-    Tiered::open(members, Tuning::default()).unwrap()
+    Tiered::open(members, None, Tuning::default()).unwrap()
 }
 
 impl Rig {
@@ -123,7 +132,7 @@ impl Rig {
 fn fill_and_look(backend: Backend) {
     let dir = TempDir::new().unwrap();
     let uris = files(&dir, &[16, 48]);
-    let tiered = Tiered::create(&spec(None), tiers(&uris), Tuning::default()).unwrap();
+    let tiered = made(&spec(None), &uris, Tuning::default());
     let mebibytes = tiered.bytes() / MIB;
     assert!((40..64).contains(&mebibytes), "{mebibytes}");
     let mut rig = Rig::new(&dir, tiered, backend);
@@ -165,8 +174,8 @@ fn what_is_written_stays_where_threads_do_it() {
 fn ram_and_a_modelled_disk_are_tiers_too() {
     let dir = TempDir::new().unwrap();
     let disk = files(&dir, &[32]).remove(0);
-    let uris = ["ram:12M".to_owned(), format!("spindle:{disk}?preset=nas-5400")];
-    let tiered = Tiered::create(&spec(Some(24 * MIB)), tiers(&uris), Tuning::default()).unwrap();
+    let uris = ["memory".to_owned(), format!("spindle:{disk}?preset=nas-5400")];
+    let tiered = made(&spec(Some(24 * MIB)), &uris, Tuning::default());
     assert!(tiered.is_ephemeral());
     let mut rig = Rig::new(&dir, tiered, Backend::Auto);
     for n in 0..20 {
@@ -186,14 +195,14 @@ fn a_missing_device_takes_only_its_own_with_it() {
     let dir = TempDir::new().unwrap();
     let uris = files(&dir, &[16, 48]);
     let still = Tuning { placement: forebay_tier::Placement::Spill, ..Tuning::default() };
-    let tiered = Tiered::create(&spec(None), tiers(&uris), still).unwrap();
+    let tiered = made(&spec(None), &uris, still);
     let mut rig = Rig::new(&dir, tiered, Backend::Auto);
     let writes: Vec<Wanted> = (0..30).map(|n| rig.write(n * MIB, 4096, n as u8 + 1)).collect();
     rig.run(writes);
     rig.flush();
     drop(rig);
     let members = vec![Member::open(&uris[1]).unwrap()];
-    let mut rig = Rig::new(&dir, Tiered::open(members, still).unwrap(), Backend::Auto);
+    let mut rig = Rig::new(&dir, Tiered::open(members, None, still).unwrap(), Backend::Auto);
     let (mut lost, mut kept) = (0, 0);
     for n in 0..30 {
         let (op, buf) = (rig.op(), Buf::zeroed(4096));
@@ -223,11 +232,12 @@ fn a_missing_device_takes_only_its_own_with_it() {
 fn what_cannot_be_made_is_told() {
     let dir = TempDir::new().unwrap();
     let uris = files(&dir, &[2, 48]);
-    let error = Tiered::create(&spec(None), tiers(&uris), Tuning::default()).unwrap_err();
+    let error = Planned::of(&spec(None), tiers(&uris)).unwrap_err();
     assert!(error.to_string().contains("too small for a tier"), "{error}");
-    let error = Tiered::create(&spec(Some(1 << 40)), tiers(&uris[1..]), Tuning::default());
+    let error = Planned::of(&spec(Some(1 << 40)), tiers(&uris[1..]));
     let error = error.unwrap_err().to_string();
     assert!(error.contains("less than the volume has") || error.contains("too small"), "{error}");
-    let error = Tiered::open(vec![Member::open(&uris[0]).unwrap()], Tuning::default()).unwrap_err();
+    let error =
+        Tiered::open(vec![Member::open(&uris[0]).unwrap()], None, Tuning::default()).unwrap_err();
     assert!(error.to_string().contains("none of these devices"), "{error}");
 }

@@ -1,0 +1,248 @@
+//! Tiers: what is asked of them, and what is told.
+
+use crate::Mode;
+use crate::request::Export;
+use serde::{Deserialize, Serialize};
+
+/// What the origin of a volume is called that has tiers: this, and the volume's name.
+pub const SCHEME: &str = "tiers:";
+
+/// How data is placed on tiers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// What is hot moves up, what is cold moves down, and room for new data is kept free on top.
+    #[default]
+    Heat,
+    /// The fastest tier is filled, then the next; nothing moves but what must.
+    Spill,
+}
+
+impl Placement {
+    /// The name, as the command line and the JSON spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Placement::Heat => "heat",
+            Placement::Spill => "spill",
+        }
+    }
+}
+
+impl std::str::FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Placement, String> {
+        match text {
+            "heat" => Ok(Placement::Heat),
+            "spill" => Ok(Placement::Spill),
+            _ => Err(format!("no placement {text:?}; choose heat or spill")),
+        }
+    }
+}
+
+/// A volume over tiers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCreateTiered {
+    /// Its name.
+    pub name: String,
+    /// The devices of each tier, the fastest tier first: absolute paths, `ram:SIZE`, or
+    /// `spindle:PATH?preset=NAME`. Several in one tier share what it holds.
+    pub tiers: Vec<Vec<String>>,
+    /// The size, as `Size` reads it; a share is one of all that the tiers hold, which is what it
+    /// is where nothing is given.
+    #[serde(default)]
+    pub size: Option<String>,
+    /// How much of each device is used, in percent; what is left of an SSD makes it faster.
+    #[serde(default)]
+    pub use_percent: Option<u8>,
+    /// It may be larger than its tiers together.
+    #[serde(default)]
+    pub overcommit: bool,
+    /// How data is placed.
+    #[serde(default)]
+    pub placement: Placement,
+    /// It shall outlive the machine: memory among the tiers is refused.
+    #[serde(default)]
+    pub durable: bool,
+    /// A pool that caches it; by default none does.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// The mode, if there is a pool.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+    /// How it is made visible.
+    #[serde(default)]
+    pub export: Export,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Overwrite what the devices hold.
+    #[serde(default)]
+    pub force: bool,
+    /// Its content may end with the machine.
+    #[serde(default)]
+    pub accept_ephemeral: bool,
+}
+
+/// The tiers of a volume.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TiersInfo {
+    /// How data is placed.
+    pub placement: Placement,
+    /// The content ends with the machine.
+    pub ephemeral: bool,
+    /// Moves were paused by an administrator.
+    pub paused: bool,
+    /// Bytes that all of its devices together hold.
+    pub capacity_bytes: u64,
+    /// Bytes of them that hold data.
+    pub used_bytes: u64,
+    /// Bytes of the volume that lie on devices that are missing.
+    pub lost_bytes: u64,
+    /// Bytes that moved since the volume was opened.
+    pub moved_bytes: u64,
+    /// Pieces of a mebibyte that move now.
+    pub moving: u64,
+    /// Moves that wait, by the reason.
+    pub pending: Vec<TierPending>,
+    /// Tiers that are being emptied, or are empty.
+    pub evacuations: Vec<TierEvacuation>,
+    /// Why what it held before is gone, if it began anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emptied: Option<String>,
+    /// Its devices, the fastest tier first.
+    pub devices: Vec<TierDevice>,
+}
+
+/// Moves that wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierPending {
+    /// For what.
+    pub reason: String,
+    /// How many.
+    pub moves: u64,
+}
+
+/// A tier that is being emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TierEvacuation {
+    /// The tier; 0 is the fastest.
+    pub tier: u8,
+    /// Bytes that are left.
+    pub left_bytes: u64,
+}
+
+/// How a device of a tier takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceState {
+    /// As it should.
+    Ok,
+    /// It is not there: what lives on it cannot be read.
+    Missing,
+    /// It is being emptied, or is empty.
+    Leaving,
+}
+
+impl DeviceState {
+    /// The name, as tables and the JSON spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceState::Ok => "ok",
+            DeviceState::Missing => "missing",
+            DeviceState::Leaving => "leaving",
+        }
+    }
+}
+
+/// What is asked of a tier of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierChange {
+    /// The volume.
+    pub name: String,
+    /// The tier: its number, 0 for the fastest, or one of its devices.
+    pub tier: String,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A part of a volume, to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainTiers {
+    /// The volume.
+    pub name: String,
+    /// Byte ranges of it, as offset and length.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// The tiers of a volume, and what is lost of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TiersShown {
+    /// The volume.
+    pub volume: String,
+    /// Its tiers.
+    pub tiers: TiersInfo,
+    /// Byte ranges of the volume that cannot be read, or not all of them, as offset and length; the
+    /// first of them where there are many.
+    pub lost: Vec<(u64, u64)>,
+}
+
+/// Where a mebibyte of a volume lives, and why there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExtentInfo {
+    /// First byte.
+    pub offset: u64,
+    /// The tier, if it lives somewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<u8>,
+    /// The device there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// First byte on the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_offset: Option<u64>,
+    /// Seconds since it came there, or since the volume was opened, if that is less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_s: Option<u64>,
+    /// How hot it is: accesses, the recent ones counting more.
+    pub heat: f64,
+    /// Bytes of it that are written.
+    pub written_bytes: u64,
+    /// Bytes of it that are lost.
+    pub lost_bytes: u64,
+    /// Why it is on no faster tier.
+    pub why: String,
+}
+
+/// A device of a tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierDevice {
+    /// The tier; 0 is the fastest.
+    pub tier: u8,
+    /// Path or URI.
+    pub device: String,
+    /// How it takes part.
+    pub state: DeviceState,
+    /// Keeps the map of what lives where.
+    pub holds_map: bool,
+    /// Bytes for data.
+    pub bytes: u64,
+    /// Bytes of them in use.
+    pub used_bytes: u64,
+    /// Reads of clients since the volume was opened.
+    pub reads: u64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Writes of clients since the volume was opened.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
+    /// Bytes that moved here.
+    pub moved_in_bytes: u64,
+    /// Bytes that moved away.
+    pub moved_out_bytes: u64,
+}

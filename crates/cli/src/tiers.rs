@@ -1,0 +1,178 @@
+//! Tiers: what is on them, and where parts of a volume live.
+
+use crate::args::{Cli, ExplainArgs, Format, TierArgs, TierCommand};
+use crate::change::{ask, finish};
+use crate::output::{self, Column};
+use crate::show::{document, field, unexpected};
+use crate::{path, printed, watch};
+use forebay_api::request::{ExplainTiers, Named, TierChange};
+use forebay_api::size::human;
+use forebay_api::tiers::{ExtentInfo, TierDevice, TiersInfo, TiersShown};
+use forebay_api::{ApiError, Body, Outcome, Request};
+
+const SECTOR: u64 = 512;
+
+const DEVICES: &[Column<TierDevice>] = &[
+    Column::count("TIER", "tier", |it| it.tier.into()),
+    Column::words("DEVICE", "device", |it| it.device.clone()),
+    Column::words("STATE", "state", |it| it.state.name().to_string()),
+    Column::bytes("SIZE", "size_bytes", |it| it.bytes),
+    Column::bytes("USED", "used_bytes", |it| it.used_bytes),
+    Column::bytes("FREE", "free_bytes", |it: &TierDevice| it.bytes.saturating_sub(it.used_bytes)),
+    Column::count("READS", "reads", |it| it.reads),
+    Column::bytes("READ", "read_bytes", |it| it.read_bytes),
+    Column::count("WRITES", "writes", |it| it.writes),
+    Column::bytes("WRITTEN", "written_bytes", |it| it.written_bytes),
+    Column::bytes("MOVED IN", "moved_in_bytes", |it| it.moved_in_bytes),
+    Column::bytes("MOVED OUT", "moved_out_bytes", |it| it.moved_out_bytes),
+    Column::words("MAP", "holds_map", |it: &TierDevice| {
+        if it.holds_map { "yes" } else { "" }.to_string()
+    })
+    .wide(),
+];
+
+const EXTENTS: &[Column<ExtentInfo>] = &[
+    Column::number("LBA", "lba", |it| (it.offset / SECTOR) as f64, |lba| format!("{lba:.0}")),
+    Column::words("TIER", "tier", |it| it.tier.map_or("-".to_string(), |tier| tier.to_string())),
+    Column::words("DEVICE", "device", |it| it.device.clone().unwrap_or_else(|| "-".to_string())),
+    Column::numbers(
+        "AT",
+        "device_offset",
+        |it| it.device_offset.map_or("-".to_string(), human),
+        |it| it.device_offset.map_or(String::new(), |at| at.to_string()),
+    ),
+    Column::bytes("WRITTEN", "written_bytes", |it| it.written_bytes),
+    Column::numbers(
+        "SINCE",
+        "since_s",
+        |it| it.since_s.map_or("-".to_string(), |seconds| format!("{seconds} s")),
+        |it| it.since_s.map_or(String::new(), |seconds| seconds.to_string()),
+    ),
+    Column::number("HEAT", "heat", |it| it.heat, |heat| format!("{heat:.1}")),
+    Column::words("WHY NOT HIGHER", "why", |it| it.why.clone()),
+];
+
+/// `tier`.
+pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
+    let named = |name: &str| Named { name: name.to_string() };
+    let client = cli.client()?;
+    let done = |request: Request| finish(cli.output, ask(&client, &request)?);
+    match command {
+        TierCommand::Show { name, lost } => {
+            let body = client.ask(&Request::TierShow(named(name)))?;
+            let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
+            show(cli.output, shown, *lost)
+        }
+        TierCommand::Evacuate { tier, no_wait } => {
+            let interrupts = watch::Interrupts::catch()?;
+            let mut answer = ask(&client, &Request::TierEvacuate(change(tier)?))?;
+            if answer.outcome == Outcome::Started && !no_wait {
+                watch::evacuation(&client, &tier.name, &interrupts)?;
+                answer.outcome = Outcome::Changed;
+                answer.messages = vec![format!("tier {} of {} is empty", tier.tier, tier.name)];
+            }
+            finish(cli.output, answer)
+        }
+        TierCommand::Cancel(tier) => done(Request::TierCancel(change(tier)?)),
+        TierCommand::Pause { name } => done(Request::TierPause(named(name))),
+        TierCommand::Resume { name } => done(Request::TierResume(named(name))),
+    }
+}
+
+fn change(args: &TierArgs) -> Result<TierChange, ApiError> {
+    let tier = match args.tier.parse::<u8>() {
+        Ok(number) => number.to_string(),
+        Err(_) => path::origin(&args.tier)?,
+    };
+    Ok(TierChange { name: args.name.clone(), tier, dry_run: args.dry_run })
+}
+
+fn show(format: Format, shown: &TiersShown, lost: bool) -> Result<u8, ApiError> {
+    if matches!(format, Format::Csv) {
+        let rows = &shown.tiers.devices;
+        printed(output::rows(format, &document(format, shown), DEVICES, rows, |_| Vec::new()))?;
+        return Ok(0);
+    }
+    let mut text = lines(&shown.tiers);
+    if lost {
+        let range = |(offset, len): &(u64, u64)| {
+            let (first, last) = (offset / SECTOR, (offset + len) / SECTOR - 1);
+            format!("lost: sectors {first}-{last} ({})", human(*len))
+        };
+        match shown.lost.is_empty() {
+            true => text.push("nothing is lost".to_string()),
+            false => text.extend(shown.lost.iter().map(range)),
+        }
+    }
+    printed(output::one(format, &document(format, shown), &text))?;
+    Ok(0)
+}
+
+/// The tiers of a volume, for people.
+pub fn lines(tiers: &TiersInfo) -> Vec<String> {
+    let (used, all) = (human(tiers.used_bytes), human(tiers.capacity_bytes));
+    let ephemeral = if tiers.ephemeral { ", ephemeral" } else { "" };
+    let mut lines = vec![field(
+        "TIERS",
+        &format!("{used} of {all} used, placement {}{ephemeral}", tiers.placement.name()),
+    )];
+    let moves = match (tiers.paused, tiers.moving) {
+        (true, _) => "paused".to_string(),
+        (false, 0) => "nothing moves".to_string(),
+        (false, moving) => format!("{} on the way", human(moving << 20)),
+    };
+    let moved = human(tiers.moved_bytes);
+    lines.push(field("MOVES", &format!("{moves}, {moved} moved since it was opened")));
+    for it in &tiers.evacuations {
+        let left = human(it.left_bytes);
+        lines.push(field("LEAVES", &format!("tier {}, {left} left on it", it.tier)));
+    }
+    for it in &tiers.pending {
+        lines.push(field("WAIT", &format!("{} moves: {}", it.moves, it.reason)));
+    }
+    if tiers.lost_bytes > 0 {
+        lines.push(field("LOST", &human(tiers.lost_bytes)));
+    }
+    lines.extend(output::table(DEVICES, &tiers.devices, false, |_| Vec::new()));
+    lines
+}
+
+/// `explain`.
+pub fn explain(cli: &Cli, args: &ExplainArgs) -> Result<u8, ApiError> {
+    let client = cli.client()?;
+    let ranges = match sectors(&args.what) {
+        Some(ranges) => ranges?,
+        None => crate::fiemap::ranges(&client, &args.name, &args.what)?,
+    };
+    let asked = ExplainTiers { name: args.name.clone(), ranges };
+    let body = client.ask(&Request::Explain(asked))?;
+    let Body::Extents { extents, .. } = &body else { return Err(unexpected(&body)) };
+    let rows = extents.clone();
+    let reply = forebay_api::Reply::from(body);
+    printed(output::rows(cli.output, &reply, EXTENTS, &rows, |_| Vec::new()))?;
+    Ok(0)
+}
+
+/// Byte ranges of sectors, if these are some.
+fn sectors(text: &str) -> Option<Result<Vec<(u64, u64)>, ApiError>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+    Some(match last.checked_sub(first).and_then(|count| (count + 1).checked_mul(SECTOR)) {
+        Some(len) if first < u64::MAX / SECTOR => Ok(vec![(first * SECTOR, len)]),
+        _ => Err(ApiError::usage(format!("{text}: the first sector is behind the last"))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_are_told_from_files() {
+        assert_eq!(sectors("8").unwrap().unwrap(), [(4096, 512)]);
+        assert_eq!(sectors("2048-4095").unwrap().unwrap(), [(1 << 20, 1 << 20)]);
+        assert!(sectors("9-8").unwrap().unwrap_err().message.contains("behind the last"));
+        assert!(sectors(&format!("{}", u64::MAX)).unwrap().is_err());
+        assert!(sectors("./8").is_none() && sectors("/srv/a-b").is_none());
+    }
+}

@@ -1,0 +1,97 @@
+use super::*;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+fn pool(name: &str) -> PoolState {
+    PoolState { name: name.to_string(), devices: vec!["/dev/a".to_string()], ram_bytes: None }
+}
+
+fn volume(name: &str, pool: &str) -> VolumeState {
+    VolumeState {
+        name: name.to_string(),
+        pool: pool.to_string(),
+        origin: "/srv/x".to_string(),
+        mode: Mode::WriteThrough,
+        export: Export::Auto,
+        bytes: 4096,
+        may_be_dirty: false,
+        standing: Standing::Served,
+        accepted_origin: None,
+        rested: None,
+        small_sectors: false,
+    }
+}
+
+#[test]
+fn what_was_changed_is_there_after_a_restart() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert!(store.get().pools.is_empty());
+    store.change(|state| state.pools.push(pool("fast"))).unwrap();
+    let again = Store::open(dir.path()).unwrap();
+    assert_eq!(again.get().pools, [pool("fast")]);
+}
+
+#[test]
+fn a_change_that_cannot_be_written_did_not_happen() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fs::create_dir(dir.path().join("state.json.new")).unwrap();
+    let error = store.change(|state| state.pools.push(pool("fast"))).unwrap_err();
+    assert!(error.message.contains("state.json") && !error.message.contains("is full"));
+    assert!(store.rewrite().is_err());
+    assert!(store.get().pools.is_empty());
+}
+
+#[test]
+fn a_name_in_the_file_is_checked_as_one_that_is_typed() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    store
+        .change(|state| {
+            state.pools.push(pool("fast-p"));
+            state.put_volume(volume("data", "fast-v"));
+            state.given_up.push(GivenUp { pool: "00".into(), volume: Some("gone".into()) });
+            let (boot, backend) = (String::new(), String::new());
+            state.nbd.push(NbdState { volume: "nbd-v".into(), boot, index: 1, backend });
+        })
+        .unwrap();
+    Store::open(dir.path()).unwrap();
+    let path = dir.path().join(FILE);
+    let good = fs::read_to_string(&path).unwrap();
+    for name in ["fast-p", "fast-v", "data", "gone", "nbd-v"] {
+        let quoted = format!("\"{name}\"");
+        assert!(good.contains(&quoted), "{good}");
+        for bad in ["../etc", "x\\nSYSTEMD_WANTS=y", "\\u001b[2J", ""] {
+            fs::write(&path, good.replace(&quoted, &format!("\"{bad}\""))).unwrap();
+            let error = format!("{:#}", Store::open(dir.path()).unwrap_err());
+            assert!(error.contains("moving it away"), "{error}");
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn the_file_is_its_owners_alone() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let path = dir.path().join("state.json.new");
+    fs::write(&path, "left behind").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    store.change(|state| state.pools.push(pool("fast"))).unwrap();
+    let mode = fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    Store::open(dir.path()).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_refused_with_advice_and_left_as_it_is() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let path = dir.path().join(FILE);
+    for text in ["", "{", "{\"schema\":1}", "{\"schema\":9,\"pools\":[],\"volumes\":[]}"] {
+        fs::write(&path, text).unwrap();
+        let error = format!("{:#}", Store::open(dir.path()).unwrap_err());
+        assert!(error.contains("moving it away") || error.contains("newer"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+}

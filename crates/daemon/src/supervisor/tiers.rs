@@ -1,0 +1,231 @@
+//! The sets of devices below volumes with tiers: how they are opened, made, and made anew.
+//!
+//! What the devices of a set are is remembered in the state directory, by their identities; which
+//! of them is which, and where what lives, they say themselves.
+
+mod change;
+mod create;
+mod show;
+
+use super::Supervisor;
+use super::origin::is_origin_in_use;
+use crate::convert::{hex, unhex};
+use crate::export::boot;
+use crate::state::{MemberState, TieredState};
+use forebay_api::Size;
+use forebay_api::tiers::{Placement, SCHEME};
+use forebay_format::superblock::field_text;
+use forebay_host::origin::tiered::{Member, NewTier, NewTiered, Planned, Tiered, TieredError};
+use forebay_host::origin::{Origin, OriginError};
+use forebay_tier::Tuning;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Memory that a URI asks for, if it does.
+pub(super) fn memory_bytes(uri: &str) -> Option<Result<u64, String>> {
+    let size = uri.strip_prefix("ram:")?;
+    Some(match size.parse::<Size>() {
+        Ok(Size::Bytes(bytes)) => Ok(bytes),
+        Ok(Size::PerMille(_)) => Err(format!("{uri}: give a size, such as ram:40G")),
+        Err(why) => Err(format!("{uri}: {why}")),
+    })
+}
+
+/// How data is placed, for those who place it.
+pub(super) fn tuning_of(placement: Placement) -> Tuning {
+    let placement = match placement {
+        Placement::Heat => forebay_tier::Placement::Heat,
+        Placement::Spill => forebay_tier::Placement::Spill,
+    };
+    Tuning { placement, ..Tuning::default() }
+}
+
+/// A device of a set that is to be made.
+#[derive(Debug, Clone)]
+pub(super) struct Given {
+    pub uri: String,
+    pub tier: u8,
+    pub use_percent: u8,
+}
+
+/// A set that can be made, and what it was planned from.
+pub(super) struct NewTiers {
+    pub planned: Planned,
+    given: Vec<Given>,
+    memory: Vec<Option<(OwnedFd, u64)>>,
+    overcommit: bool,
+}
+
+impl NewTiers {
+    /// Opens devices for a set, and checks that it can be made. Nothing is written.
+    ///
+    /// # Errors
+    /// The first device that cannot be used, or what is wrong with all of them together.
+    pub fn plan(spec: &NewTiered, given: Vec<Given>) -> Result<NewTiers, (String, OriginError)> {
+        let mut tiers: Vec<NewTier> = Vec::new();
+        let mut memory = Vec::new();
+        for it in &given {
+            let of = |error| (it.uri.clone(), error);
+            let (member, own) = match memory_bytes(&it.uri) {
+                Some(bytes) => {
+                    let bytes = bytes.map_err(|why| of(TieredError::Create(why).into()))?;
+                    let file = Member::memory(bytes).map_err(of)?;
+                    (Member::of_memory(file.as_fd()).map_err(of)?, Some((file, bytes)))
+                }
+                None => (Member::open(&it.uri).map_err(of)?, None),
+            };
+            memory.push(own);
+            let tier = usize::from(it.tier);
+            tiers.resize_with(tiers.len().max(tier + 1), || NewTier { members: Vec::new() });
+            tiers[tier].members.push((member, it.use_percent));
+        }
+        let planned = Planned::of(spec, tiers).map_err(|error| (String::new(), error.into()))?;
+        Ok(NewTiers { planned, given, memory, overcommit: spec.overcommit })
+    }
+
+    /// What it was planned from, to plan it anew. Devices are open until it is dropped.
+    pub fn given_again(&self) -> Vec<Given> {
+        self.given.clone()
+    }
+
+    /// Where a device is.
+    pub fn uri(&self, number: usize) -> &str {
+        &self.given[number].uri
+    }
+
+    /// The devices, each with its bytes for data.
+    pub fn devices(&self) -> impl Iterator<Item = (&Given, u64)> {
+        self.given.iter().zip(self.planned.members().map(|(bytes, _)| bytes))
+    }
+}
+
+impl Supervisor {
+    /// Opens what the URI of an origin names.
+    pub(super) fn open_source(&self, uri: &str) -> Result<Origin, OriginError> {
+        match uri.strip_prefix(SCHEME) {
+            Some(volume) => Ok(Origin::Tiered(Box::new(self.open_tiers(volume)?))),
+            None => Origin::open(uri),
+        }
+    }
+
+    /// Makes a set. What is to be remembered of it is returned.
+    pub(super) fn make_tiers(
+        &self,
+        name: &str,
+        new: NewTiers,
+        placement: Placement,
+    ) -> Result<(TieredState, Tiered), OriginError> {
+        let NewTiers { planned, given, memory, overcommit } = new;
+        let uuids: Vec<String> = planned.members().map(|(_, uuid)| hex(&uuid)).collect();
+        let of = given.into_iter().zip(&uuids);
+        let known = TieredState {
+            name: name.to_string(),
+            set: hex(&planned.set()),
+            members: of
+                .map(|(Given { uri, tier, use_percent }, uuid)| MemberState {
+                    uri,
+                    uuid: uuid.clone(),
+                    tier,
+                    use_percent,
+                })
+                .collect(),
+            overcommit,
+            placement,
+            boot: planned.is_ephemeral().then(boot),
+            emptied: None,
+        };
+        let made = planned.make(tuning_of(placement))?;
+        for (uuid, memory) in uuids.iter().zip(memory) {
+            if let Some((file, bytes)) = memory {
+                self.memories.keep(name, uuid, file, bytes);
+            }
+        }
+        Ok((known, made))
+    }
+
+    /// Opens the set of a volume. Devices that are missing take with them what lives there, and no
+    /// more.
+    fn open_tiers(&self, name: &str) -> Result<Tiered, OriginError> {
+        let state = self.store.get();
+        let Some(known) = state.tiers_of(name) else {
+            let why = format!("nothing is remembered of the tiers of volume {name}");
+            return Err(TieredError::Create(why).into());
+        };
+        if let Some(why) = self.is_over(known) {
+            return self.make_anew(known, why);
+        }
+        let mut members = Vec::new();
+        for member in &known.members {
+            match self.open_member(name, member) {
+                Ok(member) => members.push(member),
+                Err(error) if is_origin_in_use(&error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(volume = name, "a tier is missing: {error}");
+                }
+            }
+        }
+        Ok(Tiered::open(members, unhex(&known.set), tuning_of(known.placement))?)
+    }
+
+    fn open_member(&self, name: &str, member: &MemberState) -> Result<Member, OriginError> {
+        match memory_bytes(&member.uri) {
+            None => Member::open(&member.uri),
+            Some(_) => self.memories.open(name, &member.uuid).unwrap_or_else(|| {
+                Err(TieredError::Create(format!("the memory {} is gone", member.uri)).into())
+            }),
+        }
+    }
+
+    /// Why what an ephemeral set held is gone, if it is.
+    fn is_over(&self, known: &TieredState) -> Option<&'static str> {
+        let began = known.boot.as_ref()?;
+        if *began != boot() {
+            return Some("the machine was started anew");
+        }
+        let is_memory = |it: &&MemberState| memory_bytes(&it.uri).is_some();
+        let mut memory = known.members.iter().filter(is_memory);
+        let is_here = memory.all(|it| self.memories.has(&known.name, &it.uuid));
+        (!is_here).then_some("the process that held its memory has ended")
+    }
+
+    /// Makes an ephemeral set again whose content is gone: nothing of it is served from anywhere.
+    fn make_anew(&self, known: &TieredState, why: &str) -> Result<Tiered, OriginError> {
+        let name = known.name.as_str();
+        let given = known.members.iter().map(|it| Given {
+            uri: it.uri.clone(),
+            tier: it.tier,
+            use_percent: it.use_percent,
+        });
+        for member in known.members.iter().filter(|it| memory_bytes(&it.uri).is_none()) {
+            self.check_is_ours(known, member)?;
+        }
+        let bytes = self.store.get().volume(name).map(|volume| volume.bytes);
+        let spec = NewTiered { name: name.to_string(), bytes, overcommit: known.overcommit };
+        let new = NewTiers::plan(&spec, given.collect()).map_err(|(_, error)| error)?;
+        let (state, made) = self.make_tiers(name, new, known.placement)?;
+        tracing::warn!(volume = name, "it is empty: {why}, and its content with it");
+        let emptied = Some(why.to_string());
+        let remembered = self.remember(|all| {
+            all.tiered.retain(|it| it.name != name);
+            all.tiered.push(TieredState { emptied, ..state.clone() });
+        });
+        remembered.map_err(|error| TieredError::Create(error.message))?;
+        self.memories.let_go(name, |uuid| state.members.iter().any(|it| it.uuid == uuid));
+        Ok(made)
+    }
+
+    /// A device that is to be used anew has to be the one that the set was on.
+    fn check_is_ours(&self, known: &TieredState, member: &MemberState) -> Result<(), OriginError> {
+        let opened = Member::open(&member.uri)?;
+        let is_tmpfs = opened.is_volatile();
+        // It may have been made anew before, when that could not be remembered.
+        let is_ours = opened.superblock()?.map(|it| {
+            hex(&it.block.set) == known.set
+                || (it.is_ephemeral() && field_text(&it.block.name) == known.name)
+        });
+        if is_ours.unwrap_or(is_tmpfs) {
+            return Ok(());
+        }
+        let why = format!("{} is no device of volume {}", member.uri, known.name);
+        Err(TieredError::Create(why).into())
+    }
+}

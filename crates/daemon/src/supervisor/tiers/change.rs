@@ -1,0 +1,277 @@
+//! Changes of tiers that are in use.
+
+use crate::convert::hex;
+use crate::supervisor::late::in_time;
+use crate::supervisor::plan::same_file;
+use crate::supervisor::volume::origin_error;
+use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use forebay_api::hint::{Care, Until};
+use forebay_api::reply::Done;
+use forebay_api::request::TierChange;
+use forebay_api::size::human;
+use forebay_api::tiers::{DeviceState, TierDevice};
+use forebay_api::{ApiError, Hint, Outcome};
+use forebay_engine::{Buf, Request, RequestKind};
+use forebay_format::tier::EXTENT_SIZE;
+use forebay_host::origin::tiered::{Member, TiersSnapshot};
+use forebay_host::shard::ShardError;
+use forebay_tier::{Command, CommandReply, MemberState, MemberView, Refusal};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// How long an evacuation is waited for: one that is refused is refused at once.
+const REFUSED_WITHIN: Duration = Duration::from_millis(500);
+
+/// A tier that was named, and what is on it.
+struct NamedTier {
+    number: u8,
+    used_bytes: u64,
+    /// Free on the tiers that stay.
+    elsewhere_bytes: u64,
+    devices: Vec<String>,
+}
+
+impl Supervisor {
+    /// The tier of a volume with this number, or with this device.
+    fn named_tier(
+        &self,
+        name: &str,
+        now: &TiersSnapshot,
+        tier: &str,
+    ) -> Result<NamedTier, ApiError> {
+        let info = self.tiers_info(name, now);
+        let is_named = |device: &&TierDevice| {
+            tier.parse() == Ok(device.tier) || same_file(&device.device, tier)
+        };
+        let Some(number) = info.devices.iter().find(is_named).map(|it| it.tier) else {
+            let tiers = info.devices.iter().map(|it| format!("{} ({})", it.tier, it.device));
+            let tiers = tiers.collect::<Vec<_>>().join(", ");
+            return Err(ApiError::usage(format!("volume {name} has no tier {tier}, but {tiers}")));
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            info.devices.iter().partition(|device| device.tier == number);
+        let stays = |it: &&&TierDevice| it.state == DeviceState::Ok;
+        let others = others.iter().filter(stays);
+        Ok(NamedTier {
+            number,
+            used_bytes: own.iter().map(|it| it.used_bytes).sum(),
+            elsewhere_bytes: others.map(|it| it.bytes - it.used_bytes).sum(),
+            devices: own.iter().map(|it| it.device.clone()).collect(),
+        })
+    }
+
+    pub(in crate::supervisor) fn tier_evacuate(
+        &self,
+        wanted: &TierChange,
+    ) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let (found, now) = self.find_tiers(name)?;
+        let tier = self.named_tier(name, &now, &wanted.tier)?;
+        let (number, used) = (tier.number, human(tier.used_bytes));
+        if tier.used_bytes > tier.elsewhere_bytes {
+            return Err(no_room(&tier));
+        }
+        if wanted.dry_run {
+            let rate = self.tuning_of_volume(name).move_rate;
+            let text = format!(
+                "would move {used} off tier {number} ({}); at most {}/s, that takes at least {}",
+                tier.devices.join(", "),
+                human(rate),
+                how_long(tier.used_bytes / rate.max(1))
+            );
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        let view = &found.snapshot.view;
+        let started = found.open.handle.tiers_start(view.id, Command::Evacuate(number));
+        let started = started.map_err(|error| shard_error(&found.pool, &error))?;
+        let text = match started.recv_timeout(REFUSED_WITHIN) {
+            Ok(CommandReply::Changed | CommandReply::Unchanged) => {
+                return Ok(Done::new(Outcome::Changed, format!("tier {number} is empty")));
+            }
+            Ok(CommandReply::Refused(Refusal::NoRoom(_))) => return Err(no_room(&tier)),
+            Ok(CommandReply::Refused(why)) => return Err(refused(why)),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(shard_error(&found.pool, &ShardError::Stopped));
+            }
+            Err(RecvTimeoutError::Timeout) => format!("{used} are moving off tier {number}"),
+        };
+        let mut done = Done::new(Outcome::Started, text);
+        done.messages.push(format!("how far it is: forebay tier show {name}"));
+        Ok(done)
+    }
+
+    pub(in crate::supervisor) fn tier_cancel(&self, wanted: &TierChange) -> Result<Done, ApiError> {
+        let (found, now) = self.find_tiers(&wanted.name)?;
+        let tier = self.named_tier(&wanted.name, &now, &wanted.tier)?.number;
+        let is_leaving = |it: &MemberView| it.tier == tier && it.state == MemberState::Leaving;
+        if !now.view.members.iter().any(is_leaving) {
+            return Ok(Done::new(Outcome::Unchanged, format!("tier {tier} is in use")));
+        }
+        if wanted.dry_run {
+            return Ok(Done::new(Outcome::Planned, format!("would use tier {tier} again")));
+        }
+        let outcome = ask(&found, Command::Cancel(tier))?;
+        Ok(Done::new(outcome, format!("tier {tier} is in use again")))
+    }
+
+    pub(in crate::supervisor) fn tier_pause(
+        &self,
+        name: &str,
+        pause: bool,
+    ) -> Result<Done, ApiError> {
+        let (found, now) = self.find_tiers(name)?;
+        let text = match pause {
+            true => format!("nothing moves in volume {name} until forebay tier resume {name}"),
+            false => format!("volume {name} moves what should move"),
+        };
+        if now.view.is_paused == pause {
+            return Ok(Done::new(Outcome::Unchanged, text));
+        }
+        let outcome = ask(&found, if pause { Command::Pause } else { Command::Resume })?;
+        Ok(Done::new(outcome, text))
+    }
+
+    /// Most bytes that a volume over tiers can have, of which it has `bytes`.
+    pub(in crate::supervisor) fn tiers_can_hold(
+        &self,
+        found: &FoundVolume,
+        now: &TiersSnapshot,
+        bytes: u64,
+    ) -> u64 {
+        let name = &found.snapshot.view.name;
+        let overcommit = self.store.get().tiers_of(name).is_some_and(|it| it.overcommit);
+        match overcommit {
+            true => u64::MAX,
+            false => self.tiers_info(name, now).capacity_bytes.max(bytes),
+        }
+    }
+
+    /// Has the tiers of a volume hold more of it, if they do not.
+    pub(in crate::supervisor) fn grow_tiers(
+        &self,
+        found: &FoundVolume,
+        bytes: u64,
+    ) -> Result<(), ApiError> {
+        let view = &found.snapshot.view;
+        let there = found.open.handle.origin_bytes(view.id);
+        let there = there.map_err(|error| shard_error(&found.pool, &error))?;
+        match there.is_some_and(|there| there < bytes) {
+            true => ask(found, Command::Resize(bytes)).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens the tiers of a volume anew, if devices that were missing are here.
+    pub(in crate::supervisor) fn reopen_tiers(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        dry_run: bool,
+    ) -> Result<Option<Done>, ApiError> {
+        let view = &found.snapshot.view;
+        let Some(now) = &found.snapshot.tiers else { return Ok(None) };
+        let info = self.tiers_info(&view.name, now);
+        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
+        let back = missing.filter(|it| self.is_here_again(&view.name, &it.device));
+        let back: Vec<&str> = back.map(|it| it.device.as_str()).collect();
+        let names = back.join(", ");
+        if back.is_empty() {
+            return Ok(None);
+        }
+        if dry_run {
+            let text = format!("would use {names} again, which was missing");
+            return Ok(Some(Done::new(Outcome::Planned, text)));
+        }
+        self.exports.park(&view.name);
+        flush(found)?;
+        let lost = found.open.handle.origin_lost(view.id, COMMAND_TIMEOUT);
+        lost.map_err(|error| shard_error(&found.pool, &error))?;
+        self.bring_origin(found, false)?;
+        let mut done = self.how_to_use(&view.name, false)?;
+        done.messages.insert(0, format!("{names} is used again"));
+        Ok(Some(done))
+    }
+
+    /// Whether a device of a volume's tiers is where it should be.
+    fn is_here_again(&self, name: &str, uri: &str) -> bool {
+        let state = self.store.get();
+        let Some(known) = state.tiers_of(name) else { return false };
+        let own = uri.to_string();
+        let superblock = in_time(&format!("look at {uri}"), move || {
+            let member = Member::open(&own).map_err(|error| origin_error(&own, &error))?;
+            member.superblock().map_err(|error| origin_error(&own, &error.into()))
+        });
+        superblock.is_ok_and(|it| it.is_some_and(|it| hex(&it.block.set) == known.set))
+    }
+
+    fn tuning_of_volume(&self, name: &str) -> forebay_tier::Tuning {
+        let state = self.store.get();
+        super::tuning_of(state.tiers_of(name).map(|it| it.placement).unwrap_or_default())
+    }
+}
+
+/// Makes durable what clients have written: what is lost with an origin counts as lost.
+fn flush(found: &FoundVolume) -> Result<(), ApiError> {
+    let request = Request {
+        volume: found.snapshot.view.id,
+        kind: RequestKind::Flush,
+        offset: 0,
+        len: 0,
+        fua: false,
+        buf: Buf::empty(),
+    };
+    let failed = |error| shard_error(&found.pool, &error);
+    let answer = found.open.handle.submit(request).map_err(failed)?;
+    match answer.recv_timeout(COMMAND_TIMEOUT).map(|answer| answer.result) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(ApiError::failed(format!("flush the tiers: {error}"))),
+        Err(_) => Err(failed(ShardError::Timeout(COMMAND_TIMEOUT))),
+    }
+}
+
+/// Has the tiers do what they do at once.
+fn ask(found: &FoundVolume, command: Command) -> Result<Outcome, ApiError> {
+    let reply = found.open.handle.tiers(found.snapshot.view.id, command, COMMAND_TIMEOUT);
+    match reply.map_err(|error| shard_error(&found.pool, &error))? {
+        CommandReply::Changed => Ok(Outcome::Changed),
+        CommandReply::Unchanged => Ok(Outcome::Unchanged),
+        CommandReply::Refused(why) => Err(refused(why)),
+    }
+}
+
+fn no_room(tier: &NamedTier) -> ApiError {
+    let text = format!(
+        "tier {} holds {}, and the others have room for {}",
+        tier.number,
+        human(tier.used_bytes),
+        human(tier.elsewhere_bytes)
+    );
+    ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersFull })
+}
+
+/// Why the tiers did not do what was asked.
+fn refused(why: Refusal) -> ApiError {
+    match why {
+        Refusal::NoRoom(extents) => {
+            let bytes = human(u64::from(extents) * EXTENT_SIZE);
+            ApiError::refused(format!("the other tiers have {bytes} too little room"))
+        }
+        Refusal::NoTier => ApiError::usage("there is no such tier"),
+        Refusal::NotLeaving => ApiError::conflict("the tier is in use, and is not being emptied"),
+        Refusal::Size => ApiError::refused("the map of the tiers has no room for such a size"),
+        Refusal::Failed => ApiError::failed("a device of the tiers failed meanwhile")
+            .hint(Hint::SeeTo { what: Care::Disk }),
+        Refusal::Cancelled => ApiError::conflict("it was cancelled"),
+        Refusal::Busy => ApiError::conflict("another tier is being emptied")
+            .hint(Hint::Wait { until: Until::TierIsEmpty }),
+    }
+}
+
+/// A time in words.
+fn how_long(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}

@@ -1,0 +1,379 @@
+//! Making volumes over tiers: everything that stands against one is told before anything is
+//! written.
+
+use super::{Given, NewTiers, memory_bytes};
+use crate::convert::hex;
+use crate::state::{MemberState, TieredState, own_pool};
+use crate::supervisor::Supervisor;
+use crate::supervisor::late::in_time;
+use crate::supervisor::plan::{content_of, file_of, same_file};
+use crate::supervisor::volume::origin_error;
+use forebay_api::hint::{Choice, Flag, When};
+use forebay_api::reply::{Done, State};
+use forebay_api::request::{VolumeCreate, VolumeCreateTiered, check_name};
+use forebay_api::size::{Size, human};
+use forebay_api::tiers::SCHEME;
+use forebay_api::{ApiError, Hint, Mode, Outcome};
+use forebay_format::superblock::field_text;
+use forebay_format::tier::{MEMBERS_MAX, Superblock, TIERS_MAX};
+use forebay_host::origin::tiered::{Member, NewTiered};
+use forebay_tier::assemble;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the size of a volume is a multiple of, in bytes.
+const SECTOR: u64 = 512;
+
+impl Supervisor {
+    pub(in crate::supervisor) fn tiered_create(
+        self: &Arc<Self>,
+        wanted: &VolumeCreateTiered,
+    ) -> Result<Done, ApiError> {
+        check_name(&wanted.name).map_err(ApiError::usage)?;
+        self.exports.check(wanted.export)?;
+        let devices = check_words(wanted)?;
+        if let Some(done) = self.is_this_tiered(wanted)? {
+            return Ok(done);
+        }
+        devices.iter().try_for_each(|uri| self.check_free(uri))?;
+        let pool = match &wanted.pool {
+            Some(pool) => {
+                let pool = self.pool_for(Some(pool))?;
+                self.check_count(&pool)?;
+                Some(pool)
+            }
+            None => None,
+        };
+        if let Some(known) = there_already(wanted, &devices)? {
+            return self.adopt(wanted, pool, known);
+        }
+        if !wanted.force {
+            devices.iter().try_for_each(|uri| self.check_empty(uri))?;
+        }
+        self.check_memory_of(&devices)?;
+        let new = plan_of(wanted)?;
+        let asks = asks_of(&wanted.name, &new);
+        if wanted.dry_run {
+            let mut planned = Done::new(Outcome::Planned, told(wanted, &new, "would make"));
+            planned.messages.extend(device_lines(&new));
+            planned.asks = asks;
+            return Ok(planned);
+        }
+        if let (Some(why), false) = (asks.first(), wanted.accept_ephemeral) {
+            return Err(ApiError::refused(why).hint(Hint::Again { with: Flag::Yes }));
+        }
+        self.check_memory()?;
+        let (supervisor, name) = (Arc::clone(self), wanted.name.clone());
+        let placement = wanted.placement;
+        let made = in_time(&format!("make the tiers of {name}"), move || {
+            let made = supervisor.make_tiers(&name, new, placement);
+            made.map(|(known, _)| known).map_err(|error| origin_error(&name, &error))
+        })?;
+        self.add_over(wanted, pool, made)?;
+        let mut done = self.how_to_use(&wanted.name, true)?;
+        done.outcome = Outcome::Changed;
+        Ok(done)
+    }
+
+    /// Remembers the tiers of a volume, and serves it.
+    fn add_over(
+        self: &Arc<Self>,
+        wanted: &VolumeCreateTiered,
+        pool: Option<String>,
+        known: TieredState,
+    ) -> Result<(), ApiError> {
+        let name = &wanted.name;
+        self.remember(|all| {
+            all.tiered.retain(|it| it.name != *name);
+            all.tiered.push(known);
+        })?;
+        let has_pool = pool.is_some();
+        let pool = pool.unwrap_or_else(|| own_pool(name));
+        let request = VolumeCreate {
+            name: name.clone(),
+            origin: format!("{SCHEME}{name}"),
+            pool: Some(pool.clone()),
+            mode: Some(match has_pool {
+                true => wanted.mode.unwrap_or_default(),
+                false => Mode::PassThrough,
+            }),
+            export: wanted.export,
+            dry_run: false,
+        };
+        let added = match has_pool {
+            true => self.volume_add(&request, &pool),
+            false => self.open_own(name).and_then(|()| self.volume_add(&request, &pool)),
+        };
+        added.inspect_err(|_| {
+            if !has_pool {
+                self.close_own(name);
+            }
+            self.memories.let_go(name, |_| false);
+            if let Err(error) = self.remember(|all| all.tiered.retain(|it| it.name != *name)) {
+                tracing::warn!(volume = name.as_str(), "{}", error.message);
+            }
+        })
+    }
+
+    /// Serves a set that is on the devices already: its volume was removed, or comes from
+    /// elsewhere.
+    fn adopt(
+        self: &Arc<Self>,
+        wanted: &VolumeCreateTiered,
+        pool: Option<String>,
+        known: TieredState,
+    ) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        if wanted.dry_run {
+            let text = format!("would serve the volume {name} that is on these devices");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.check_memory()?;
+        self.add_over(wanted, pool, known)?;
+        let mut done = self.how_to_use(name, false)?;
+        done.outcome = Outcome::Changed;
+        done.messages.insert(0, format!("volume {name} was on the devices; it is served again"));
+        Ok(done)
+    }
+
+    /// What there is to say when exactly this volume is there. Another one of its name is an error.
+    fn is_this_tiered(&self, wanted: &VolumeCreateTiered) -> Result<Option<Done>, ApiError> {
+        let name = &wanted.name;
+        let Some(there) = self.volumes().into_iter().find(|volume| volume.name == *name) else {
+            return Ok(None);
+        };
+        let state = self.store.get();
+        let devices: Vec<&String> = wanted.tiers.iter().flatten().collect();
+        let is_same = state.tiers_of(name).is_some_and(|known| {
+            known.members.len() == devices.len()
+                && known.members.iter().zip(devices).all(|(it, uri)| same_file(&it.uri, uri))
+        });
+        if !is_same {
+            let text = format!("there is a volume {name:?} on {}", there.origin);
+            return Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::Name }));
+        }
+        if matches!(there.state, State::Detached | State::Offline) {
+            let text = format!("volume {name} is there, and not served");
+            return Err(ApiError::conflict(text).hint(Hint::attach(name, When::BringBack)));
+        }
+        if wanted.dry_run {
+            let text = format!("volume {name} is there already: nothing would be done");
+            return Ok(Some(Done::new(Outcome::Planned, text)));
+        }
+        let mut done = self.how_to_use(name, false)?;
+        done.outcome = Outcome::Unchanged;
+        Ok(Some(done))
+    }
+
+    /// Refuses a device that something of ours uses.
+    fn check_free(&self, uri: &str) -> Result<(), ApiError> {
+        if memory_bytes(uri).is_some() {
+            return Ok(());
+        }
+        let path = file_of(uri);
+        self.check_not_stacked(path)?;
+        self.check_no_origin(path)?;
+        match self.pool_using(&[path.to_string()]) {
+            None => Ok(()),
+            Some(pool) => {
+                let text = format!("{path} is a cache device of the pool {}", pool.name);
+                Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }))
+            }
+        }
+    }
+
+    /// Refuses a device that holds something.
+    fn check_empty(&self, uri: &str) -> Result<(), ApiError> {
+        if memory_bytes(uri).is_some() {
+            return Ok(());
+        }
+        let path = file_of(uri);
+        let content = content_of(Path::new(path))?;
+        if content.is_empty() {
+            return Ok(());
+        }
+        let error = ApiError::refused(format!("{path} holds {content}; it was not touched"));
+        Err(error
+            .hint(Hint::LookAtFile { path: path.to_string() })
+            .hint(Hint::Again { with: Flag::ForceOverwrite }))
+    }
+
+    /// Refuses memory that is not there.
+    fn check_memory_of(&self, devices: &[String]) -> Result<(), ApiError> {
+        let sizes = devices.iter().filter_map(|uri| memory_bytes(uri)?.ok());
+        let wanted: u64 = sizes.sum();
+        let left = self.tiers_left_bytes();
+        if wanted <= left {
+            return Ok(());
+        }
+        let there = if self.memory.is_limited { "its control group allows" } else { "there is" };
+        let text = format!(
+            "tiers of {} of memory are wanted, and {} can be given to them: {there} {}, of which \
+             {} is for pools, clients and the daemon itself{}",
+            human(wanted),
+            human(left),
+            human(self.memory.there_bytes),
+            human(self.memory.there_bytes - left - self.memories.bytes()),
+            match self.memories.bytes() {
+                0 => String::new(),
+                bytes => format!(", and {} for other tiers", human(bytes)),
+            }
+        );
+        Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::LessMemory }))
+    }
+}
+
+/// What can be said of a request without a look at anything. All its devices are returned.
+fn check_words(wanted: &VolumeCreateTiered) -> Result<Vec<String>, ApiError> {
+    let devices: Vec<String> = wanted.tiers.iter().flatten().cloned().collect();
+    let (tiers, count) = (wanted.tiers.len(), devices.len());
+    if !(1..=usize::from(TIERS_MAX)).contains(&tiers) || wanted.tiers.iter().any(Vec::is_empty) {
+        let text = format!("a volume has 1 to {TIERS_MAX} tiers, and here are {tiers}");
+        return Err(ApiError::usage(text));
+    }
+    if count > MEMBERS_MAX {
+        let text = format!("the tiers of a volume have {MEMBERS_MAX} devices at most, not {count}");
+        return Err(ApiError::usage(text));
+    }
+    if !(1..=100).contains(&wanted.use_percent.unwrap_or(100)) {
+        return Err(ApiError::usage("of a device 1% to 100% are used"));
+    }
+    if wanted.pool.is_none() && wanted.mode.is_some() {
+        let text = "a volume without a cache has no mode; give --pool, too";
+        return Err(ApiError::usage(text));
+    }
+    for (index, uri) in devices.iter().enumerate() {
+        match memory_bytes(uri) {
+            Some(Err(why)) => return Err(ApiError::usage(why)),
+            Some(Ok(_)) if wanted.durable => {
+                let text = format!("{uri} does not outlive the machine, and so no volume with it");
+                return Err(ApiError::usage(text).hint(Hint::Choose { what: Choice::RamAbove }));
+            }
+            Some(Ok(_)) => {}
+            None => {
+                let path = file_of(uri);
+                if !path.starts_with('/') {
+                    return Err(ApiError::usage(format!("the path {path:?} is not absolute")));
+                }
+                if devices[..index].iter().any(|other| same_file(file_of(other), path)) {
+                    return Err(ApiError::usage(format!("the device {path} is named twice")));
+                }
+            }
+        }
+    }
+    Ok(devices)
+}
+
+/// What is asked for, planned on open devices.
+fn plan_of(wanted: &VolumeCreateTiered) -> Result<NewTiers, ApiError> {
+    let use_percent = wanted.use_percent.unwrap_or(100);
+    let tiers = (0..).zip(&wanted.tiers);
+    let given = tiers.flat_map(|(tier, uris)| {
+        uris.iter().map(move |uri| Given {
+            uri: uri.clone(),
+            tier,
+            use_percent: if memory_bytes(uri).is_some() { 100 } else { use_percent },
+        })
+    });
+    let given: Vec<Given> = given.collect();
+    let size = wanted.size.as_deref().map(str::parse::<Size>).transpose();
+    let size = size.map_err(ApiError::usage)?;
+    let spec = NewTiered {
+        name: wanted.name.clone(),
+        bytes: match size {
+            Some(Size::Bytes(bytes)) => Some(bytes / SECTOR * SECTOR),
+            _ => None,
+        },
+        overcommit: wanted.overcommit,
+    };
+    let name = wanted.name.clone();
+    in_time(&format!("open the tiers of {name}"), move || {
+        let of = |(uri, error): (String, _)| match uri.is_empty() {
+            true => origin_error(&name, &error),
+            false => origin_error(&uri, &error),
+        };
+        let planned = NewTiers::plan(&spec, given).map_err(of)?;
+        let Some(share) = size.filter(|size| matches!(size, Size::PerMille(_))) else {
+            return Ok(planned);
+        };
+        let bytes = Some(share.of(planned.planned.bytes()) / SECTOR * SECTOR);
+        let given = planned.given_again();
+        drop(planned);
+        NewTiers::plan(&NewTiered { bytes, ..spec }, given).map_err(of)
+    })
+}
+
+/// The set of this name that all of the devices belong to, and no others.
+fn there_already(
+    wanted: &VolumeCreateTiered,
+    devices: &[String],
+) -> Result<Option<TieredState>, ApiError> {
+    if wanted.force || devices.iter().any(|uri| memory_bytes(uri).is_some()) {
+        return Ok(None);
+    }
+    let (name, devices, placement) = (wanted.name.clone(), devices.to_vec(), wanted.placement);
+    in_time(&format!("look at the devices of {name}"), move || {
+        let mut found = Vec::new();
+        for uri in &devices {
+            let member = Member::open(uri).map_err(|error| origin_error(uri, &error))?;
+            let superblock = member.superblock().map_err(|e| origin_error(uri, &e.into()))?;
+            let Some(superblock) = superblock else { return Ok(None) };
+            found.push(superblock);
+        }
+        let set = found[0].block.set;
+        let is_of = |it: &Superblock| {
+            it.block.set == set && field_text(&it.block.name) == name && !it.is_ephemeral()
+        };
+        let assembled = assemble(&found).filter(|_| found.iter().all(is_of));
+        let Some(assembled) = assembled else { return Ok(None) };
+        let entries = assembled.superblock.members().iter().zip(&assembled.found);
+        let mut members = Vec::new();
+        for (entry, number) in entries.filter(|(entry, _)| entry.is_used()) {
+            let Some(number) = *number else { return Ok(None) };
+            members.push(MemberState {
+                uri: devices[number].clone(),
+                uuid: hex(&entry.uuid),
+                tier: entry.tier,
+                use_percent: 100,
+            });
+        }
+        members.sort_by_key(|it| it.tier);
+        let (boot, emptied, overcommit, set) = (None, None, false, hex(&set));
+        Ok(Some(TieredState { name, set, members, overcommit, placement, boot, emptied }))
+    })
+}
+
+/// What would be risked.
+fn asks_of(name: &str, new: &NewTiers) -> Vec<String> {
+    let volatile: Vec<&str> = new.planned.volatile().map(|number| new.uri(number)).collect();
+    match volatile.is_empty() {
+        true => Vec::new(),
+        false => vec![format!(
+            "all that volume {name} holds, on every tier, will be lost when this machine is \
+             started anew, since {} is memory",
+            volatile.join(", ")
+        )],
+    }
+}
+
+fn told(wanted: &VolumeCreateTiered, new: &NewTiers, would: &str) -> String {
+    let ephemeral = if new.planned.is_ephemeral() { ", ephemeral" } else { "" };
+    format!(
+        "{would} volume {}: {} on {} tiers, {}{ephemeral}",
+        wanted.name,
+        human(new.planned.bytes()),
+        wanted.tiers.len(),
+        wanted.placement.name()
+    )
+}
+
+fn device_lines(new: &NewTiers) -> Vec<String> {
+    let lines = new.devices().map(|(given, bytes)| {
+        let share = match given.use_percent {
+            100 => String::new(),
+            percent => format!(" ({percent}% of it)"),
+        };
+        format!("  tier {}  {}: {} for data{share}", given.tier, given.uri, human(bytes))
+    });
+    lines.collect()
+}

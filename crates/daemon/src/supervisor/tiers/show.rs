@@ -1,0 +1,254 @@
+//! What there is to tell of tiers.
+
+use crate::convert::hex;
+use crate::supervisor::{FoundVolume, Supervisor, shard_error};
+use forebay_api::hint::{Care, When};
+use forebay_api::reply::{Attention, State};
+use forebay_api::request::ExplainTiers;
+use forebay_api::size::human;
+use forebay_api::tiers::{
+    DeviceState, ExtentInfo, TierDevice, TierEvacuation, TierPending, TiersInfo, TiersShown,
+};
+use forebay_api::{ApiError, Body, Hint};
+use forebay_format::BLOCK_SIZE;
+use forebay_format::tier::EXTENT_SIZE;
+use forebay_host::origin::tiered::TiersSnapshot;
+use forebay_tier::{Explained, MemberState, MemberView, NotHigher, Pending};
+
+/// Most extents that one question may be about.
+const EXPLAINED_MAX: usize = 4096;
+/// Most ranges of what is lost that are told.
+const LOST_MAX: usize = 1024;
+/// A volume whose tiers are as full as this has to be seen to, in percent.
+const FULL_PERCENT: u64 = 95;
+
+impl Supervisor {
+    /// The tiers of a volume, as they are shown.
+    pub(in crate::supervisor) fn tiers_info(&self, name: &str, now: &TiersSnapshot) -> TiersInfo {
+        let state = self.store.get();
+        let known = state.tiers_of(name);
+        let uri = |uuid: &[u8; 16]| {
+            let uuid = hex(uuid);
+            let of = known.and_then(|it| it.members.iter().find(|member| member.uuid == uuid));
+            of.map_or_else(|| format!("unknown device {uuid}"), |member| member.uri.clone())
+        };
+        let used = |it: &(&MemberView, &[u8; 16])| it.0.state != MemberState::None;
+        let members: Vec<_> = now.view.members.iter().zip(&now.uuids).filter(used).collect();
+        let devices = members.iter().map(|(it, uuid)| device(it, uri(uuid)));
+        let mut devices: Vec<TierDevice> = devices.collect();
+        devices.sort_by_key(|device| device.tier);
+        let bytes = |extents: u32| u64::from(extents) * EXTENT_SIZE;
+        let evacuations = now.view.evacuations.iter();
+        let pending = now.view.pending.iter();
+        TiersInfo {
+            placement: known.map(|it| it.placement).unwrap_or_default(),
+            ephemeral: now.is_ephemeral,
+            paused: now.view.is_paused,
+            capacity_bytes: devices.iter().map(|it| it.bytes).sum(),
+            used_bytes: devices.iter().map(|it| it.used_bytes).sum(),
+            lost_bytes: bytes(now.view.away + now.view.lost),
+            moved_bytes: devices.iter().map(|it| it.moved_in_bytes).sum(),
+            moving: now.view.moving.into(),
+            pending: pending
+                .map(|(why, moves)| TierPending {
+                    reason: why_pending(*why).to_string(),
+                    moves: (*moves).into(),
+                })
+                .collect(),
+            evacuations: evacuations
+                .map(|it| TierEvacuation { tier: it.tier, left_bytes: bytes(it.left) })
+                .collect(),
+            emptied: known.and_then(|it| it.emptied.clone()),
+            devices,
+        }
+    }
+
+    /// The volume with this name, and its tiers.
+    pub(super) fn find_tiers(&self, name: &str) -> Result<(FoundVolume, TiersSnapshot), ApiError> {
+        let found = self.find_volume(name)?;
+        let Some(tiers) = found.snapshot.tiers.clone() else {
+            let origin = &found.snapshot.view.origin;
+            let text = format!("volume {name} has no tiers; its origin is {origin}");
+            return Err(ApiError::usage(text));
+        };
+        Ok((found, tiers))
+    }
+
+    pub(in crate::supervisor) fn tier_show(&self, name: &str) -> Result<TiersShown, ApiError> {
+        let (found, now) = self.find_tiers(name)?;
+        let lost = found.open.handle.look_at_tiers(found.snapshot.view.id, |tiered, _| {
+            let ranges = tiered.tiers().lost().take(LOST_MAX);
+            ranges
+                .map(|it| {
+                    let (first, end) = (u64::from(it.start), u64::from(it.end));
+                    (first * EXTENT_SIZE, (end - first) * EXTENT_SIZE)
+                })
+                .collect()
+        });
+        let lost: Option<Vec<(u64, u64)>> =
+            lost.map_err(|error| shard_error(&found.pool, &error))?;
+        Ok(TiersShown {
+            volume: name.to_string(),
+            tiers: self.tiers_info(name, &now),
+            lost: lost.unwrap_or_default(),
+        })
+    }
+
+    pub(in crate::supervisor) fn explain(&self, wanted: &ExplainTiers) -> Result<Body, ApiError> {
+        let (found, _) = self.find_tiers(&wanted.name)?;
+        let extents = extents_of(&wanted.ranges, found.snapshot.view.bytes)?;
+        let asked = extents.clone();
+        let explained =
+            found.open.handle.look_at_tiers(found.snapshot.view.id, move |tiered, now| {
+                let tiers = tiered.tiers();
+                let explain = |extent: &u32| Some((*extent, tiers.explain(*extent)?));
+                (asked.iter().filter_map(explain).collect::<Vec<_>>(), tiered.snapshot(now))
+            });
+        let explained = explained.map_err(|error| shard_error(&found.pool, &error))?;
+        let Some((explained, now)) = explained else {
+            return Err(ApiError::failed(format!("volume {} is going", wanted.name)));
+        };
+        let uris: Vec<String> = now.uuids.iter().map(|uuid| hex(uuid)).collect();
+        let state = self.store.get();
+        let uri = |member: u8| {
+            let known = state.tiers_of(&wanted.name)?;
+            let uuid = uris.get(usize::from(member))?;
+            known.members.iter().find(|it| it.uuid == *uuid).map(|it| it.uri.clone())
+        };
+        let extents = explained.into_iter().map(|(extent, it)| ExtentInfo {
+            offset: u64::from(extent) * EXTENT_SIZE,
+            tier: it.tier,
+            device: it.place.and_then(|(member, _)| uri(member.0)),
+            device_offset: it
+                .place
+                .map(|(_, slot)| now.slots_offset + u64::from(slot) * EXTENT_SIZE),
+            since_s: it.place.map(|_| u64::from(now.now_s.saturating_sub(it.since))),
+            heat: it.heat.into(),
+            written_bytes: u64::from(it.blocks.0) * BLOCK_SIZE as u64,
+            lost_bytes: u64::from(it.blocks.1) * BLOCK_SIZE as u64,
+            why: why_not_higher(&it),
+        });
+        Ok(Body::Extents { volume: wanted.name.clone(), extents: extents.collect() })
+    }
+
+    /// What of a volume's tiers needs attention.
+    pub(in crate::supervisor) fn tell_tiers(
+        &self,
+        name: &str,
+        now: &TiersSnapshot,
+        state: &mut State,
+        attention: &mut Attention,
+    ) {
+        let info = self.tiers_info(name, now);
+        let degrade = |state: &mut State| {
+            if *state == State::Ok {
+                *state = State::Degraded;
+            }
+        };
+        for device in info.devices.iter().filter(|it| it.state == DeviceState::Missing) {
+            degrade(state);
+            attention.why.push(format!("{}, on tier {}, is missing", device.device, device.tier));
+        }
+        if info.lost_bytes > 0 {
+            degrade(state);
+            let lost = human(info.lost_bytes);
+            attention
+                .why
+                .push(format!("{lost} of it cannot be read: forebay tier show {name} --lost"));
+            attention.hints.push(Hint::attach(name, When::DevicesBack));
+        }
+        let full = info.used_bytes * 100 >= info.capacity_bytes * FULL_PERCENT;
+        if full && found_larger(now, &info) {
+            degrade(state);
+            let left = human(info.capacity_bytes.saturating_sub(info.used_bytes));
+            attention.why.push(format!(
+                "its tiers are almost full, with {left} left, and the volume is larger than they \
+                 are: when they are full, writes fail"
+            ));
+            attention.hints.push(Hint::SeeTo { what: Care::TiersFull });
+        }
+        if let Some(why) = &info.emptied {
+            attention.why.push(format!("it began empty, because {why}"));
+        }
+    }
+}
+
+/// Whether the volume may need more than its tiers hold.
+fn found_larger(now: &TiersSnapshot, info: &TiersInfo) -> bool {
+    u64::from(now.view.extents) * EXTENT_SIZE > info.capacity_bytes
+}
+
+/// The extents of byte ranges, each once.
+fn extents_of(ranges: &[(u64, u64)], bytes: u64) -> Result<Vec<u32>, ApiError> {
+    let mut extents = Vec::new();
+    for &(offset, len) in ranges {
+        let end = offset.saturating_add(len.max(1));
+        if end > bytes {
+            let text = format!("byte {end} is behind the end of the volume, which has {bytes}");
+            return Err(ApiError::usage(text));
+        }
+        let (first, last) = (offset / EXTENT_SIZE, (end - 1) / EXTENT_SIZE);
+        for extent in first..=last {
+            if extents.last() != Some(&(extent as u32)) {
+                extents.push(extent as u32);
+            }
+            if extents.len() > EXPLAINED_MAX {
+                let most = human(EXPLAINED_MAX as u64 * EXTENT_SIZE);
+                return Err(ApiError::usage(format!("ask for {most} at most at a time")));
+            }
+        }
+    }
+    Ok(extents)
+}
+
+fn device(it: &MemberView, device: String) -> TierDevice {
+    TierDevice {
+        tier: it.tier,
+        device,
+        state: match (it.is_here, it.state) {
+            (false, _) => DeviceState::Missing,
+            (true, MemberState::Leaving) => DeviceState::Leaving,
+            (true, _) => DeviceState::Ok,
+        },
+        holds_map: it.is_holder,
+        bytes: u64::from(it.slots) * EXTENT_SIZE,
+        used_bytes: u64::from(it.used) * EXTENT_SIZE,
+        reads: it.traffic.reads,
+        read_bytes: it.traffic.read_bytes,
+        writes: it.traffic.writes,
+        written_bytes: it.traffic.written_bytes,
+        moved_in_bytes: it.traffic.moved_in_bytes,
+        moved_out_bytes: it.traffic.moved_out_bytes,
+    }
+}
+
+fn why_pending(why: Pending) -> &'static str {
+    match why {
+        Pending::NoRoom => "there is no room where it should go",
+        Pending::SourceFails => "where it is cannot be read; it is tried again",
+        Pending::TargetFails => "where it should go cannot be written; it is tried again",
+        Pending::Away => "the device where it is, is missing",
+    }
+}
+
+/// Why an extent is on no faster tier, in words.
+fn why_not_higher(it: &Explained) -> String {
+    match it.why {
+        NotHigher::Unwritten => "nothing of it is written: it takes no space".to_string(),
+        NotHigher::Fastest => "it is on the fastest tier".to_string(),
+        NotHigher::Moving(_) => "it is on its way".to_string(),
+        NotHigher::Pending(why) => format!("it should move, but {}", why_pending(why)),
+        NotHigher::Lost => "the device where it is, is missing".to_string(),
+        NotHigher::Paused => "moves are paused".to_string(),
+        NotHigher::Spill => "with the placement \"spill\" what has a place stays there".to_string(),
+        NotHigher::TooCold { needed } => {
+            format!("it is too cold: {:.1} accesses, and {needed:.1} are worth a move", it.heat)
+        }
+        NotHigher::HigherIsFull { coldest } => format!(
+            "the faster tier is full of what is hotter: {:.1} accesses, and the coldest there has \
+             {coldest:.1}",
+            it.heat
+        ),
+        NotHigher::Soon => "it is about to move".to_string(),
+    }
+}
