@@ -56,8 +56,8 @@ struct Run {
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
     run: Option<Run>,
-    /// Each holder with the number of times that its head was written: copies take turns.
-    heads: [u64; 2],
+    /// Number of times that the head of each holder was written: copies take turns.
+    heads: Vec<u64>,
 }
 
 impl Checkpoint {
@@ -67,7 +67,14 @@ impl Checkpoint {
 
     /// The copy of a holder's head that was read: the next goes to the other one.
     pub fn set_head(&mut self, index: usize, copy: usize) {
-        self.heads[index] = copy as u64 + 1;
+        *self.head_mut(index) = copy as u64 + 1;
+    }
+
+    fn head_mut(&mut self, index: usize) -> &mut u64 {
+        if index >= self.heads.len() {
+            self.heads.resize(index + 1, 0);
+        }
+        &mut self.heads[index]
     }
 }
 
@@ -110,13 +117,14 @@ impl Tiers {
         }
         run.is_copying = true;
         let pages = run.pages.clone();
+        let all = crate::recovery::all_pages(self.set.layout().extents_max);
         run.copies = self
             .journal
             .holders()
             .map(|(index, member)| Copying {
                 index,
                 member,
-                pages: pages.clone(),
+                pages: if self.journal.has_map(index) { pages.clone() } else { all.clone() },
                 batch: Vec::new(),
                 bytes: Vec::new(),
                 step: Step::PlacesFlush,
@@ -236,8 +244,9 @@ impl Tiers {
         let mut buf = Buf::zeroed(BLOCK_SIZE);
         head.encode(self.set.id(), buf.bytes_mut());
         let index = self.run().copies[at].index;
-        let copy = (self.checkpoint.heads[index] % 2) as usize;
-        self.checkpoint.heads[index] += 1;
+        let turn = self.checkpoint.head_mut(index);
+        let copy = (*turn % 2) as usize;
+        *turn += 1;
         self.checkpoint_write(at, HEAD_OFFSETS[copy], buf);
     }
 
@@ -266,6 +275,7 @@ impl Tiers {
         }
         self.notice(crate::event::Notice::HolderLost(member));
         if self.journal.is_held() {
+            self.name_others();
             self.set.ask(crate::set::After::Nobody);
         }
     }

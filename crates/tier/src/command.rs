@@ -1,11 +1,8 @@
-//! What an administrator asks, superblocks that are written, and the end.
+//! What an administrator asks, and the end.
 
-use crate::event::{Command, CommandId, CommandReply, Effect, MemberId, OpenError, Refusal};
-use crate::io::{Purpose, UnderWay};
+use crate::event::{Command, CommandId, CommandReply, Effect, MemberId, Refusal};
 use crate::set::After;
 use crate::tiers::{Phase, Tiers};
-use forebay_format::BLOCK_SIZE;
-use forebay_format::io::Completion;
 use forebay_format::tier::{EXTENT_SIZE, member_state};
 use std::collections::BTreeSet;
 
@@ -14,11 +11,25 @@ impl Tiers {
         if !self.is_open() {
             return self.reply(id, CommandReply::Refused(Refusal::Busy));
         }
+        let is_of_members = matches!(
+            command,
+            Command::Evacuate(_)
+                | Command::Cancel(_)
+                | Command::Add(_)
+                | Command::Remove(_)
+                | Command::GiveUp(_)
+        );
+        if is_of_members && self.change.is_some() {
+            return self.reply(id, CommandReply::Refused(Refusal::Busy));
+        }
         match command {
             Command::Pause => self.pause(id, true),
             Command::Resume => self.pause(id, false),
             Command::Evacuate(tier) => self.evacuate(id, tier),
             Command::Cancel(tier) => self.cancel(id, tier),
+            Command::Add(addition) => self.add(id, &addition),
+            Command::Remove(tier) => self.remove(id, tier),
+            Command::GiveUp(member) => self.give_up(id, member),
             Command::Resize(bytes) => self.resize(id, bytes),
             Command::Stop => {
                 self.phase = Phase::Stopping(id);
@@ -39,17 +50,8 @@ impl Tiers {
         self.reply(id, reply);
     }
 
-    fn members_of(&self, tier: u8) -> Vec<MemberId> {
-        let all = (0..self.set.len()).map(|number| MemberId(number as u8));
-        let used = all.filter(|&it| {
-            self.set.superblock().members()[usize::from(it.0)].is_used()
-                && self.set.member(it).tier == tier
-        });
-        used.collect()
-    }
-
     fn evacuate(&mut self, id: CommandId, tier: u8) {
-        let members = self.members_of(tier);
+        let members = self.set.of_tier(tier);
         if members.is_empty() {
             return self.reply(id, CommandReply::Refused(Refusal::NoTier));
         }
@@ -75,13 +77,13 @@ impl Tiers {
     }
 
     /// Places of a tier that are in use, or not free yet.
-    fn living_on(&self, tier: u8) -> u32 {
+    pub(crate) fn living_on(&self, tier: u8) -> u32 {
         let used = |it: MemberId| self.set.member(it).slots - self.space.free(it);
-        self.members_of(tier).into_iter().map(used).sum()
+        self.set.of_tier(tier).into_iter().map(used).sum()
     }
 
     fn cancel(&mut self, id: CommandId, tier: u8) {
-        let members = self.members_of(tier);
+        let members = self.set.of_tier(tier);
         let leaving: Vec<MemberId> =
             members.into_iter().filter(|&it| self.set.is_leaving(it)).collect();
         if leaving.is_empty() {
@@ -120,73 +122,11 @@ impl Tiers {
         self.reply(id, CommandReply::Changed);
     }
 
-    /// Writes superblocks that have changed.
-    pub(crate) fn write_superblocks(&mut self) {
-        if matches!(self.phase, Phase::Over(_)) || !self.set.begin_write() {
-            return;
-        }
-        let members: Vec<MemberId> = self.set.here().collect();
-        for member in members {
-            self.set.writing(member);
-            let buf = self.io.buf(BLOCK_SIZE);
-            let (offset, buf) = self.set.encode(member, buf);
-            self.io.write(UnderWay::meta(member, Purpose::Superblock(member)), offset, buf);
-        }
-    }
-
-    /// A member has its superblock, or not.
-    pub(crate) fn superblock_done(&mut self, member: MemberId, done: Completion) {
-        self.io.give(done.buf);
-        let Some(flushes) = self.set.wrote(member, done.result.is_ok()) else { return };
-        if flushes {
-            let well = self.set.well();
-            for &member in &well {
-                self.set.writing(member);
-                self.io.flush(member, Purpose::Superblock(member));
-            }
-            if !well.is_empty() {
-                return;
-            }
-        }
-        let (after, failed) = self.set.end_write();
-        self.superblocks_written(after, &failed);
-    }
-
-    fn superblocks_written(&mut self, after: Vec<After>, failed: &BTreeSet<MemberId>) {
-        let holders: Vec<(usize, MemberId)> = self.journal.holders().collect();
-        for (index, _) in holders.iter().filter(|(_, member)| failed.contains(member)) {
-            self.holder_failed(*index);
-        }
-        if !self.journal.is_held() {
-            if matches!(self.phase, Phase::Beginning) {
-                return self.open_failed(OpenError::CannotWrite);
-            }
-            for after in after {
-                if let After::Command(id) | After::Stopped(id) = after {
-                    self.reply(id, CommandReply::Refused(Refusal::Failed));
-                }
-            }
-            return;
-        }
-        for after in after {
-            match after {
-                After::Life => self.life_has_begun(),
-                After::Opened => self.has_opened(),
-                After::Nobody => {}
-                After::Command(id) => self.reply(id, CommandReply::Changed),
-                After::Stopped(id) => {
-                    self.phase = Phase::Over(None);
-                    self.reply(id, CommandReply::Changed);
-                }
-            }
-        }
-    }
-
     /// Stops when everything is at rest and written.
     pub(crate) fn step_stop(&mut self) {
         let Phase::Stopping(id) = self.phase else { return };
         let is_quiet = self.requests.is_idle() && self.moves.len() == 0 && self.io.is_idle();
-        if !is_quiet || self.set.is_writing() {
+        if !is_quiet || self.change.is_some() || self.set.is_writing() {
             return;
         }
         if !self.journal.is_held() {

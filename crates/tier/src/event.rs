@@ -4,6 +4,7 @@
 //! [`Tiers::settle`](crate::Tiers::settle) after each batch of them, and carries out the
 //! [`Effect`]s. Every I/O effect is answered by exactly one [`Event::Done`], in any order.
 
+use crate::settings::MemberSettings;
 use forebay_format::io::{Buf, Completion, IoError, OpId};
 use std::fmt;
 
@@ -68,10 +69,47 @@ pub enum Command {
     Evacuate(u8),
     /// Ends an evacuation; the tier takes extents again.
     Cancel(u8),
+    /// Adds a member. Answered with [`CommandReply::Added`] when every member knows it, and it
+    /// holds the map if that had one holder only.
+    Add(Addition),
+    /// Removes a tier that is empty. Others hold the map first if its members did. At last their
+    /// superblocks are overwritten. The numbers of the other tiers stay.
+    Remove(u8),
+    /// Gives a member up that is not there, for good: it is no member any more, whatever comes
+    /// back. The extents that live there are lost: what of them was written fails to be read until
+    /// it is written again or discarded.
+    GiveUp(MemberId),
     /// Makes the volume larger, up to so many bytes.
     Resize(u64),
     /// Writes what is known and marks the set closed. No I/O may be under way or come after it.
     Stop,
+}
+
+/// A member to be added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addition {
+    /// The number that it gets: what [`Tiers::next_member`](crate::Tiers::next_member) said. I/O on
+    /// it may be wanted as soon as the command is given.
+    pub member: MemberId,
+    /// Identity, random.
+    pub uuid: [u8; 16],
+    /// Bytes that may be used.
+    pub bytes: u64,
+    /// Its tier.
+    pub at: At,
+    /// Its content does not outlive the machine.
+    pub is_volatile: bool,
+    /// What the executor knows of it.
+    pub settings: MemberSettings,
+}
+
+/// Where a new member belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// To this tier, which may be a new one.
+    Join(u8),
+    /// To a new tier of this number: the numbers of tiers from that on grow by one.
+    Before(u8),
 }
 
 /// The answer to a command.
@@ -81,6 +119,8 @@ pub enum CommandReply {
     Changed,
     /// Nothing had to change.
     Unchanged,
+    /// The member takes part, and has this number.
+    Added(MemberId),
     /// Not done. It says why.
     Refused(Refusal),
 }
@@ -102,6 +142,27 @@ pub enum Refusal {
     Cancelled,
     /// Another command of this kind runs.
     Busy,
+    /// It is a member already.
+    IsMember,
+    /// The next new member gets another number, this one.
+    OtherNumber(MemberId),
+    /// There are 63 members, or 16 tiers, or a number would be beyond.
+    TooMany,
+    /// The device is too small; so many bytes are needed at least.
+    TooSmall(u64),
+    /// Its content goes with the power, and that of the volume does not.
+    Volatile,
+    /// The tier is being emptied.
+    Leaving,
+    /// The tier is not empty: so many places of it are in use.
+    NotEmpty(u32),
+    /// Nobody who stays could hold the map: it is the last tier, or the last that outlives the
+    /// machine, or, of a volume that does not, the last that does not.
+    LastPersistent,
+    /// There is no such member.
+    NoMember,
+    /// The member is there.
+    IsHere,
 }
 
 /// What the executor tells.

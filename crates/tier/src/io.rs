@@ -20,6 +20,8 @@ pub(crate) enum Purpose {
     Checkpoint(usize),
     /// A superblock.
     Superblock(MemberId),
+    /// What says that a member belongs to the set is overwritten.
+    Wipe,
     /// A read of a start.
     Recovery(u64),
     /// A member is told that a place is free.
@@ -139,6 +141,11 @@ impl Io {
     /// The end of an I/O.
     pub fn ended(&mut self, op: OpId) -> UnderWay {
         self.under_way.remove(&op).expect("each I/O ends once")
+    }
+
+    /// Whether any I/O of a member is under way.
+    pub fn is_busy(&self, member: MemberId) -> bool {
+        self.under_way.values().any(|it| it.member == member)
     }
 
     pub fn is_idle(&self) -> bool {

@@ -11,6 +11,27 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::{ENTRIES_MAX, Entry, Record, TierLayout};
 use std::collections::VecDeque;
 
+/// What a holder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It gets records, and has not all pages yet.
+    Joins,
+    /// It has the map.
+    Holds,
+    /// It has the map, and others are about to hold it instead: nothing is said by it alone.
+    Leaves,
+    /// It failed.
+    Failed,
+    /// Others hold the map instead.
+    Left,
+}
+
+impl Role {
+    fn is_alive(self) -> bool {
+        matches!(self, Role::Joins | Role::Holds | Role::Leaves)
+    }
+}
+
 /// A member that holds the map.
 #[derive(Debug)]
 struct Holder {
@@ -18,7 +39,7 @@ struct Holder {
     /// It has all records up to this one.
     written: u64,
     is_writing: bool,
-    has_failed: bool,
+    role: Role,
     /// Records before this one need not be kept there.
     tail: u64,
 }
@@ -66,7 +87,7 @@ impl Journal {
             member,
             written: next - 1,
             is_writing: false,
-            has_failed: false,
+            role: Role::Holds,
             tail,
         };
         Journal {
@@ -88,18 +109,19 @@ impl Journal {
     }
 
     fn alive(&self) -> impl Iterator<Item = &Holder> {
-        self.holders.iter().filter(|holder| !holder.has_failed)
+        self.holders.iter().filter(|holder| holder.role.is_alive())
     }
 
     /// Members that hold the map, by index.
     pub fn holders(&self) -> impl Iterator<Item = (usize, MemberId)> {
         let all = self.holders.iter().enumerate();
-        all.filter(|(_, holder)| !holder.has_failed).map(|(index, holder)| (index, holder.member))
+        all.filter(|(_, holder)| holder.role.is_alive())
+            .map(|(index, holder)| (index, holder.member))
     }
 
     /// Whether anybody holds the map.
     pub fn is_held(&self) -> bool {
-        self.alive().next().is_some()
+        self.alive().any(|holder| holder.role != Role::Joins)
     }
 
     fn blocks(&self) -> u64 {
@@ -197,9 +219,11 @@ impl Journal {
         self.durable = self.durable.max(seq.min(self.confirmed));
     }
 
-    /// Whether the first holder has this record.
+    /// Whether the first holder has this record: of those that go on.
     pub fn is_said(&self, seq: u64) -> bool {
-        self.alive().next().is_some_and(|holder| holder.written >= seq)
+        let is_staying = |holder: &&Holder| holder.role == Role::Holds;
+        let first = self.alive().find(is_staying).or_else(|| self.alive().next());
+        first.is_some_and(|holder| holder.written >= seq)
     }
 
     /// Whether all holders have this record.
@@ -217,7 +241,7 @@ impl Journal {
         let blocks = self.blocks();
         for (index, holder) in self.holders.iter_mut().enumerate() {
             let from = holder.written + 1;
-            if holder.has_failed || holder.is_writing || from >= next {
+            if !holder.role.is_alive() || holder.is_writing || from >= next {
                 continue;
             }
             // Up to the end of the ring, and not too many.
@@ -252,7 +276,7 @@ impl Journal {
     pub fn fail(&mut self, index: usize) -> Option<MemberId> {
         let holder = &mut self.holders[index];
         holder.is_writing = false;
-        if std::mem::replace(&mut holder.has_failed, true) {
+        if !std::mem::replace(&mut holder.role, Role::Failed).is_alive() {
             return None;
         }
         let member = holder.member;
@@ -262,6 +286,61 @@ impl Journal {
 
     /// Records before this one are not needed any more on a holder.
     pub fn set_tail(&mut self, index: usize, tail: u64) {
-        self.holders[index].tail = tail;
+        let holder = &mut self.holders[index];
+        holder.tail = tail;
+        if holder.role == Role::Joins {
+            holder.role = Role::Holds;
+        }
+    }
+
+    /// A member gets records from now on; it holds the map when it has a tail. What was said before
+    /// is in the pages that it gets.
+    pub fn join(&mut self, member: MemberId) -> usize {
+        self.close();
+        let (written, tail) = (self.next - 1, self.next);
+        let role = Role::Joins;
+        self.holders.push(Holder { member, written, is_writing: false, role, tail });
+        self.holders.len() - 1
+    }
+
+    /// Whether a holder has all pages but those that changed since the last checkpoint.
+    pub fn has_map(&self, index: usize) -> bool {
+        self.holders[index].role != Role::Joins
+    }
+
+    /// Members that have the map and go on to hold it.
+    pub fn staying(&self) -> impl Iterator<Item = MemberId> {
+        let staying = self.holders.iter().filter(|holder| holder.role == Role::Holds);
+        staying.map(|holder| holder.member)
+    }
+
+    /// Whether a member failed to hold the map, or is about to stop.
+    pub fn is_unfit(&self, member: MemberId) -> bool {
+        let is_unfit = |it: &Holder| matches!(it.role, Role::Failed | Role::Leaves);
+        self.holders.iter().any(|it| it.member == member && is_unfit(it))
+    }
+
+    fn set_role(&mut self, member: MemberId, from: Role, to: Role) {
+        let own = |it: &&mut Holder| it.member == member && it.role == from;
+        self.holders.iter_mut().filter(own).for_each(|it| it.role = to);
+    }
+
+    /// Others are about to hold the map instead of a member; or not after all.
+    pub fn set_leaving(&mut self, member: MemberId, is_leaving: bool) {
+        match is_leaving {
+            true => self.set_role(member, Role::Holds, Role::Leaves),
+            false => self.set_role(member, Role::Leaves, Role::Holds),
+        }
+    }
+
+    /// Others hold the map instead of a member.
+    pub fn let_go(&mut self, member: MemberId) {
+        self.set_role(member, Role::Leaves, Role::Left);
+        self.forget();
+    }
+
+    /// What a number stood for is over: another member has it.
+    pub fn forgive(&mut self, member: MemberId) {
+        self.set_role(member, Role::Failed, Role::Left);
     }
 }

@@ -5,17 +5,19 @@
 //! source. Whoever runs it, the *executor*, tells it what happened ([`Event`]) and carries out what
 //! it wants ([`Effect`]).
 //!
-//! What must hold is numbered T1 to T7 in `docs/invariants.md`.
+//! What must hold is numbered T1 to T10 in `docs/invariants.md`.
 #![forbid(unsafe_code)]
 
 mod assemble;
 mod barrier;
+mod change;
 mod check;
 mod checkpoint;
 mod command;
 mod cut;
 pub mod event;
 mod flush;
+mod gone;
 mod heat;
 mod io;
 mod journal;
@@ -30,6 +32,7 @@ mod requests;
 mod set;
 mod settings;
 mod space;
+mod superblocks;
 mod tiers;
 mod traffic;
 mod view;
@@ -37,7 +40,8 @@ mod waiting;
 
 pub use assemble::{Assembled, CreateError, NewMember, NewSet, assemble, create};
 pub use event::{
-    Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId, Notice, OpenError, Refusal,
+    Addition, At, Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId, Notice,
+    OpenError, Refusal,
 };
 pub use mutant::Mutant;
 pub use settings::{MemberSettings, Placement, Settings, Tuning};

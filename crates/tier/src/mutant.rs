@@ -52,4 +52,10 @@ mutants! {
     FullIsWaitedFor,
     /// A budget of moves that is smaller than a piece never suffices.
     BudgetTooSmall,
+    /// A new member is used before the superblocks name it.
+    MemberUsedEarly,
+    /// A holder leaves before another one has the map.
+    HolderLetGoEarly,
+    /// The number of a member is used again while extents may live there after a power cut.
+    NumberReusedEarly,
 }

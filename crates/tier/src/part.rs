@@ -196,6 +196,9 @@ impl Tiers {
     /// Writes a part, where its extent lives or comes to live.
     fn write(&mut self, number: u64) {
         let (extent, range) = self.requests.place_of(number);
+        if self.lives_on_nobody(extent) && !self.forsake(number) {
+            return;
+        }
         let valid = self.map.blocks(extent);
         let touched = touched_by(&range);
         let lost = self.map.lost(extent).and(touched);
@@ -244,7 +247,7 @@ impl Tiers {
         self.io.write(what, offset, buf);
     }
 
-    fn has_promise(&mut self, number: u64, is_needed: bool) -> bool {
+    pub(crate) fn has_promise(&mut self, number: u64, is_needed: bool) -> bool {
         if !is_needed || self.requests.part(number).is_promised {
             return true;
         }
@@ -374,7 +377,7 @@ impl Tiers {
     }
 
     /// Says what an extent has become, with the promise that a part has.
-    fn say(&mut self, part: u64, extent: u32, state: State) -> u64 {
+    pub(crate) fn say(&mut self, part: u64, extent: u32, state: State) -> u64 {
         let part = self.requests.part(part);
         assert!(std::mem::take(&mut part.is_promised), "a change has its room");
         self.say_state(extent, state)

@@ -78,6 +78,12 @@ impl Planner {
         self.spilled_at.map(|at| at + SPILL_REST_NS).filter(|&until| until > now)
     }
 
+    /// The numbers of tiers are others: all is looked at anew.
+    pub fn forget(&mut self, now: Time) {
+        let spilled_at = self.spilled_at;
+        *self = Planner { spilled_at, ..Planner::new(now) };
+    }
+
     /// Heat of the coldest extent of a tier, of those that could leave it.
     pub fn coldest(&self, tier: u8) -> Option<f32> {
         self.coldest.get(&tier).copied()

@@ -446,7 +446,7 @@ impl Recovery {
     }
 }
 
-fn all_pages(extents_max: u32) -> BTreeSet<u32> {
+pub(crate) fn all_pages(extents_max: u32) -> BTreeSet<u32> {
     (0..pages_of(extents_max)).collect()
 }
 

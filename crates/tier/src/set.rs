@@ -4,7 +4,7 @@
 use crate::event::{CommandId, MemberId};
 use crate::settings::{MemberSettings, Settings};
 use forebay_format::io::Buf;
-use forebay_format::tier::{Superblock, TierLayout, member_state};
+use forebay_format::tier::{MEMBERS_MAX, MemberEntry, Superblock, TierLayout, member_state};
 use forebay_format::{BLOCK_SIZE, tier};
 use std::collections::BTreeSet;
 
@@ -18,6 +18,17 @@ pub(crate) struct Member {
     is_dirty: bool,
     /// I/O of clients under way.
     clients: u32,
+    /// It takes part when all superblocks say so.
+    joins: bool,
+}
+
+/// What superblocks will say of a member that joins, once its own does.
+#[derive(Debug)]
+struct Joining {
+    member: MemberId,
+    entry: MemberEntry,
+    /// The numbers of tiers from this one on grow by one.
+    grown: Option<u8>,
 }
 
 /// What is waited for by who changed the superblock.
@@ -31,6 +42,8 @@ pub(crate) enum After {
     Nobody,
     /// A command is done when it is known.
     Command(CommandId),
+    /// Who joins or leaves by this command goes on.
+    Change(CommandId),
     /// The set is closed.
     Stopped(CommandId),
 }
@@ -38,8 +51,22 @@ pub(crate) enum After {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writing {
     Idle,
+    /// Who joins gets its own, and then is asked to keep it.
+    Own,
+    OwnFlush,
     Blocks,
     Flushes,
+}
+
+/// What has to be done next for superblocks.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// These get theirs.
+    Write(Vec<MemberId>),
+    /// These have to keep what they got.
+    Flush(Vec<MemberId>),
+    /// All is done.
+    End,
 }
 
 /// The owner of members and superblock.
@@ -49,7 +76,10 @@ pub(crate) struct Set {
     members: Vec<Member>,
     tiers: Vec<u8>,
     writing: Writing,
-    under_way: BTreeSet<MemberId>,
+    under_way: u32,
+    joining: Option<Joining>,
+    /// Tiers whose numbers have grown, for who has not heard of it yet.
+    grown: Option<u8>,
     failed: BTreeSet<MemberId>,
     /// Asked for since the last write began, and what the one under way is for.
     asked: Vec<After>,
@@ -66,22 +96,29 @@ impl Set {
             slots: entry.slots.get(),
             is_dirty: false,
             clients: 0,
+            joins: false,
         };
         let entries = superblock.members().iter().zip(&settings.members);
         let members: Vec<Member> = entries.map(member).collect();
-        let here = members.iter().filter(|it| it.settings.is_here);
-        let tiers: BTreeSet<u8> = here.map(|it| it.tier).collect();
-        let tiers = tiers.into_iter().collect();
-        Set {
+        let mut set = Set {
             superblock,
             members,
-            tiers,
+            tiers: Vec::new(),
             writing: Writing::Idle,
-            under_way: BTreeSet::new(),
+            under_way: 0,
+            joining: None,
+            grown: None,
             failed: BTreeSet::new(),
             asked: Vec::new(),
             serving: Vec::new(),
-        }
+        };
+        set.find_tiers();
+        set
+    }
+
+    fn find_tiers(&mut self) {
+        let tiers: BTreeSet<u8> = self.here().map(|it| self.member(it).tier).collect();
+        self.tiers = tiers.into_iter().collect();
     }
 
     pub fn superblock(&self) -> &Superblock {
@@ -110,10 +147,28 @@ impl Set {
         self.members.get(usize::from(member.0)).is_some_and(|it| it.settings.is_here)
     }
 
-    /// Members that are there.
+    fn numbers(&self) -> impl Iterator<Item = MemberId> + use<> {
+        (0..self.members.len()).map(|number| MemberId(number as u8))
+    }
+
+    /// Members that are there and take part.
     pub fn here(&self) -> impl Iterator<Item = MemberId> {
-        let all = self.members.iter().enumerate().filter(|(_, it)| it.settings.is_here);
-        all.map(|(number, _)| MemberId(number as u8))
+        self.named().filter(|&it| !self.member(it).joins)
+    }
+
+    /// Members that are there and that the superblock names.
+    fn named(&self) -> impl Iterator<Item = MemberId> {
+        self.numbers().filter(|&it| self.member(it).settings.is_here && self.is_used(it))
+    }
+
+    /// Whether anybody has this number.
+    pub fn is_used(&self, member: MemberId) -> bool {
+        self.superblock.block.members[usize::from(member.0)].is_used()
+    }
+
+    /// Members of a tier, whether they are there or not.
+    pub fn of_tier(&self, tier: u8) -> Vec<MemberId> {
+        self.numbers().filter(|&it| self.is_used(it) && self.member(it).tier == tier).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -158,7 +213,8 @@ impl Set {
         let mut dirty = Vec::new();
         for (number, it) in self.members.iter_mut().enumerate() {
             let is_dirty = std::mem::take(&mut it.is_dirty);
-            if is_dirty && it.settings.volatile_cache && it.settings.is_here {
+            let is_used = self.superblock.block.members[number].is_used();
+            if is_used && is_dirty && it.settings.volatile_cache && it.settings.is_here {
                 dirty.push(MemberId(number as u8));
             }
         }
@@ -183,52 +239,153 @@ impl Set {
         self.asked.push(after);
     }
 
-    /// Whether a superblock should be written now; if so it is begun.
-    pub fn begin_write(&mut self) -> bool {
+    /// Whether a superblock should be written now; if so it is begun, by these.
+    pub fn begin_write(&mut self) -> Option<Vec<MemberId>> {
         if self.asked.is_empty() || self.writing != Writing::Idle {
-            return false;
+            return None;
         }
         self.serving = std::mem::take(&mut self.asked);
-        self.writing = Writing::Blocks;
         self.failed.clear();
-        let block = &mut self.superblock.block;
-        block.generation = (block.generation.get() + 1).into();
-        true
+        self.next_generation();
+        if let Some(joining) = &self.joining {
+            self.writing = Writing::Own;
+            return Some(vec![joining.member]);
+        }
+        self.writing = Writing::Blocks;
+        Some(self.named().collect())
     }
 
-    /// The copy of a member, and where it goes.
-    pub fn encode(&self, member: MemberId, mut buf: Buf) -> (u64, Buf) {
+    fn next_generation(&mut self) {
+        let block = &mut self.superblock.block;
+        block.generation = (block.generation.get() + 1).into();
+    }
+
+    /// The copy of a member, and where it goes. Who joins has it in both places, lest what was
+    /// there before is taken for it.
+    pub fn encode(&self, member: MemberId, mut buf: Buf) -> (Vec<u64>, Buf) {
         let mut own = self.superblock.clone();
+        if let Some(joining) = self.joining.as_ref().filter(|_| self.writing == Writing::Own) {
+            joining.say(&mut own);
+        }
         own.block.member = member.0;
         buf.set_len(BLOCK_SIZE);
         own.encode(buf.bytes_mut());
-        (tier::SUPERBLOCK_OFFSETS[(own.block.generation.get() % 2) as usize], buf)
+        let turn = (own.block.generation.get() % 2) as usize;
+        let offsets = match self.writing {
+            Writing::Own => tier::SUPERBLOCK_OFFSETS.to_vec(),
+            _ => vec![tier::SUPERBLOCK_OFFSETS[turn]],
+        };
+        (offsets, buf)
     }
 
-    pub fn writing(&mut self, member: MemberId) {
-        self.under_way.insert(member);
+    pub fn writing(&mut self) {
+        self.under_way += 1;
     }
 
-    /// A step of writing it has ended on a member. `Some` when that was the last one: whether
-    /// flushes follow.
-    pub fn wrote(&mut self, member: MemberId, is_ok: bool) -> Option<bool> {
-        assert!(self.under_way.remove(&member));
+    /// A step of writing it has ended on a member: what is next, if that was the last one.
+    pub fn wrote(&mut self, member: MemberId, is_ok: bool) -> Option<Next> {
+        self.under_way -= 1;
         if !is_ok {
             self.failed.insert(member);
         }
-        if !self.under_way.is_empty() {
+        if self.under_way > 0 {
             return None;
         }
-        if self.writing == Writing::Blocks {
-            self.writing = Writing::Flushes;
-            return Some(true);
+        Some(self.go_on())
+    }
+
+    /// The next step of writing it.
+    pub fn go_on(&mut self) -> Next {
+        match self.writing {
+            Writing::Own if self.failed.is_empty() => {
+                self.writing = Writing::OwnFlush;
+                let own = self.joining.iter().map(|it| it.member);
+                Next::Flush(own.collect())
+            }
+            Writing::Own | Writing::OwnFlush => {
+                self.take_in();
+                self.writing = Writing::Blocks;
+                Next::Write(self.named().collect())
+            }
+            Writing::Blocks => {
+                self.writing = Writing::Flushes;
+                Next::Flush(self.well())
+            }
+            Writing::Flushes | Writing::Idle => Next::End,
         }
-        Some(false)
     }
 
     /// Members that have what was written so far.
     pub fn well(&self) -> Vec<MemberId> {
-        self.here().filter(|member| !self.failed.contains(member)).collect()
+        self.named().filter(|member| !self.failed.contains(member)).collect()
+    }
+
+    /// A member is to join, which is nobody's number: it gets its superblock first.
+    pub fn join(
+        &mut self,
+        member: MemberId,
+        settings: MemberSettings,
+        entry: MemberEntry,
+        grown: Option<u8>,
+    ) {
+        assert!(self.joining.is_none() && !self.is_used(member));
+        let settings = MemberSettings { is_here: true, ..settings };
+        let (tier, slots) = (entry.tier, entry.slots.get());
+        let new = Member { settings, tier, slots, is_dirty: false, clients: 0, joins: true };
+        let number = usize::from(member.0);
+        match self.members.get_mut(number) {
+            Some(own) => *own = new,
+            None => self.members.push(new),
+        }
+        self.joining = Some(Joining { member, entry, grown });
+    }
+
+    /// Who joins has its superblock, or not: then it does not join.
+    pub fn take_in(&mut self) {
+        let Some(joining) = self.joining.take() else { return };
+        // Its own may say what the others will not.
+        self.next_generation();
+        if !self.failed.is_empty() {
+            self.failed.clear();
+            self.members[usize::from(joining.member.0)].settings.is_here = false;
+            return;
+        }
+        joining.say(&mut self.superblock);
+        for (own, entry) in self.members.iter_mut().zip(&self.superblock.block.members) {
+            own.tier = entry.tier;
+        }
+        self.grown = joining.grown;
+    }
+
+    /// From which tier on numbers have grown since this was asked.
+    pub fn take_grown(&mut self) -> Option<u8> {
+        self.grown.take()
+    }
+
+    /// All superblocks name a member: it takes part.
+    pub fn joined(&mut self, member: MemberId) {
+        self.members[usize::from(member.0)].joins = false;
+        self.find_tiers();
+    }
+
+    /// No superblock names a member any more, and no I/O of it comes.
+    pub fn leave(&mut self, member: MemberId) {
+        self.members[usize::from(member.0)].settings.is_here = false;
+        self.find_tiers();
+    }
+
+    /// The first number that nobody has, of those that were somebody's if they fit.
+    pub fn next_number(&self, fits: impl Fn(MemberId) -> bool) -> Option<MemberId> {
+        let count = self.superblock.block.member_count;
+        let mut left = (0..count).map(MemberId).filter(|&it| !self.is_used(it));
+        let new = Some(MemberId(count)).filter(|_| usize::from(count) < MEMBERS_MAX);
+        left.find(|&it| fits(it)).or(new)
+    }
+
+    /// Says who holds the map.
+    pub fn set_holders(&mut self, holders: &[MemberId]) {
+        let holder = |at: usize| holders.get(at).map_or(tier::UNHELD, |it| it.0);
+        self.superblock.block.holders = std::array::from_fn(holder);
     }
 
     /// It is written: what is due, and who does not have it.
@@ -239,5 +396,17 @@ impl Set {
 
     pub fn is_writing(&self) -> bool {
         self.writing != Writing::Idle || !self.asked.is_empty()
+    }
+}
+
+impl Joining {
+    fn say(&self, superblock: &mut Superblock) {
+        let block = &mut superblock.block;
+        for entry in &mut block.members {
+            entry.tier +=
+                u8::from(self.grown.is_some_and(|from| entry.is_used() && entry.tier >= from));
+        }
+        block.members[usize::from(self.member.0)] = self.entry;
+        block.member_count = block.member_count.max(self.member.0 + 1);
     }
 }

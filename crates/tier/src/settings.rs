@@ -20,7 +20,7 @@ pub struct Settings {
 }
 
 /// What the executor knows of a member.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberSettings {
     /// Whether it is there, and its superblock is not older than the others remember it.
     pub is_here: bool,

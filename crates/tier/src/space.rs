@@ -112,6 +112,20 @@ impl Space {
         self.free.push(Slots::new(slots));
     }
 
+    /// A member of so many slots has this number, of which nothing is in use.
+    pub fn set_member(&mut self, member: MemberId, slots: u32) {
+        let number = usize::from(member.0);
+        let is_other = |place: &Place| place.member() != member.0;
+        self.leaving.retain(|place, _| is_other(place));
+        self.by_seq.retain(|(_, place)| is_other(place));
+        self.ready.retain(is_other);
+        match self.free.get_mut(number) {
+            Some(own) => *own = Slots::new(slots),
+            None => self.free.push(Slots::new(slots)),
+        }
+        assert!(number < self.free.len(), "numbers are given in order");
+    }
+
     pub fn free(&self, member: MemberId) -> u32 {
         self.free[usize::from(member.0)].count
     }

@@ -1,6 +1,7 @@
 //! The machine: one event in, its owners asked, effects out.
 
 use crate::barrier::Barrier;
+use crate::change::Change;
 use crate::checkpoint::Checkpoint;
 use crate::event::{CommandId, Effect, Event, MemberId, OpenError};
 use crate::io::{Io, Purpose, UnderWay};
@@ -72,6 +73,8 @@ pub struct Tiers {
     pub(crate) opening: Option<Opening>,
     /// Who waits for which tier to be empty.
     pub(crate) evacuation: Option<(CommandId, u8)>,
+    /// Who joins or leaves.
+    pub(crate) change: Option<Change>,
     /// The last checkpoint before the end was begun.
     pub(crate) is_written: bool,
     /// Rounds that the last call could still have made.
@@ -103,6 +106,7 @@ impl Tiers {
             tuning,
             opening: None,
             evacuation: None,
+            change: None,
             is_written: false,
             rounds_left: ROUNDS_MAX,
             mutant: settings.mutant,
@@ -154,6 +158,7 @@ impl Tiers {
             self.step_evacuation();
             self.serve_waiting();
             self.step_checkpoint();
+            self.step_change();
             self.step_barrier();
             let Tiers { journal, io, .. } = self;
             journal.send(io);
@@ -193,6 +198,7 @@ impl Tiers {
             Purpose::Superblock(member) => self.superblock_done(member, completion),
             Purpose::Recovery(step) => self.recovery_done(step, completion),
             Purpose::Trim(place) => self.space.trimmed(place),
+            Purpose::Wipe => self.io.give(completion.buf),
         }
     }
 
@@ -201,7 +207,7 @@ impl Tiers {
         if is_ok {
             self.traffic.ended(what);
         }
-        if what.is_flush && !is_ok {
+        if what.is_flush && !is_ok && what.purpose != Purpose::Wipe {
             self.flush_failed(what.member);
         }
         if what.is_write {

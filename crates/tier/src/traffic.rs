@@ -52,4 +52,11 @@ impl Counters {
     pub fn of(&self, member: MemberId) -> Traffic {
         self.members.get(usize::from(member.0)).copied().unwrap_or_default()
     }
+
+    /// Another member has this number from now on.
+    pub fn forget(&mut self, member: MemberId) {
+        if let Some(own) = self.members.get_mut(usize::from(member.0)) {
+            *own = Traffic::default();
+        }
+    }
 }

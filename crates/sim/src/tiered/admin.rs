@@ -119,6 +119,7 @@ impl Tiered {
                 self.bytes = self.bytes.max(*bytes);
                 fits
             }
+            (Command::Add(_) | Command::Remove(_) | Command::GiveUp(_), _) => false,
             (Command::Stop, _) => {
                 self.life.stopped = true;
                 // Where a flush failed nobody may have been told yet.

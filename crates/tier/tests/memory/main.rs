@@ -1,5 +1,6 @@
 //! The machine on devices that are memory, each I/O of which ends at once.
 
+mod members;
 mod view;
 mod world;
 

@@ -14,10 +14,17 @@ pub struct World {
     pub replies: Vec<(IoId, Completion)>,
     pub done: Vec<CommandReply>,
     pub notices: Vec<Notice>,
+    /// I/O that is carried out; what comes behind is never answered.
+    pub fuel: u64,
 }
 
 pub fn member(uuid: u8, tier: u8, slots: u64) -> NewMember {
     NewMember { uuid: [uuid; 16], bytes: (slots + 1) * EXTENT_SIZE, tier, is_volatile: false }
+}
+
+/// One of so many bytes, full of what nobody knows.
+pub fn device(bytes: u64) -> Vec<u8> {
+    vec![0xee; bytes as usize]
 }
 
 pub fn spec(members: Vec<NewMember>, extents: u64) -> NewSet {
@@ -37,7 +44,7 @@ impl World {
         let superblocks = create(spec).expect("the set is possible");
         let mut devices = Vec::new();
         for (member, superblock) in spec.members.iter().zip(&superblocks) {
-            let mut device = vec![0xee; member.bytes as usize];
+            let mut device = device(member.bytes);
             for offset in SUPERBLOCK_OFFSETS {
                 superblock.encode(&mut device[offset as usize..][..BLOCK]);
             }
@@ -55,12 +62,7 @@ impl World {
         };
         let found: Vec<Superblock> = devices.iter().filter_map(superblock).collect();
         let assembled = assemble(&found).expect("a set");
-        let settings = |found: &Option<usize>| MemberSettings {
-            is_here: found.is_some(),
-            volatile_cache: true,
-            discards: true,
-            piece_blocks: 16,
-        };
+        let settings = |found: &Option<usize>| World::settings(found.is_some());
         let settings = Settings {
             members: assembled.found.iter().map(settings).collect(),
             superblock: assembled.superblock,
@@ -71,10 +73,15 @@ impl World {
         let mut out = Vec::new();
         let tiers = Tiers::open(settings, 0, &mut out);
         let (replies, done, notices) = (Vec::new(), Vec::new(), Vec::new());
-        let mut world = World { tiers, devices, now: 0, next: 0, replies, done, notices };
+        let (now, next, fuel) = (0, 0, u64::MAX);
+        let mut world = World { tiers, devices, now, next, replies, done, notices, fuel };
         world.run(out);
         assert!(world.tiers.is_open(), "{:?}", world.notices);
         world
+    }
+
+    pub fn settings(is_here: bool) -> MemberSettings {
+        MemberSettings { is_here, volatile_cache: true, discards: true, piece_blocks: 16 }
     }
 
     pub fn run(&mut self, mut effects: Vec<Effect>) {
@@ -97,6 +104,14 @@ impl World {
     }
 
     fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        let is_io = !matches!(
+            effect,
+            Effect::Reply { .. } | Effect::CommandDone { .. } | Effect::Notice(_)
+        );
+        if is_io && self.fuel == 0 {
+            return None;
+        }
+        self.fuel -= u64::from(is_io);
         let (op, buf) = match effect {
             Effect::Read { op, member, offset, mut buf } => {
                 let len = buf.len();
@@ -166,6 +181,15 @@ impl World {
         panic!("the command is not answered");
     }
 
+    /// A command that may not come to its end.
+    pub fn command_cut(&mut self, command: Command) -> Option<CommandReply> {
+        let mut out = Vec::new();
+        self.tiers.handle(self.now, Event::Command(CommandId(1), command), &mut out);
+        self.run(out);
+        self.pass(5);
+        self.done.pop()
+    }
+
     pub fn write(&mut self, offset: u64, len: usize, byte: u8) {
         let mut buf = Buf::zeroed(len);
         buf.bytes_mut().fill(byte);
@@ -186,8 +210,14 @@ impl World {
     pub fn again_without(mut self, missing: &[usize], tuning: Tuning) -> World {
         assert_eq!(self.command(Command::Stop), CommandReply::Changed);
         assert!(self.tiers.is_stopped());
-        missing.iter().for_each(|&member| self.devices[member] = Vec::new());
-        World::open(self.devices, tuning)
+        World::open(self.without(missing), tuning)
+    }
+
+    /// What is on the devices now, without some of them.
+    pub fn without(&self, missing: &[usize]) -> Vec<Vec<u8>> {
+        let mut devices = self.devices.clone();
+        missing.iter().for_each(|&member| devices[member] = Vec::new());
+        devices
     }
 }
 
