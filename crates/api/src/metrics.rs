@@ -5,7 +5,8 @@
 //! window of interest.
 
 use crate::reply::{State, Status};
-use crate::stats::{Counters, Histogram, PoolStats, VolumeStats};
+use crate::stats::{Counters, Histogram, PoolStats, VolumeCounters, VolumeStats};
+use crate::tiers::{DeviceState, TierDevice};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::stats::Written;
 use std::fmt::Write;
@@ -29,6 +30,9 @@ enum Source {
     PoolErrors,
     Latency,
     VolumeState,
+    /// Of each device of tiers.
+    Tier(fn(&TierDevice) -> u64),
+    Ephemeral,
     Build,
     Uptime,
 }
@@ -283,6 +287,61 @@ pub const METRICS: &[Metric] = &[
         Source::PoolErrors,
         "Times that the pool's thread ended by an internal error.",
     ),
+    metric(
+        "forebay_tier_size_bytes",
+        Gauge,
+        Tier(|it| it.bytes),
+        "Bytes for data on a device of a volume's tiers.",
+    ),
+    metric("forebay_tier_used_bytes", Gauge, Tier(|it| it.used_bytes), "Bytes of them in use."),
+    metric(
+        "forebay_tier_missing",
+        Gauge,
+        Tier(|it| u64::from(it.state == DeviceState::Missing)),
+        "1 where a device of a volume's tiers is missing.",
+    ),
+    metric(
+        "forebay_tier_reads_total",
+        Counter,
+        Tier(|it| it.reads),
+        "Reads of clients on a device of a volume's tiers.",
+    ),
+    metric(
+        "forebay_tier_read_bytes_total",
+        Counter,
+        Tier(|it| it.read_bytes),
+        "Bytes that they read.",
+    ),
+    metric(
+        "forebay_tier_writes_total",
+        Counter,
+        Tier(|it| it.writes),
+        "Writes of clients on a device of a volume's tiers.",
+    ),
+    metric(
+        "forebay_tier_written_bytes_total",
+        Counter,
+        Tier(|it| it.written_bytes),
+        "Bytes that they wrote.",
+    ),
+    metric(
+        "forebay_tier_moved_in_bytes_total",
+        Counter,
+        Tier(|it| it.moved_in_bytes),
+        "Bytes that moved to a device of a volume's tiers.",
+    ),
+    metric(
+        "forebay_tier_moved_out_bytes_total",
+        Counter,
+        Tier(|it| it.moved_out_bytes),
+        "Bytes that moved away from a device of a volume's tiers.",
+    ),
+    metric(
+        "forebay_volume_ephemeral",
+        Gauge,
+        Source::Ephemeral,
+        "1 for a volume whose content ends with the machine.",
+    ),
 ];
 
 const STATES: [State; 6] =
@@ -322,6 +381,19 @@ pub fn prometheus(counters: &Counters, status: &Status) -> String {
                     line(&mut out, metric.name, &[("pool", pool.name.as_str())], &sample);
                 }
             }
+            Source::Tier(value) => {
+                for volume in &counters.volumes {
+                    tiers(&mut out, metric.name, volume, value);
+                }
+            }
+            Source::Ephemeral => {
+                for volume in &status.volumes {
+                    let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
+                    let is_so = volume.tiers.as_ref().is_some_and(|tiers| tiers.ephemeral);
+                    let sample = ("", String::new(), f64::from(u8::from(is_so)));
+                    line(&mut out, metric.name, &labels, &sample);
+                }
+            }
             Source::Latency => latencies(&mut out, metric.name, counters),
             Source::VolumeState => {
                 for volume in &status.volumes {
@@ -343,6 +415,18 @@ pub fn prometheus(counters: &Counters, status: &Status) -> String {
         }
     }
     out
+}
+
+fn tiers(out: &mut String, name: &str, volume: &VolumeCounters, value: fn(&TierDevice) -> u64) {
+    for device in &volume.tiers {
+        let tier = device.tier.to_string();
+        let labels = [
+            ("volume", volume.name.as_str()),
+            ("tier", tier.as_str()),
+            ("device", device.device.as_str()),
+        ];
+        line(out, name, &labels, &("", String::new(), value(device) as f64));
+    }
 }
 
 fn latencies(out: &mut String, name: &str, counters: &Counters) {

@@ -1,5 +1,6 @@
 //! Counters as they travel: what the engine counted, and whose it is.
 
+use crate::tiers::TierDevice;
 pub use forebay_format::stats::{Histogram, PoolStats, VolumeStats};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ pub struct VolumeCounters {
     /// What was counted.
     #[serde(flatten)]
     pub stats: VolumeStats,
+    /// The devices of its tiers, if it has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierDevice>,
 }
 
 impl VolumeCounters {

@@ -397,6 +397,9 @@ pub struct IostatArgs {
     /// Latencies too
     #[arg(short = 'l', long)]
     pub latency: bool,
+    /// Each device of tiers, too
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
     /// Leave out the first report, which is about the time since the start
     #[arg(short = 'y', long)]
     pub skip_first: bool,

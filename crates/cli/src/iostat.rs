@@ -6,6 +6,7 @@ use crate::printed;
 use crate::show::unexpected;
 use forebay_api::size::human;
 use forebay_api::stats::{Counters, Histogram, VolumeCounters};
+use forebay_api::tiers::TierDevice;
 use forebay_api::{ApiError, Body, Client, Request, SCHEMA};
 use forebay_format::BLOCK_SIZE;
 use serde::Serialize;
@@ -32,6 +33,56 @@ pub struct Rates {
     write_p99_ns: Option<u64>,
     flush_p50_ns: Option<u64>,
     flush_p99_ns: Option<u64>,
+    /// Of the devices of its tiers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tiers: Vec<TierRates>,
+}
+
+/// What clients did on a device of a volume's tiers, and what moved.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TierRates {
+    tier: u8,
+    device: String,
+    reads_per_s: f64,
+    writes_per_s: f64,
+    read_bytes_per_s: f64,
+    write_bytes_per_s: f64,
+    moved_in_bytes_per_s: f64,
+    moved_out_bytes_per_s: f64,
+}
+
+impl TierRates {
+    fn new(now: &TierDevice, before: Option<&TierDevice>, seconds: f64) -> TierRates {
+        let rate = |of: fn(&TierDevice) -> u64| {
+            // The volume may have been opened anew in between.
+            let was = before.map(of).filter(|was| *was <= of(now)).unwrap_or(0);
+            (of(now) - was) as f64 / seconds.max(1e-9)
+        };
+        TierRates {
+            tier: now.tier,
+            device: now.device.clone(),
+            reads_per_s: rate(|it| it.reads),
+            writes_per_s: rate(|it| it.writes),
+            read_bytes_per_s: rate(|it| it.read_bytes),
+            write_bytes_per_s: rate(|it| it.written_bytes),
+            moved_in_bytes_per_s: rate(|it| it.moved_in_bytes),
+            moved_out_bytes_per_s: rate(|it| it.moved_out_bytes),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "  tier {} {}: {} reads/s ({}/s), {} writes/s ({}/s), moves {}/s in, {}/s out",
+            self.tier,
+            self.device,
+            count(self.reads_per_s),
+            bytes(self.read_bytes_per_s),
+            count(self.writes_per_s),
+            bytes(self.write_bytes_per_s),
+            bytes(self.moved_in_bytes_per_s),
+            bytes(self.moved_out_bytes_per_s)
+        )
+    }
 }
 
 impl Rates {
@@ -62,6 +113,14 @@ impl Rates {
             write_p99_ns,
             flush_p50_ns,
             flush_p99_ns,
+            tiers: now
+                .tiers
+                .iter()
+                .map(|it| {
+                    let was = before.tiers.iter().find(|was| was.device == it.device);
+                    TierRates::new(it, was, seconds)
+                })
+                .collect(),
         }
     }
 }
@@ -158,7 +217,11 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
         let (now, when) = look()?;
         let seconds = if first { now.uptime_s } else { (when - at).as_secs_f64() };
         if !(first && args.skip_first) {
-            print(format, &columns, &report(&now, &before, seconds), printed_count == 0)?;
+            let mut rates = report(&now, &before, seconds);
+            if !args.verbose {
+                rates.iter_mut().for_each(|it| it.tiers.clear());
+            }
+            print(format, &columns, &rates, printed_count == 0)?;
             printed_count += 1;
         }
         (before, at, first) = (now, when, false);
@@ -179,7 +242,9 @@ fn print(
         return printed(output::lines(&output::csv(columns, rates)[1..]));
     }
     let document = serde_json::json!({"schema": SCHEMA, "kind": "iostat", "volumes": rates});
-    printed(output::rows(format, &document, columns, rates, |_| Vec::new()))
+    printed(output::rows(format, &document, columns, rates, |it| {
+        it.tiers.iter().map(TierRates::text).collect()
+    }))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub struct Sample {
 }
 
 impl From<VolumeCounters> for Sample {
-    fn from(VolumeCounters { name, pool, stats }: VolumeCounters) -> Sample {
+    fn from(VolumeCounters { name, pool, stats, .. }: VolumeCounters) -> Sample {
         Sample { name, pool, hits: stats.hits(), not_cached: stats.not_cached }
     }
 }

@@ -110,7 +110,12 @@ impl Supervisor {
                 counters.pools.push(PoolCounters { name, stats: without, internal_errors });
                 continue;
             };
+            let tiers = |volume: &VolumeSnapshot| {
+                let tiers = volume.tiers.as_ref();
+                tiers.map(|it| self.tiers_info(&volume.view.name, it).devices).unwrap_or_default()
+            };
             counters.volumes.extend(snapshot.volumes.into_iter().map(|volume| VolumeCounters {
+                tiers: tiers(&volume),
                 name: volume.view.name,
                 pool: name.clone(),
                 stats: volume.stats,
