@@ -208,6 +208,7 @@ words! {
         ForceNewPool = "to make a new pool of them: --force",
         ForceCutOff = "or cut them off when it is drained: --force",
         ForceUsers = "or let those who use it have errors: --force",
+        NoTier = "without --tier and --before it becomes a new tier, slower than all others",
         ForceContent = "to lose what it holds: --force",
         ForceMachine = "or let it have errors: --force",
         Yes = "to go on without being asked: --yes",

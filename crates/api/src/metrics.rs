@@ -70,7 +70,7 @@ const fn metric(name: &'static str, kind: Kind, source: Source, help: &'static s
 }
 
 use Kind::{Counter, Gauge};
-use Source::{Pool, Volume};
+use Source::{Pool, Tier, Volume};
 
 /// Every metric.
 pub const METRICS: &[Metric] = &[

@@ -1,7 +1,7 @@
 //! What a client asks. Each request states what should be true afterwards.
 
 use crate::hint::Care;
-pub use crate::tiers::{ExplainTiers, TierChange, VolumeCreateTiered};
+pub use crate::tiers::{ExplainTiers, TierAdd, TierChange, TierRemove, VolumeCreateTiered};
 use crate::{ApiError, Hint, Mode};
 pub use forebay_format::name::{NAME_BYTES_MAX, check_name};
 use forebay_format::name::{escaped, is_allowed};
@@ -34,6 +34,10 @@ pub enum Request {
     VolumeCreateTiered(VolumeCreateTiered),
     /// The tiers of a volume.
     TierShow(Named),
+    /// A device of a volume's tiers.
+    TierAdd(TierAdd),
+    /// No such tier, or device of one, any more.
+    TierRemove(TierRemove),
     /// Nothing on a tier, which takes nothing new. Goes on by itself, also after a restart.
     TierEvacuate(TierChange),
     /// A tier in use again that is being emptied.

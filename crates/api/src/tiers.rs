@@ -169,6 +169,57 @@ pub struct TierChange {
     pub dry_run: bool,
 }
 
+/// A device for the tiers of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierAdd {
+    /// The volume.
+    pub name: String,
+    /// The device: an absolute path, `ram:SIZE`, or `spindle:PATH?preset=NAME`.
+    pub device: String,
+    /// Where it belongs.
+    #[serde(default)]
+    pub at: TierAt,
+    /// How much of it is used, in percent.
+    #[serde(default)]
+    pub use_percent: Option<u8>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Overwrite what it holds.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Where a new device belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TierAt {
+    /// To a new tier, slower than all others.
+    #[default]
+    Slowest,
+    /// To this tier, beside the devices that it has.
+    Tier(u8),
+    /// To a new tier before this one: the numbers of tiers from that on grow by one.
+    Before(u8),
+}
+
+/// An empty tier that is to go, or a device that will never be back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierRemove {
+    /// The volume.
+    pub name: String,
+    /// The tier: its number, 0 for the fastest, or one of its devices.
+    pub tier: String,
+    /// The device is missing, and what of the volume lives on it is given up.
+    #[serde(default)]
+    pub drop_lost: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
 /// A part of a volume, to be looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

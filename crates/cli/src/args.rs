@@ -312,6 +312,19 @@ pub enum TierCommand {
         #[arg(long)]
         lost: bool,
     },
+    /// Add a device to the tiers of a volume, while it is in use
+    Add(TierAddArgs),
+    /// Empty a tier and take its devices out; or give up a device that will never be back
+    Remove {
+        #[command(flatten)]
+        tier: TierArgs,
+        /// The device is missing for good: what of the volume lives on it is lost
+        #[arg(long)]
+        drop_lost: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Move everything off a tier, which takes nothing new; goes on after a restart
     Evacuate {
         #[command(flatten)]
@@ -332,6 +345,31 @@ pub enum TierCommand {
         /// The volume
         name: String,
     },
+}
+
+/// Arguments of `tier add`.
+#[derive(Debug, Args)]
+pub struct TierAddArgs {
+    /// The volume
+    pub name: String,
+    /// The device: a file, a block device, or ram:SIZE
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub device: String,
+    /// Put it beside the devices of this tier [default: a new tier, slower than all others]
+    #[arg(long, value_name = "N")]
+    pub tier: Option<u8>,
+    /// Make a new tier of it, before this one
+    #[arg(long, value_name = "N", conflicts_with = "tier")]
+    pub before: Option<u8>,
+    /// How much of it is used, as 80%
+    #[arg(long = "use", value_name = "PERCENT", value_parser = parse_percent)]
+    pub use_percent: Option<u8>,
+    /// Overwrite what it holds
+    #[arg(long)]
+    pub force: bool,
+    /// Only say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// A tier.

@@ -16,7 +16,7 @@ use forebay_api::request::{
 use forebay_api::{ApiError, Body, Client, ErrorKind, Hint, Outcome, Request};
 use forebay_format::name::escaped;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub fn ask(client: &Client, request: &Request) -> Result<Done, ApiError> {
     match client.ask(request)? {
@@ -45,7 +45,7 @@ pub fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
 }
 
 /// Asks before data is lost. Without a terminal, only `--yes` is an answer.
-fn confirm(yes: bool, what: &str) -> Result<(), ApiError> {
+pub fn confirm(yes: bool, what: &str) -> Result<(), ApiError> {
     if yes {
         return Ok(());
     }
@@ -165,11 +165,8 @@ pub fn volume_create(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError>
 
 /// `volume create` over tiers.
 fn volume_create_tiered(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError> {
-    let member = |uri: &str| match uri.contains(':') && !uri.starts_with('/') {
-        true => path::origin(uri),
-        false => path::device(Path::new(uri)),
-    };
-    let tier = |devices: &String| devices.split(',').map(member).collect::<Result<Vec<_>, _>>();
+    let device = crate::tiers::device;
+    let tier = |devices: &String| devices.split(',').map(device).collect::<Result<Vec<_>, _>>();
     let TieredArgs { size, use_percent, overcommit, placement, durable, force } = &args.tiered;
     let wanted = VolumeCreateTiered {
         name: args.name.clone(),

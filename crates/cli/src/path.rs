@@ -8,6 +8,16 @@ use std::path::{Path, PathBuf};
 /// Where udev keeps names of disks by their serial numbers.
 const NAMES: &str = "/dev/disk/by-id";
 
+/// Path or URI of a device of tiers, which may be gone.
+pub fn absolute(uri: &str) -> Result<String, ApiError> {
+    if scheme(uri).is_some() {
+        return origin(uri);
+    }
+    let path = std::path::absolute(uri);
+    let path = path.map_err(|error| ApiError::usage(format!("the path {uri:?}: {error}")))?;
+    text(lasting(path))
+}
+
 /// Absolute path of a device that must exist.
 pub fn device(path: &Path) -> Result<String, ApiError> {
     let absolute = std::path::absolute(path)

@@ -1,14 +1,15 @@
 //! Tiers: what is on them, and where parts of a volume live.
 
 use crate::args::{Cli, ExplainArgs, Format, TierArgs, TierCommand};
-use crate::change::{ask, finish};
+use crate::change::{ask, confirm, finish};
 use crate::output::{self, Column};
 use crate::show::{document, field, unexpected};
 use crate::{path, printed, watch};
-use forebay_api::request::{ExplainTiers, Named, TierChange};
+use forebay_api::request::{ExplainTiers, Named, TierAdd, TierChange, TierRemove};
 use forebay_api::size::human;
-use forebay_api::tiers::{ExtentInfo, TierDevice, TiersInfo, TiersShown};
-use forebay_api::{ApiError, Body, Outcome, Request};
+use forebay_api::tiers::{ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
+use forebay_api::{ApiError, Body, Client, Outcome, Request};
+use std::path::Path;
 
 const SECTOR: u64 = 512;
 
@@ -73,16 +74,71 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             }
             finish(cli.output, answer)
         }
+        TierCommand::Add(args) => done(Request::TierAdd(TierAdd {
+            name: args.name.clone(),
+            device: device(&args.device)?,
+            at: match (args.tier, args.before) {
+                (Some(tier), _) => TierAt::Tier(tier),
+                (None, Some(tier)) => TierAt::Before(tier),
+                (None, None) => TierAt::Slowest,
+            },
+            use_percent: args.use_percent,
+            dry_run: args.dry_run,
+            force: args.force,
+        })),
+        TierCommand::Remove { tier, drop_lost, yes } => {
+            remove(cli, &client, (tier, *drop_lost, *yes))
+        }
         TierCommand::Cancel(tier) => done(Request::TierCancel(change(tier)?)),
         TierCommand::Pause { name } => done(Request::TierPause(named(name))),
         TierCommand::Resume { name } => done(Request::TierResume(named(name))),
     }
 }
 
+/// Path or URI of a device, as the daemon needs it.
+pub fn device(uri: &str) -> Result<String, ApiError> {
+    match uri.contains(':') && !uri.starts_with('/') {
+        true => path::origin(uri),
+        false => path::device(Path::new(uri)),
+    }
+}
+
+/// `tier remove`: first it is emptied.
+fn remove(
+    cli: &Cli,
+    client: &Client,
+    (tier, drop_lost, yes): (&TierArgs, bool, bool),
+) -> Result<u8, ApiError> {
+    let TierChange { name, tier: number, dry_run } = change(tier)?;
+    let remove = |dry_run| {
+        let (name, tier) = (name.clone(), number.clone());
+        Request::TierRemove(TierRemove { name, tier, drop_lost, dry_run })
+    };
+    let planned = ask(client, &remove(true))?;
+    if drop_lost {
+        if dry_run {
+            return finish(cli.output, planned);
+        }
+        confirm(yes, &planned.messages.join("; "))?;
+        return finish(cli.output, ask(client, &remove(false))?);
+    }
+    let interrupts = watch::Interrupts::catch()?;
+    let mut answer = ask(client, &Request::TierEvacuate(change(tier)?))?;
+    if dry_run {
+        answer.messages.extend(planned.messages);
+        return finish(cli.output, answer);
+    }
+    if answer.outcome == Outcome::Started {
+        watch::evacuation(client, &name, &interrupts)?;
+    }
+    finish(cli.output, ask(client, &remove(false))?)
+}
+
 fn change(args: &TierArgs) -> Result<TierChange, ApiError> {
     let tier = match args.tier.parse::<u8>() {
         Ok(number) => number.to_string(),
-        Err(_) => path::origin(&args.tier)?,
+        // It may be missing.
+        Err(_) => path::absolute(&args.tier)?,
     };
     Ok(TierChange { name: args.name.clone(), tier, dry_run: args.dry_run })
 }

@@ -275,6 +275,8 @@ impl Supervisor {
             Request::VolumeCreate(wanted) => self.volume_create(wanted),
             Request::VolumeCreateTiered(wanted) => self.tiered_create(wanted),
             Request::VolumeAttach(wanted) => self.volume_attach(wanted),
+            Request::TierAdd(wanted) => self.tier_add(wanted),
+            Request::TierRemove(wanted) => self.tier_remove(wanted),
             Request::TierEvacuate(wanted) => self.tier_evacuate(wanted),
             Request::TierCancel(wanted) => self.tier_cancel(wanted),
             Request::TierPause(named) => self.tier_pause(&named.name, true),

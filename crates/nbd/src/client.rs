@@ -111,6 +111,15 @@ impl<S: Read + Write> Connection<S> {
         self.answer()
     }
 
+    /// Says that nobody needs `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// As [`Connection::read`].
+    pub fn discard(&mut self, offset: u64, len: u64) -> Result<()> {
+        self.send(Command::Trim, offset, len, &[])?;
+        self.answer()
+    }
+
     /// Makes durable what was written.
     ///
     /// # Errors

@@ -58,13 +58,16 @@ impl Tiers {
         if self.evacuation.is_some() {
             return self.reply(id, CommandReply::Refused(Refusal::Busy));
         }
-        let lives = self.living_on(tier);
+        // What waits for its trim, or is copied to, is room soon, or a place of what comes anyway.
+        let living = |it: MemberId| self.map.living_on(it);
+        let lives: u32 = members.iter().map(|&it| living(it)).sum();
         let others = self
             .set
             .here()
             .filter(|&it| self.set.member(it).tier != tier && !self.set.is_leaving(it));
         let others: Vec<MemberId> = others.collect();
-        let room: u32 = others.iter().map(|&it| self.space.free(it)).sum();
+        let room: u32 =
+            others.iter().map(|&it| self.set.member(it).slots.saturating_sub(living(it))).sum();
         if lives > room || others.is_empty() {
             return self.reply(id, CommandReply::Refused(Refusal::NoRoom(lives - room)));
         }

@@ -47,6 +47,11 @@ impl Nbd {
         self.connection.write(offset, data).map_err(number)
     }
 
+    /// Says that nobody needs what is there.
+    pub fn discard(&mut self, offset: u64, len: u32) -> Result<(), u32> {
+        self.connection.discard(offset, len.into()).map_err(number)
+    }
+
     /// Makes durable what was written.
     pub fn flush(&mut self) -> Result<(), u32> {
         self.connection.flush().map_err(number)

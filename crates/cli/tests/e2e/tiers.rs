@@ -350,3 +350,89 @@ fn both_maps_bad_is_an_error_and_nothing_is_written() {
     assert!(fs::read(world.path("slow.img")).unwrap() == before, "something was written");
     world.forebay(&["volume", "remove", "big"]).expect(0);
 }
+
+#[test]
+fn devices_join_and_leave_while_the_volume_is_used() {
+    let mut world = world();
+    create(&world, &["big", "--tier", "fast.img", "--tier", "slow.img", "--size", "60M"]).expect(0);
+    fill(&world, "big", 60);
+    world.empty_file("more.img", 96 * MIB);
+    world.empty_file("first.img", 24 * MIB);
+    let add = |args: &[&str]| world.forebay(&[&["tier", "add", "big"][..], args].concat());
+    add(&["ram:24M"]).expect(4).complains("this volume does not");
+    add(&["more.img", "--tier", "7"]).expect(2).complains("there is no tier 7");
+    add(&["more.img", "--dry-run"]).expect(0).says("would add").says("as tier 2");
+    add(&["more.img"]).expect(0).says("tier 2");
+    add(&["more.img"]).expect(0).says("is a device of the tiers");
+    add(&["first.img", "--before", "0"]).expect(0).says("tier 0");
+    world.forebay(&["volume", "resize", "big", "--size", "150M"]).expect(0);
+    fill(&world, "big", 150);
+    world.kill();
+    world.start();
+    check(&world, "big", 150);
+    let numbers = |world: &World| -> Vec<(u64, String)> {
+        let shown = tiers(world, "big");
+        let devices = shown["tiers"]["devices"].as_array().unwrap().clone();
+        let number = |it: &Value| it["tier"].as_u64().unwrap();
+        let name =
+            |it: &Value| it["device"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        devices.iter().map(|it| (number(it), name(it))).collect()
+    };
+    let all = ["first.img", "fast.img", "slow.img", "more.img"];
+    let wanted: Vec<_> = (0..).zip(all.map(String::from)).collect();
+    assert_eq!(numbers(&world), wanted);
+    // Too much for the rest.
+    world.forebay(&["tier", "remove", "big", "slow.img"]).expect(4).complains("room for");
+    let mut nbd = world.nbd("big");
+    nbd.discard(60 * MIB, 90 * MIB as u32).unwrap();
+    nbd.flush().unwrap();
+    drop(nbd);
+    let planned = world.forebay(&["tier", "remove", "big", "slow.img", "--dry-run"]).expect(0);
+    planned.says("would move").says("would remove tier 2");
+    world.forebay(&["tier", "remove", "big", "slow.img"]).expect(0).says("is free");
+    assert_eq!(numbers(&world).len(), 3);
+    check(&world, "big", 60);
+    // It is free, and nothing is on it.
+    create(&world, &["other", "--tier", "slow.img"]).expect(0);
+    world.kill();
+    world.start();
+    check(&world, "big", 60);
+    assert_eq!(numbers(&world).len(), 3);
+}
+
+#[test]
+fn a_device_that_will_never_be_back_is_given_up() {
+    let mut world = world();
+    big(&world);
+    fill(&world, "big", 100);
+    world.stop();
+    fs::rename(world.path("slow.img"), world.path("away.img")).unwrap();
+    world.start();
+    let remove = ["tier", "remove", "big", "slow.img", "--drop-lost"];
+    world.forebay(&remove).expect(4).complains("would give up");
+    world.forebay(&[&remove[..], &["-y"]].concat()).expect(0).says("is lost, and fails to be read");
+    let mut nbd = world.nbd("big");
+    let lost: Vec<u64> = (0..100).filter(|n| nbd.read(n * MIB, 4096) == Err(5)).collect();
+    assert!(lost.len() > 60, "{lost:?}");
+    // The fast tier is full: something has to go first.
+    let kept = (0..100).find(|n| !lost.contains(n)).unwrap();
+    nbd.discard(kept * MIB, MIB as u32).unwrap();
+    nbd.flush().unwrap();
+    let data = pattern(lost[0] + 1, MIB as usize);
+    wait_for("room for a mebibyte", || nbd.write(lost[0] * MIB, &data) == Ok(()));
+    assert!(nbd.read(lost[0] * MIB, MIB as u32) == Ok(pattern(lost[0] + 1, MIB as usize)));
+    nbd.flush().unwrap();
+    drop(nbd);
+    // Whatever comes back is no member any more.
+    fs::rename(world.path("away.img"), world.path("slow.img")).unwrap();
+    world.stop();
+    world.start();
+    let mut nbd = world.nbd("big");
+    for n in 0..100 {
+        match nbd.read(n * MIB, MIB as u32) {
+            Ok(data) if n == kept => assert!(data == vec![0; MIB as usize], "MiB {n}"),
+            Ok(data) => assert!(data == pattern(n + 1, MIB as usize), "MiB {n}"),
+            Err(error) => assert!(error == 5 && lost[1..].contains(&n), "MiB {n}"),
+        }
+    }
+}

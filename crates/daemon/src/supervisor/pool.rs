@@ -293,8 +293,7 @@ impl Supervisor {
         }
         let (mut wiped, mut messages) = (Vec::new(), Vec::new());
         for path in paths {
-            let device = self.open_devices(std::slice::from_ref(&path), Access::Exclusive);
-            match device.and_then(|devices| devices.iter().try_for_each(wipe)) {
+            match self.wipe_device(&path) {
                 Ok(()) => wiped.push(path),
                 Err(error) => messages.push(format!("{path} was not wiped: {}", error.message)),
             }
@@ -304,6 +303,12 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, text);
         done.messages.extend(messages);
         Ok(done)
+    }
+
+    /// Takes away what of ours is on a device that is not used any more.
+    pub(super) fn wipe_device(&self, path: &str) -> Result<(), ApiError> {
+        let devices = self.open_devices(&[path.to_string()], Access::Exclusive)?;
+        devices.iter().try_for_each(wipe)
     }
 
     /// Undoes [`Supervisor::pool_make`] of a new pool when what it was made for failed.

@@ -5,6 +5,7 @@
 
 mod change;
 mod create;
+mod members;
 mod show;
 
 use super::Supervisor;

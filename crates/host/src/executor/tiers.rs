@@ -6,7 +6,7 @@ use super::{Executor, Goal, origin_io};
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
 use crate::origin::Origin;
-use crate::origin::tiered::{Tiered, member_of};
+use crate::origin::tiered::{Member, NewDevice, Tiered, member_of};
 use forebay_engine::{Buf, OpId, Time, VolumeId};
 use forebay_tier::{Command, CommandId, CommandReply, Effect, Event};
 use std::sync::mpsc::SyncSender;
@@ -37,6 +37,43 @@ impl Executor {
             self.asked.insert((volume, id), reply);
             tiered.tell(now, Event::Command(id, command));
             self.stirred.insert(volume);
+        }
+    }
+
+    /// Adds a device to the tiers of a volume. If there are none, nobody answers.
+    pub fn add_member(
+        &mut self,
+        driver: &mut Driver,
+        now: Time,
+        volume: VolumeId,
+        (member, new): (Member, NewDevice),
+        reply: SyncSender<CommandReply>,
+    ) {
+        self.number_next += 1;
+        let id = CommandId(self.number_next);
+        let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };
+        match tiered.add_member(now, id, (member, &new)) {
+            Ok(number) => {
+                if let Some(device) = tiered.device(number) {
+                    self.add_lane(Goal::Member(volume, number), device);
+                    self.allow_threads(driver);
+                }
+                self.asked.insert((volume, id), reply);
+                self.stirred.insert(volume);
+            }
+            Err(why) => drop(reply.try_send(CommandReply::Refused(why))),
+        }
+    }
+
+    /// Closes the devices that are no members of a volume's tiers any more.
+    fn close_members(&mut self, volume: VolumeId) {
+        let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };
+        for number in tiered.drop_members() {
+            let goal = Goal::Member(volume, number);
+            if let Some(lane) = self.lanes.get_mut(&goal) {
+                lane.closed = true;
+                self.drop_closed(goal);
+            }
         }
     }
 
@@ -95,6 +132,7 @@ impl Executor {
                 return notices.send(HostNotice::Tiers(volume, notice));
             }
             Effect::CommandDone { id, reply } => {
+                self.close_members(volume);
                 if let Some(asked) = self.asked.remove(&(volume, id)) {
                     // Who asked may have gone.
                     let _ = asked.try_send(reply);

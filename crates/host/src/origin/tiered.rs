@@ -12,8 +12,9 @@ use forebay_format::tier::Superblock;
 use forebay_sys as sys;
 pub use forebay_tier::Tuning;
 use forebay_tier::{
-    Command, CommandId, CommandReply, CreateError, Effect, Event, Io, IoId, MemberId,
-    MemberSettings, NewMember, NewSet, Notice, OpenError, Settings, Tiers, View, assemble, create,
+    Addition, At, Command, CommandId, CommandReply, CreateError, Effect, Event, Io, IoId, MemberId,
+    MemberSettings, MemberState, NewMember, NewSet, Notice, OpenError, Refusal, Settings, Tiers,
+    View, assemble, create,
 };
 pub use member::Member;
 use member::PIECE_BLOCKS;
@@ -71,6 +72,17 @@ pub struct NewTiered {
     pub bytes: Option<u64>,
     /// It may be larger than its members together.
     pub overcommit: bool,
+}
+
+/// A device that is to join a set.
+#[derive(Debug, Clone, Copy)]
+pub struct NewDevice {
+    /// Its identity, random.
+    pub uuid: [u8; 16],
+    /// How much of it is used, in percent.
+    pub use_percent: u8,
+    /// Its tier.
+    pub at: At,
 }
 
 /// A set that can be made, and was not yet.
@@ -333,6 +345,48 @@ impl Tiered {
             Some(Member::File(device)) => Some(Arc::clone(device)),
             _ => None,
         }
+    }
+
+    /// Takes a device in that is about to become a member, and asks the machine for that. Its number
+    /// is told; nobody but the machine decides whether it stays.
+    ///
+    /// # Errors
+    /// No number is free now.
+    pub(crate) fn add_member(
+        &mut self,
+        now: Time,
+        id: CommandId,
+        (member, new): (Member, &NewDevice),
+    ) -> Result<MemberId, Refusal> {
+        let number = self.tiers.next_member().ok_or(Refusal::Busy)?;
+        let index = usize::from(number.0);
+        let addition = Addition {
+            member: number,
+            uuid: new.uuid,
+            bytes: member.bytes() / 100 * u64::from(new.use_percent.clamp(1, 100)),
+            at: new.at,
+            is_volatile: member.is_volatile(),
+            settings: member.settings(),
+        };
+        self.members.resize_with(self.members.len().max(index + 1), || None);
+        self.uuids.resize(self.uuids.len().max(index + 1), [0; 16]);
+        (self.members[index], self.uuids[index]) = (Some(member), new.uuid);
+        self.tell(now, Event::Command(id, Command::Add(addition)));
+        Ok(number)
+    }
+
+    /// Lets go of the devices that are no members any more. Their numbers are told.
+    pub(crate) fn drop_members(&mut self) -> Vec<MemberId> {
+        let view = self.tiers.view();
+        let is_member = |number: usize| {
+            let own = view.members.get(number);
+            own.is_some_and(|it| it.state != MemberState::None)
+        };
+        let numbers = 0..self.members.len();
+        let gone = numbers.filter(|&it| self.members[it].is_some() && !is_member(it));
+        let gone: Vec<usize> = gone.collect();
+        gone.iter().for_each(|&number| self.members[number] = None);
+        gone.into_iter().map(|number| MemberId(number as u8)).collect()
     }
 
     /// Takes an I/O on the origin.

@@ -4,7 +4,7 @@ use super::clients::Migrant;
 use super::ports::PortSetup;
 use super::{ShardError, ShardSnapshot};
 use crate::frontend::nbd::Tls;
-use crate::origin::tiered::Tiered;
+use crate::origin::tiered::{Member, NewDevice, Tiered};
 use crate::origin::{Origin, OriginSize};
 use forebay_engine::{Buf, Command, CommandReply, IoError, Request, Time, VolumeId};
 use forebay_sys::waker::Waker;
@@ -62,6 +62,8 @@ pub(crate) enum Message {
     OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),
     /// Something for the tiers of a volume's origin. If there are none, nobody answers.
     Tiers(VolumeId, tier::Command, SyncSender<tier::CommandReply>),
+    /// A device for the tiers of a volume's origin.
+    AddMember(VolumeId, Box<(Member, NewDevice)>, SyncSender<tier::CommandReply>),
     /// Shows the tiers of a volume's origin to somebody, if there are some.
     LookAtTiers(VolumeId, LookAtTiers),
     Snapshot(SyncSender<ShardSnapshot>),

@@ -271,6 +271,10 @@ impl Shard {
             Message::Tiers(volume, command, reply) => {
                 self.executor.ask_tiers(self.now, volume, command, reply);
             }
+            Message::AddMember(volume, new, reply) => {
+                let driver = &mut self.driver;
+                self.executor.add_member(driver, self.now, volume, *new, reply);
+            }
             Message::LookAtTiers(volume, look) => {
                 look(self.executor.tiered(volume), self.now);
             }

@@ -2,7 +2,7 @@
 
 use super::mailbox::Message;
 use super::{ShardError, ShardHandle, receive};
-use crate::origin::tiered::Tiered;
+use crate::origin::tiered::{Member, NewDevice, Tiered};
 use forebay_engine::{Time, VolumeId};
 use forebay_tier as tier;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -21,6 +21,21 @@ impl ShardHandle {
         command: tier::Command,
     ) -> Result<Receiver<tier::CommandReply>, ShardError> {
         self.ask(|reply| Message::Tiers(volume, command, reply))
+    }
+
+    /// Adds a device to the tiers of a volume's origin.
+    ///
+    /// # Errors
+    /// No answer in time: it goes on.
+    pub fn add_member(
+        &self,
+        volume: VolumeId,
+        (member, new): (Member, NewDevice),
+        timeout: Duration,
+    ) -> Result<tier::CommandReply, ShardError> {
+        let new = Box::new((member, new));
+        let reply = self.ask(|reply| Message::AddMember(volume, new, reply))?;
+        receive(&reply, timeout)
     }
 
     /// Asks the tiers of a volume's origin a question, which is answered on the pool's thread;

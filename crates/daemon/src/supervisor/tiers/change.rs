@@ -5,14 +5,14 @@ use crate::supervisor::late::in_time;
 use crate::supervisor::plan::same_file;
 use crate::supervisor::volume::origin_error;
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::{Care, Until};
+use forebay_api::hint::{Care, Choice, Until};
 use forebay_api::reply::Done;
 use forebay_api::request::TierChange;
 use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierDevice};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_engine::{Buf, Request, RequestKind};
-use forebay_format::tier::EXTENT_SIZE;
+use forebay_format::tier::{EXTENT_SIZE, MEMBERS_MAX, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, TiersSnapshot};
 use forebay_host::shard::ShardError;
 use forebay_tier::{Command, CommandReply, MemberState, MemberView, Refusal};
@@ -24,17 +24,17 @@ use std::time::Duration;
 const REFUSED_WITHIN: Duration = Duration::from_millis(500);
 
 /// A tier that was named, and what is on it.
-struct NamedTier {
-    number: u8,
+pub(super) struct NamedTier {
+    pub number: u8,
     used_bytes: u64,
     /// Free on the tiers that stay.
     elsewhere_bytes: u64,
-    devices: Vec<String>,
+    pub devices: Vec<String>,
 }
 
 impl Supervisor {
     /// The tier of a volume with this number, or with this device.
-    fn named_tier(
+    pub(super) fn named_tier(
         &self,
         name: &str,
         now: &TiersSnapshot,
@@ -86,7 +86,7 @@ impl Supervisor {
         let started = found.open.handle.tiers_start(view.id, Command::Evacuate(number));
         let started = started.map_err(|error| shard_error(&found.pool, &error))?;
         let text = match started.recv_timeout(REFUSED_WITHIN) {
-            Ok(CommandReply::Changed | CommandReply::Unchanged) => {
+            Ok(CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_)) => {
                 return Ok(Done::new(Outcome::Changed, format!("tier {number} is empty")));
             }
             Ok(CommandReply::Refused(Refusal::NoRoom(_))) => return Err(no_room(&tier)),
@@ -230,10 +230,10 @@ fn flush(found: &FoundVolume) -> Result<(), ApiError> {
 }
 
 /// Has the tiers do what they do at once.
-fn ask(found: &FoundVolume, command: Command) -> Result<Outcome, ApiError> {
+pub(super) fn ask(found: &FoundVolume, command: Command) -> Result<Outcome, ApiError> {
     let reply = found.open.handle.tiers(found.snapshot.view.id, command, COMMAND_TIMEOUT);
     match reply.map_err(|error| shard_error(&found.pool, &error))? {
-        CommandReply::Changed => Ok(Outcome::Changed),
+        CommandReply::Changed | CommandReply::Added(_) => Ok(Outcome::Changed),
         CommandReply::Unchanged => Ok(Outcome::Unchanged),
         CommandReply::Refused(why) => Err(refused(why)),
     }
@@ -250,7 +250,7 @@ fn no_room(tier: &NamedTier) -> ApiError {
 }
 
 /// Why the tiers did not do what was asked.
-fn refused(why: Refusal) -> ApiError {
+pub(super) fn refused(why: Refusal) -> ApiError {
     match why {
         Refusal::NoRoom(extents) => {
             let bytes = human(u64::from(extents) * EXTENT_SIZE);
@@ -262,6 +262,30 @@ fn refused(why: Refusal) -> ApiError {
         Refusal::Failed => ApiError::failed("a device of the tiers failed meanwhile")
             .hint(Hint::SeeTo { what: Care::Disk }),
         Refusal::Cancelled => ApiError::conflict("it was cancelled"),
+        Refusal::IsMember => ApiError::conflict("it is a device of these tiers already"),
+        Refusal::OtherNumber(_) => ApiError::failed("another device was added meanwhile"),
+        Refusal::TooMany => {
+            let text = format!("a volume has {TIERS_MAX} tiers of {MEMBERS_MAX} devices at most");
+            ApiError::refused(text)
+        }
+        Refusal::TooSmall(needed) => {
+            let needed = human(needed);
+            ApiError::refused(format!("the device is too small: {needed} are needed at least"))
+        }
+        Refusal::Volatile => {
+            let text = "memory ends with the machine, and this volume does not";
+            ApiError::refused(text).hint(Hint::Choose { what: Choice::RamAbove })
+        }
+        Refusal::Leaving => ApiError::conflict("that tier is being emptied"),
+        Refusal::NotEmpty(slots) => {
+            let left = human(u64::from(slots) * EXTENT_SIZE);
+            ApiError::refused(format!("the tier is not empty: {left} are left on it"))
+        }
+        Refusal::LastPersistent => {
+            ApiError::refused("no other device could hold the map of what lives where")
+        }
+        Refusal::NoMember => ApiError::usage("there is no such device"),
+        Refusal::IsHere => ApiError::refused("the device is here, and in use"),
         Refusal::Busy => ApiError::conflict("another tier is being emptied")
             .hint(Hint::Wait { until: Until::TierIsEmpty }),
     }

@@ -166,7 +166,7 @@ impl Supervisor {
     }
 
     /// Refuses a device that something of ours uses.
-    fn check_free(&self, uri: &str) -> Result<(), ApiError> {
+    pub(super) fn check_free(&self, uri: &str) -> Result<(), ApiError> {
         if memory_bytes(uri).is_some() {
             return Ok(());
         }
@@ -183,7 +183,7 @@ impl Supervisor {
     }
 
     /// Refuses a device that holds something.
-    fn check_empty(&self, uri: &str) -> Result<(), ApiError> {
+    pub(super) fn check_empty(&self, uri: &str) -> Result<(), ApiError> {
         if memory_bytes(uri).is_some() {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl Supervisor {
     }
 
     /// Refuses memory that is not there.
-    fn check_memory_of(&self, devices: &[String]) -> Result<(), ApiError> {
+    pub(super) fn check_memory_of(&self, devices: &[String]) -> Result<(), ApiError> {
         let sizes = devices.iter().filter_map(|uri| memory_bytes(uri)?.ok());
         let wanted: u64 = sizes.sum();
         let left = self.tiers_left_bytes();

@@ -212,7 +212,8 @@ fn device(it: &MemberView, device: String) -> TierDevice {
         },
         holds_map: it.is_holder,
         bytes: u64::from(it.slots) * EXTENT_SIZE,
-        used_bytes: u64::from(it.used) * EXTENT_SIZE,
+        // Places that are being trimmed, or copied to, do not count.
+        used_bytes: u64::from(it.extents) * EXTENT_SIZE,
         reads: it.traffic.reads,
         read_bytes: it.traffic.read_bytes,
         writes: it.traffic.writes,

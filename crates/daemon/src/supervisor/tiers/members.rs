@@ -1,0 +1,220 @@
+//! Devices that join the tiers of a volume, and that leave them.
+
+use super::change::{ask, refused};
+use super::memory_bytes;
+use crate::convert::{hex, random_uuid};
+use crate::state::MemberState;
+use crate::supervisor::late::in_time;
+use crate::supervisor::plan::{file_of, same_file};
+use crate::supervisor::volume::origin_error;
+use crate::supervisor::{COMMAND_TIMEOUT, Supervisor, shard_error};
+use forebay_api::hint::Flag;
+use forebay_api::reply::Done;
+use forebay_api::request::{TierAdd, TierRemove};
+use forebay_api::size::human;
+use forebay_api::tiers::{DeviceState, TierAt, TiersInfo};
+use forebay_api::{ApiError, Hint, Outcome};
+use forebay_host::origin::tiered::{Member, NewDevice};
+use forebay_tier::{At, Command, CommandReply, MemberId};
+use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl Supervisor {
+    pub(in crate::supervisor) fn tier_add(
+        self: &Arc<Self>,
+        wanted: &TierAdd,
+    ) -> Result<Done, ApiError> {
+        let (name, device) = (&wanted.name, &wanted.device);
+        let (found, now) = self.find_tiers(name)?;
+        let info = self.tiers_info(name, &now);
+        if info.devices.iter().any(|it| same_file(&it.device, device)) {
+            let text = format!("{device} is a device of the tiers of volume {name}");
+            return Ok(Done::new(Outcome::Unchanged, text));
+        }
+        let use_percent = wanted.use_percent.unwrap_or(100);
+        if !(1..=100).contains(&use_percent) {
+            return Err(ApiError::usage("of a device 1% to 100% are used"));
+        }
+        let tier = tier_for(&info, wanted.at)?;
+        self.check_new_device(device, wanted.force)?;
+        let (member, memory) = open_new(device)?;
+        if member.is_volatile() && !now.is_ephemeral {
+            return Err(refused(forebay_tier::Refusal::Volatile));
+        }
+        let size = human(member.bytes() / 100 * u64::from(use_percent));
+        if wanted.dry_run {
+            let text = format!("would add {device} ({size}) to volume {name}, as tier {tier}");
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        let uuid = random_uuid()?;
+        let at = match wanted.at {
+            TierAt::Before(tier) => At::Before(tier),
+            TierAt::Tier(_) | TierAt::Slowest => At::Join(tier),
+        };
+        // Remembered first: a device that is remembered and is no member is left alone.
+        let uri = device.clone();
+        let known = MemberState { uri, uuid: hex(&uuid), tier, use_percent };
+        self.remember_member(name, at, known)?;
+        if let Some((file, bytes)) = memory {
+            self.memories.keep(name, &hex(&uuid), file, bytes);
+        }
+        let new = NewDevice { uuid, use_percent, at };
+        let id = found.snapshot.view.id;
+        let reply = found.open.handle.add_member(id, (member, new), COMMAND_TIMEOUT);
+        match reply.map_err(|error| shard_error(&found.pool, &error))? {
+            CommandReply::Refused(why) => {
+                self.forget_member(name, &hex(&uuid), Some(at))?;
+                Err(refused(why))
+            }
+            _ => {
+                let text = format!("volume {name} has {size} more, on {device}, tier {tier}");
+                let mut done = Done::new(Outcome::Changed, text);
+                done.messages.push(format!("to use it: forebay volume resize {name} --size SIZE"));
+                Ok(done)
+            }
+        }
+    }
+
+    /// Refuses a device that somebody uses, or that holds something.
+    fn check_new_device(&self, device: &str, force: bool) -> Result<(), ApiError> {
+        match memory_bytes(device) {
+            Some(Err(why)) => return Err(ApiError::usage(why)),
+            Some(Ok(_)) => {}
+            None if !file_of(device).starts_with('/') => {
+                return Err(ApiError::usage(format!("the path {device:?} is not absolute")));
+            }
+            None => {}
+        }
+        self.check_free(device)?;
+        if !force {
+            self.check_empty(device)?;
+        }
+        self.check_memory_of(&[device.to_string()])
+    }
+
+    fn remember_member(&self, name: &str, at: At, new: MemberState) -> Result<(), ApiError> {
+        self.remember(|all| {
+            let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == name) else { return };
+            if let At::Before(tier) = at {
+                let later = tiers.members.iter_mut().filter(|it| it.tier >= tier);
+                later.for_each(|it| it.tier += 1);
+            }
+            tiers.members.push(new);
+            tiers.members.sort_by_key(|it| it.tier);
+        })
+    }
+
+    /// Forgets a device; with `at`, it never came.
+    fn forget_member(&self, name: &str, uuid: &str, at: Option<At>) -> Result<(), ApiError> {
+        self.remember(|all| {
+            let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == name) else { return };
+            tiers.members.retain(|it| it.uuid != uuid);
+            if let Some(At::Before(tier)) = at {
+                let later = tiers.members.iter_mut().filter(|it| it.tier > tier);
+                later.for_each(|it| it.tier -= 1);
+            }
+        })?;
+        self.memories.let_go(name, |member| member != uuid);
+        Ok(())
+    }
+
+    pub(in crate::supervisor) fn tier_remove(&self, wanted: &TierRemove) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let (found, now) = self.find_tiers(name)?;
+        if wanted.drop_lost {
+            return self.give_up_device(wanted);
+        }
+        let tier = self.named_tier(name, &now, &wanted.tier)?;
+        let number = tier.number;
+        if wanted.dry_run {
+            let text = format!("would remove tier {number} ({})", tier.devices.join(", "));
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.check_memory()?;
+        let of = now.view.members.iter().zip(&now.uuids).filter(|(it, _)| it.tier == number);
+        let uuids: Vec<String> = of.map(|(_, uuid)| hex(uuid)).collect();
+        ask(&found, Command::Remove(number))?;
+        uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
+        let devices = tier.devices.join(", ");
+        let text = format!("tier {number} of volume {name} is gone; {devices} is free");
+        let mut done = Done::new(Outcome::Changed, text);
+        for device in tier.devices.iter().filter(|it| memory_bytes(it).is_none()) {
+            if let Err(error) = self.wipe_device(file_of(device)) {
+                done.messages.push(format!("{device} was not wiped: {}", error.message));
+            }
+        }
+        Ok(done)
+    }
+
+    /// Gives up a device that will never be back.
+    fn give_up_device(&self, wanted: &TierRemove) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let (found, now) = self.find_tiers(name)?;
+        let info = self.tiers_info(name, &now);
+        let is_meant = |device: &str| same_file(device, &wanted.tier);
+        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
+        let of_tier = |tier: u8| wanted.tier.parse() == Ok(tier);
+        let mut missing = missing.filter(|it| is_meant(&it.device) || of_tier(it.tier));
+        let Some(device) = missing.next() else {
+            let text = format!("no device {} of volume {name} is missing", wanted.tier);
+            return Err(ApiError::usage(text));
+        };
+        let state = self.store.get();
+        let known = state.tiers_of(name).and_then(|tiers| {
+            tiers.members.iter().find(|it| it.uri == device.device).map(|it| it.uuid.clone())
+        });
+        let uuid = known.unwrap_or_default();
+        let number = now.uuids.iter().position(|it| hex(it) == uuid);
+        let Some(number) = number else {
+            return Err(ApiError::failed(format!("{} is not known by its name", device.device)));
+        };
+        let lost = human(device.used_bytes);
+        if wanted.dry_run {
+            let text = format!("would give up {}, and {lost} that lived there", device.device);
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        self.check_memory()?;
+        ask(&found, Command::GiveUp(MemberId(number as u8)))?;
+        self.forget_member(name, &uuid, None)?;
+        let text = format!(
+            "{} is no device of volume {name} any more: {lost} that lived there is lost, and fails \
+             to be read until it is written again or discarded",
+            device.device
+        );
+        Ok(Done::new(Outcome::Changed, text))
+    }
+}
+
+/// Opens a device that is to be added, with its memory if it is that.
+fn open_new(device: &str) -> Result<(Member, Option<(OwnedFd, u64)>), ApiError> {
+    let failed = |error| origin_error(device, &error);
+    if let Some(bytes) = memory_bytes(device) {
+        let bytes = bytes.map_err(ApiError::usage)?;
+        let file = Member::memory(bytes).map_err(failed)?;
+        let member = Member::of_memory(file.as_fd()).map_err(failed)?;
+        return Ok((member, Some((file, bytes))));
+    }
+    let own = device.to_string();
+    let member = in_time(&format!("open {device}"), move || {
+        Member::open(&own).map_err(|error| origin_error(&own, &error))
+    })?;
+    Ok((member, None))
+}
+
+/// The number of the tier of a new device.
+fn tier_for(info: &TiersInfo, at: TierAt) -> Result<u8, ApiError> {
+    let last = info.devices.iter().map(|it| it.tier).max().unwrap_or(0);
+    match at {
+        TierAt::Slowest => Ok(last + 1),
+        TierAt::Tier(tier) | TierAt::Before(tier)
+            if info.devices.iter().any(|it| it.tier == tier) =>
+        {
+            Ok(tier)
+        }
+        TierAt::Tier(tier) | TierAt::Before(tier) => {
+            let text = format!("there is no tier {tier}; the slowest is {last}");
+            Err(ApiError::usage(text).hint(Hint::Again { with: Flag::NoTier }))
+        }
+    }
+}
