@@ -61,7 +61,12 @@ mod tests {
 
     fn counters(misses: u64) -> Vec<VolumeCounters> {
         let stats = VolumeStats { read_misses: misses, ..VolumeStats::default() };
-        vec![VolumeCounters { name: "v".to_string(), pool: "p".to_string(), stats }]
+        vec![VolumeCounters {
+            name: "v".to_string(),
+            pool: "p".to_string(),
+            stats,
+            ..VolumeCounters::default()
+        }]
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A daemon of its own for each test, with its origin and its cache on files.
 
 use forebay_api::reply::{JobState, State, VolumeInfo};
-use forebay_api::request::{CacheRequest, Change, Named};
+use forebay_api::request::{CacheRequest, Change, Named, VolumeCreateTiered};
+use forebay_api::tiers::Placement;
 use forebay_api::{Body, Client, Mode, Request};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -22,14 +23,8 @@ impl Daemon {
     /// A daemon with the volume `data`: an origin that holds `origin`, behind a cache of
     /// `cache_bytes`.
     pub fn with_volume(origin: &[u8], cache_bytes: u64, mode: Mode) -> Daemon {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("origin"), origin).unwrap();
-        let cache = File::create(directory.path().join("cache")).unwrap();
-        cache.set_len(cache_bytes).unwrap();
-        let child = spawn(&directory);
-        let client = Client::new(directory.path().join("state/control.sock"));
-        let daemon = Daemon { directory, child, client };
-        daemon.wait_for_control();
+        let daemon = Daemon::with_files(&[("cache", cache_bytes)]);
+        std::fs::write(daemon.path("origin"), origin).unwrap();
         let path = |name| daemon.path(name).to_str().unwrap().to_owned();
         let request = CacheRequest {
             export: forebay_api::request::Export::Auto,
@@ -42,6 +37,51 @@ impl Daemon {
             force: false,
         };
         daemon.ask(&Request::Cache(request));
+        daemon
+    }
+
+    /// A daemon in a directory with empty files of these sizes.
+    fn with_files(files: &[(&str, u64)]) -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            File::create(directory.path().join(name)).unwrap().set_len(*bytes).unwrap();
+        }
+        let child = spawn(&directory);
+        let client = Client::new(directory.path().join("state/control.sock"));
+        let daemon = Daemon { directory, child, client };
+        daemon.wait_for_control();
+        daemon
+    }
+
+    /// A daemon with the volume `data` of so many bytes, over three tiers of which the slowest could
+    /// hold it; one is memory, if `ephemeral`.
+    pub fn with_tiers(bytes: u64, ephemeral: bool) -> Daemon {
+        const OWN: u64 = 10 << 20;
+        let daemon = Daemon::with_files(&[
+            ("fast", OWN + bytes / 8),
+            ("middle", OWN + bytes / 4),
+            ("slow", OWN + bytes),
+        ]);
+        let path = |name| daemon.path(name).to_str().unwrap().to_owned();
+        let fast = match ephemeral {
+            true => format!("ram:{}", OWN + bytes / 8),
+            false => path("fast"),
+        };
+        daemon.ask(&Request::VolumeCreateTiered(VolumeCreateTiered {
+            name: "data".to_owned(),
+            tiers: vec![vec![fast], vec![path("middle")], vec![path("slow")]],
+            size: Some(bytes.to_string()),
+            use_percent: None,
+            overcommit: false,
+            placement: Placement::Heat,
+            durable: false,
+            pool: None,
+            mode: None,
+            export: forebay_api::request::Export::Auto,
+            dry_run: false,
+            force: false,
+            accept_ephemeral: true,
+        }));
         daemon
     }
 
