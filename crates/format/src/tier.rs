@@ -12,6 +12,7 @@
 mod journal;
 mod map;
 mod superblock;
+pub mod survey;
 
 pub use journal::{ENTRIES_MAX, Entry, EntryBlock, EntryKind, RECORD_MAGIC, Record, RecordHeader};
 pub use map::{
