@@ -38,7 +38,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "formats", run: formats::run, bytes_max: 4096, mutations: 10_000 },
     Target { name: "image", run: image::run, bytes_max: 512, mutations: 250 },
-    Target { name: "tiers", run: tiers::run, bytes_max: 512, mutations: 400 },
+    Target { name: "tiers", run: tiers::run, bytes_max: 512, mutations: 250 },
     Target { name: "handshake", run: handshake::run, bytes_max: 2048, mutations: 20_000 },
     Target { name: "transmission", run: transmission::run, bytes_max: 1024, mutations: 20_000 },
     Target { name: "guest", run: guest::run, bytes_max: 1024, mutations: 600 },

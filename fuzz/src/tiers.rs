@@ -20,7 +20,7 @@ use crate::model::{SECTOR, Version};
 use base::{BASES, Base, EXTENTS, OTHER_BOOT, read, write, zero};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::IoError;
-use forebay_format::tier::EXTENT_SIZE;
+use forebay_format::tier::{EXTENT_SIZE, Head, Record};
 use forebay_tier::{Command, CommandReply, Notice};
 use sectors::Sectors;
 use std::collections::BTreeSet;
@@ -123,6 +123,27 @@ fn change(input: &mut Input, base: &Base, devices: &mut Vec<Device>, is_strict: 
         }
     }
     harm
+}
+
+/// Whether a forged set is one of which a finding is open: with a journal that is too small for its
+/// map the machine never rests, and a record of a number that the ring has no room for ends it.
+fn is_left_out(devices: &[Device]) -> bool {
+    let newest =
+        devices.iter().filter_map(Device::superblock).max_by_key(|it| it.block.epoch.get());
+    let Some(superblock) = newest else { return false };
+    if superblock.layout().journal_blocks < base::JOURNAL_BLOCKS {
+        return true;
+    }
+    let set = u64::from_le_bytes(superblock.block.set[..8].try_into().expect("eight bytes"));
+    devices.iter().any(|device| {
+        let heads = base::HEADS.filter_map(|block| Head::decode(set, device.block(block)).ok());
+        let tail = heads.map(|head| head.tail).min().unwrap_or(0);
+        let last = base::JOURNAL
+            .filter_map(|block| Record::decode(set, device.block(block)).ok())
+            .map(|record| record.seq)
+            .max();
+        last.is_some_and(|last| last >= tail + u64::from(base::JOURNAL_BLOCKS) / 2)
+    })
 }
 
 /// A set that was opened.
@@ -272,6 +293,9 @@ fn run_as(bytes: &[u8], is_strict: bool) {
     let is_other_boot = input.byte() & 1 != 0;
     let mut devices = base.devices.clone();
     let harm = change(input, base, &mut devices, is_strict);
+    if harm == Harm::Forged && !is_strict && is_left_out(&devices) {
+        return;
+    }
     let boot = if is_other_boot { OTHER_BOOT } else { base.boot };
     let info = allocation_counter::measure(|| {
         let Some(executor) = open(devices, boot, harm) else { return };

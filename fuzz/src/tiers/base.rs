@@ -36,7 +36,8 @@ pub struct Base {
 pub const HEADS: std::ops::Range<usize> = 32..64;
 /// Blocks of each member that are its journal; pages follow.
 pub const JOURNAL: std::ops::Range<usize> = 128..128 + JOURNAL_BLOCKS as usize;
-const JOURNAL_BLOCKS: u32 = 128;
+/// How many these are.
+pub const JOURNAL_BLOCKS: u32 = 128;
 
 /// The extents that are written in each life.
 type Lives = [&'static [usize]; 4];
