@@ -289,7 +289,7 @@ pub fn run_strictly(bytes: &[u8]) {
 
 fn run_as(bytes: &[u8], is_strict: bool) {
     let input = &mut Input(bytes);
-    let base = &BASES[input.below(BASES.len())];
+    let base = base::base(input.below(BASES));
     let is_other_boot = input.byte() & 1 != 0;
     let mut devices = base.devices.clone();
     let harm = change(input, base, &mut devices, is_strict);

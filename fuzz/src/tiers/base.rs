@@ -9,7 +9,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::io::Buf;
 use forebay_format::tier::{EXTENT_SIZE, SUPERBLOCK_OFFSETS};
 use forebay_tier::{Command, CommandReply, Io, NewMember, NewSet, create};
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// Extents of the volume: three pages of the map.
 pub const EXTENTS: u32 = 1200;
@@ -49,29 +49,38 @@ struct Last {
     is_stopped: bool,
 }
 
-/// Sets of one to three members.
-pub static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
-    let killed = |steps| Last { steps, is_stopped: false };
-    let stopped = |steps| Last { steps, is_stopped: true };
-    let sets: [(&[(u8, u64)], Last); 8] = [
-        (&[(0, 8)], killed(90)),
-        (&[(0, 3), (1, 8)], killed(90)),
-        (&[(0, 2), (1, 4), (1, 4)], killed(90)),
-        (&[(0, 3), (1, 8)], stopped(90)),
-        (&[(0, 8)], stopped(90)),
-        (&[(0, 8)], killed(2)),
-        (&[(0, 3), (1, 8)], killed(2)),
-        (&[(0, 2), (1, 4), (1, 4)], stopped(2)),
-    ];
-    let mut bases: Vec<Base> = sets.iter().map(|(members, last)| base(members, last)).collect();
+/// How many sets there are.
+pub const BASES: usize = 11;
+
+/// A set of one to three members, by number. It is made when it is first asked for.
+pub fn base(number: usize) -> &'static Base {
+    static ALL: [OnceLock<Base>; BASES] = [const { OnceLock::new() }; BASES];
+    ALL[number].get_or_init(|| made(number))
+}
+
+fn made(number: usize) -> Base {
+    const ONE: &[(u8, u64)] = &[(0, 8)];
+    const TWO: &[(u8, u64)] = &[(0, 3), (1, 8)];
+    const THREE: &[(u8, u64)] = &[(0, 2), (1, 4), (1, 4)];
     // Extents of the first, the second and the third page of the map.
-    let old_doubles: Lives = [&[0, 580, 1160], &[580], &[0, 2], &[1]];
-    let few_doubles: Lives = [&[0, 580, 1160], &[580], &[1160, 1], &[0, 2]];
-    bases.push(whole_pieces(&[(0, 8)], old_doubles));
-    bases.push(whole_pieces(&[(0, 3), (1, 8)], old_doubles));
-    bases.push(whole_pieces(&[(0, 3), (1, 8)], few_doubles));
-    bases
-});
+    const OLD_DOUBLES: Lives = [&[0, 580, 1160], &[580], &[0, 2], &[1]];
+    const FEW_DOUBLES: Lives = [&[0, 580, 1160], &[580], &[1160, 1], &[0, 2]];
+    let killed = |members, steps| lived(members, &Last { steps, is_stopped: false });
+    let stopped = |members, steps| lived(members, &Last { steps, is_stopped: true });
+    match number {
+        0 => killed(ONE, 90),
+        1 => killed(TWO, 90),
+        2 => killed(THREE, 90),
+        3 => stopped(TWO, 90),
+        4 => stopped(ONE, 90),
+        5 => killed(ONE, 2),
+        6 => killed(TWO, 2),
+        7 => stopped(THREE, 2),
+        8 => whole_pieces(ONE, OLD_DOUBLES),
+        9 => whole_pieces(TWO, OLD_DOUBLES),
+        _ => whole_pieces(TWO, FEW_DOUBLES),
+    }
+}
 
 /// A place that clients like: few extents, the first and last blocks of pieces.
 pub fn sector(extent: u8, place: u8) -> usize {
@@ -177,7 +186,7 @@ impl Maker {
     }
 }
 
-fn base(members: &[(u8, u64)], last: &Last) -> Base {
+fn lived(members: &[(u8, u64)], last: &Last) -> Base {
     let executor = Executor::open(new(members), [1; 16]).expect("it is new");
     let (sectors, random) = (Sectors::default(), Random(11));
     let mut maker = Maker { executor, sectors, random, number: 0 };
