@@ -4,6 +4,8 @@
 //! What is decoded is encoded and decoded to the same, from the first encoding on to the same
 //! bytes; a decoder holds a small multiple of its input.
 
+mod tier;
+
 use crate::input::Input;
 use forebay_format::superblock::{SUPERBLOCK_SIZE, Superblock};
 use forebay_format::{BLOCK_SIZE, checkpoint, checksum, name, record};
@@ -134,6 +136,9 @@ pub fn run(bytes: &[u8]) {
     let input = &mut Input(bytes);
     let kind = input.byte();
     let as_it_is = kind & 0x80 != 0;
+    if kind & 0x40 != 0 {
+        return tier::run(input, kind, as_it_is);
+    }
     match kind & 3 {
         0 | 3 => {
             let mut bytes = SUPERBLOCK.to_vec();

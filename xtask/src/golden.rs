@@ -1,8 +1,11 @@
-//! `cargo xtask golden`: writes the golden images that `crates/format/tests/golden.rs` reads.
+//! `cargo xtask golden`: writes the golden images that `crates/format/tests/golden.rs` and
+//! `tiers.rs` beside it read.
 //!
 //! The images are checked in. When the format changes on purpose, run this, review the difference,
 //! change the test's values by hand (it does not share code with this file) and add a line to the
 //! version history in `docs/format.md`.
+
+mod tier;
 
 use anyhow::{Context, Result};
 use forebay_format::checkpoint::{
@@ -42,7 +45,8 @@ pub fn write(directory: &Path) -> Result<()> {
     save("record-clean.bin", &clean_record())?;
     let chunks = checkpoint_chunks();
     save("checkpoint.bin", &chunks)?;
-    save("checkpoint-torn.bin", &torn(&chunks, BLOCK_SIZE + 32))
+    save("checkpoint-torn.bin", &torn(&chunks, BLOCK_SIZE + 32))?;
+    tier::images().iter().try_for_each(|(name, bytes)| save(name, bytes))
 }
 
 /// What a write leaves that only reached `kept` bytes of a device full of 0xff.

@@ -504,6 +504,7 @@ mod tests {
             name: "v\"z".to_string(),
             pool: "p".to_string(),
             stats: VolumeStats { read_hits_full: 3, ..VolumeStats::default() },
+            ..VolumeCounters::default()
         };
         volume.stats.not_cached[Reason::Sequential as usize] = 7;
         // Two values of 1.0 to 1.3 µs, one of more than 17 s.

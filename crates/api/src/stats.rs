@@ -84,7 +84,12 @@ mod tests {
         let mut stats = VolumeStats { dirty_blocks: 3, read_bytes: 5, ..VolumeStats::default() };
         stats.not_cached[Reason::NotReady as usize] = 7;
         stats.read_latency.record(100);
-        let volume = VolumeCounters { name: "v".to_string(), pool: "p".to_string(), stats };
+        let volume = VolumeCounters {
+            name: "v".to_string(),
+            pool: "p".to_string(),
+            stats,
+            ..VolumeCounters::default()
+        };
         let sent = serde_json::to_value(&volume).unwrap();
         assert_eq!((&sent["name"], &sent["read_bytes"]), (&json!("v"), &json!(5)));
         assert_eq!((&sent["dirty_bytes"], &sent["cached_bytes"]), (&json!(3 * 4096), &json!(0)));

@@ -466,9 +466,9 @@ pub enum ConfigCommand {
 /// Arguments of `inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A cache device or a copy of one
-    #[arg(value_hint = ValueHint::AnyPath)]
-    pub device: PathBuf,
+    /// A cache device or a copy of one; or members of a tiered volume, looked at together
+    #[arg(required = true, value_name = "DEVICE", value_hint = ValueHint::AnyPath)]
+    pub devices: Vec<PathBuf>,
     /// Segments whose first records are shown
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub segments: u32,

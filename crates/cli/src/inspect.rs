@@ -1,5 +1,7 @@
-//! `inspect`: what is on a cache device, read from its bytes alone. Needs no daemon and never
-//! writes.
+//! `inspect`: what is on a cache device, or on members of a tiered volume, read from their bytes
+//! alone. Needs no daemon and never writes.
+
+mod tier;
 
 use crate::args::{Format, InspectArgs};
 use crate::{output, printed};
@@ -15,6 +17,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// Most segments of a pool of which it is told which are partners: far more than a pool has,
 /// unless a superblock lies.
@@ -147,16 +150,30 @@ fn read(file: &File, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Opens a device, and says how large it is.
+fn open(path: &Path) -> Result<(File, u64), ApiError> {
+    let failed = |verb: &'static str| {
+        move |error| ApiError::failed(format!("{verb} {}: {error}", path.display()))
+    };
+    let mut file = open_to_look(path).map_err(failed("open"))?;
+    let bytes = file.seek(SeekFrom::End(0)).map_err(failed("read"))?;
+    Ok((file, bytes))
+}
+
 /// Looks at the device and prints what it holds.
 ///
 /// # Errors
 /// The device cannot be read, or holds no superblock of Forebay.
 pub fn run(format: Format, args: &InspectArgs) -> Result<u8, ApiError> {
-    let shown = args.device.display();
+    if let Some(set) = tier::look(&args.devices)? {
+        return set.print(format);
+    }
+    let [device] = args.devices.as_slice() else {
+        return Err(ApiError::usage("only members of a tiered volume are looked at together"));
+    };
+    let shown = device.display();
     let io = |error: std::io::Error| ApiError::failed(format!("read {shown}: {error}"));
-    let mut file = open_to_look(&args.device)
-        .map_err(|error| ApiError::failed(format!("open {shown}: {error}")))?;
-    let bytes = file.seek(SeekFrom::End(0)).map_err(io)?;
+    let (file, bytes) = open(device)?;
     let mut found = Inspection {
         schema: SCHEMA,
         kind: "inspection",

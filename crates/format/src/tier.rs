@@ -12,13 +12,15 @@
 mod journal;
 mod map;
 mod superblock;
+pub mod survey;
 
-pub use journal::{ENTRIES_MAX, Entry, EntryKind, RECORD_MAGIC, Record, RecordHeader};
+pub use journal::{ENTRIES_MAX, Entry, EntryBlock, EntryKind, RECORD_MAGIC, Record, RecordHeader};
 pub use map::{
     Head, HeadBlock, PAGE_ENTRIES, PAGE_MAGIC, PLACE_NONE, Page, PageEntry, PageHeader, pages_of,
 };
 pub use superblock::{
-    MEMBERS_MAX, MemberEntry, Superblock, SuperblockBlock, TIERS_MAX, UNHELD, member_state,
+    MAGIC, MEMBERS_MAX, MemberEntry, Superblock, SuperblockBlock, TIERS_MAX, UNHELD, VERSION,
+    member_state,
 };
 
 use crate::BLOCK_SIZE;

@@ -6,6 +6,10 @@ use forebay_format::checkpoint::{
 };
 use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
 use forebay_format::superblock::{self, DeviceEntry, Header, VolumeEntry};
+use forebay_format::tier::{
+    self, EntryBlock, HeadBlock, MemberEntry, PageEntry, PageHeader,
+    RecordHeader as TierRecordHeader, SuperblockBlock,
+};
 use forebay_format::{Pairing, checkpoint, layout};
 use std::mem::offset_of;
 use std::path::Path;
@@ -106,6 +110,52 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
     ]
 }
 
+/// Those of a tiered origin.
+fn tier_structures() -> Vec<(&'static str, Vec<Row>)> {
+    vec![
+        rows!(SuperblockBlock {
+            magic,
+            version,
+            crc,
+            features_incompat,
+            features_compat,
+            set,
+            name,
+            generation,
+            epoch,
+            boot,
+            bytes,
+            journal_blocks,
+            extents_max,
+            member,
+            member_count,
+            holders,
+            flags,
+            placement,
+            reserved,
+            members,
+            reserved_tail,
+        }),
+        rows!(MemberEntry { uuid, slots, tier, state, flags, reserved, epoch, reserved_tail }),
+        rows!(HeadBlock { magic, crc, reserved, set, epoch, tail, reserved_tail }),
+        rows!(PageHeader { magic, crc, number, set, seq }),
+        rows!(PageEntry { place, pieces, heat }),
+        rows!(TierRecordHeader {
+            magic,
+            crc,
+            count,
+            reserved,
+            set,
+            epoch,
+            seq,
+            confirmed,
+            durable,
+            reserved_tail,
+        }),
+        rows!(EntryBlock { extent, place, kind, heat, reserved, blocks }),
+    ]
+}
+
 fn document() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md");
     std::fs::read_to_string(&path).unwrap()
@@ -125,7 +175,7 @@ fn table<'a>(document: &'a str, marker: &str) -> Vec<Vec<&'a str>> {
 #[test]
 fn tables_match_the_structures() {
     let document = document();
-    for (name, rows) in structures() {
+    for (name, rows) in structures().into_iter().chain(tier_structures()) {
         let written = table(&document, &format!("<!-- table: {name} -->"));
         let written: Vec<[&str; 3]> = written.iter().map(|row| [row[0], row[1], row[2]]).collect();
         let expected: Vec<[String; 3]> = rows
@@ -179,13 +229,42 @@ fn every_entry_kind_is_described() {
     assert_eq!(written, expected);
 }
 
+/// The names and values of a table of constants.
+fn constants<'a>(document: &'a str, marker: &str) -> Vec<(&'a str, u64)> {
+    let rows = table(document, marker);
+    let row =
+        |row: &Vec<&'a str>| (row[0].trim_matches('`'), row[1].parse().expect("a number of bytes"));
+    rows.iter().map(row).collect()
+}
+
+#[test]
+fn numbers_of_tiers_match_the_constants() {
+    let document = document();
+    let expected: Vec<(&str, u64)> = vec![
+        ("VERSION", tier::VERSION.into()),
+        ("EXTENT_SIZE", tier::EXTENT_SIZE),
+        ("EXTENT_BLOCKS", tier::EXTENT_BLOCKS as u64),
+        ("Blocks::PIECE", tier::Blocks::PIECE as u64),
+        ("SUPERBLOCK_OFFSETS[1]", tier::SUPERBLOCK_OFFSETS[1]),
+        ("HEAD_OFFSETS[0]", tier::HEAD_OFFSETS[0]),
+        ("HEAD_OFFSETS[1]", tier::HEAD_OFFSETS[1]),
+        ("DOUBLES_OFFSET", tier::DOUBLES_OFFSET),
+        ("DOUBLES_MAX", tier::DOUBLES_MAX as u64),
+        ("JOURNAL_OFFSET", tier::JOURNAL_OFFSET),
+        ("PAGE_ENTRIES", tier::PAGE_ENTRIES.into()),
+        ("ENTRIES_MAX", tier::ENTRIES_MAX as u64),
+        ("MEMBERS_MAX", tier::MEMBERS_MAX as u64),
+        ("TIERS_MAX", tier::TIERS_MAX.into()),
+        ("SLOTS_MAX", tier::SLOTS_MAX.into()),
+        ("PLACE_NONE", tier::PLACE_NONE.into()),
+        ("UNHELD", tier::UNHELD.into()),
+    ];
+    assert_eq!(constants(&document, "<!-- table: tier constants -->"), expected);
+}
+
 #[test]
 fn numbers_match_the_constants() {
     let document = document();
-    let written: Vec<(&str, u64)> = table(&document, "<!-- table: constants -->")
-        .iter()
-        .map(|row| (row[0].trim_matches('`'), row[1].parse().expect("a number of bytes")))
-        .collect();
     let expected: Vec<(&str, u64)> = vec![
         ("BLOCK_SIZE", forebay_format::BLOCK_SIZE as u64),
         ("SECTOR_SIZE", forebay_format::SECTOR_SIZE as u64),
@@ -203,5 +282,5 @@ fn numbers_match_the_constants() {
         ("PAYLOAD_BLOCKS_MAX", record::PAYLOAD_BLOCKS_MAX as u64),
         ("CHUNK_BLOCKS_MAX", checkpoint::CHUNK_BLOCKS_MAX as u64),
     ];
-    assert_eq!(written, expected);
+    assert_eq!(constants(&document, "<!-- table: constants -->"), expected);
 }

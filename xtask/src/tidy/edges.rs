@@ -28,7 +28,14 @@ const EDGES: [(&str, &[&str]); 13] = [
     ("forebay-cli", &["forebay-api", "forebay-demo", "forebay-format", "forebay-sys"]),
     (
         "forebay-fuzz",
-        &["forebay-api", "forebay-engine", "forebay-format", "forebay-host", "forebay-nbd"],
+        &[
+            "forebay-api",
+            "forebay-engine",
+            "forebay-format",
+            "forebay-host",
+            "forebay-nbd",
+            "forebay-tier",
+        ],
     ),
     ("xtask", &["forebay-format", "forebay-nbd"]),
 ];

@@ -76,8 +76,8 @@ fn python(verb: &str, seed: u32, daemon: &Daemon) -> Command {
     command
 }
 
-/// Has the model write to a volume that holds `first`, kills the daemon so often, and checks. Whether
-/// it could be done here.
+/// Has the model write to a volume that holds `first`, kills the daemon so often, and checks.
+/// Whether it could be done here.
 fn model_on(daemon: &mut Daemon, first: &[u8], kills: u32) -> bool {
     let Some(found) = nbd_python() else { return false };
     drop(found);

@@ -53,8 +53,8 @@ impl Daemon {
         daemon
     }
 
-    /// A daemon with the volume `data` of so many bytes, over three tiers of which the slowest could
-    /// hold it; one is memory, if `ephemeral`.
+    /// A daemon with the volume `data` of so many bytes, over three tiers of which the slowest
+    /// could hold it; one is memory, if `ephemeral`.
     pub fn with_tiers(bytes: u64, ephemeral: bool) -> Daemon {
         const OWN: u64 = 10 << 20;
         let daemon = Daemon::with_files(&[

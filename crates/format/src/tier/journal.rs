@@ -7,7 +7,7 @@
 //! Another life's records are told by their epoch, those of an earlier turn of the ring by their
 //! number, a torn one by its checksum.
 
-use super::Blocks;
+use super::{Blocks, PLACE_NONE, Place};
 use crate::{BLOCK_SIZE, FormatError, checksum_without};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -46,15 +46,22 @@ pub struct RecordHeader {
     pub reserved_tail: [u8; 8],
 }
 
+/// An entry of a record as it lies on a holder.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-struct EntryBlock {
-    extent: U32,
-    place: U32,
-    kind: u8,
-    heat: u8,
-    reserved: [u8; 6],
-    blocks: [U64; 4],
+pub struct EntryBlock {
+    /// The extent.
+    pub extent: U32,
+    /// [`Place::number`], or [`PLACE_NONE`].
+    pub place: U32,
+    /// One of [`EntryKind`].
+    pub kind: u8,
+    /// Heat, as in [`super::PageEntry`].
+    pub heat: u8,
+    /// Zero.
+    pub reserved: [u8; 6],
+    /// A bit for each block.
+    pub blocks: [U64; 4],
 }
 
 const _: () = assert!(size_of::<RecordHeader>() == 64);
@@ -78,7 +85,7 @@ pub struct Entry {
     pub kind: EntryKind,
     /// The extent.
     pub extent: u32,
-    /// [`super::Place::number`], or [`super::PLACE_NONE`].
+    /// [`Place::number`], or [`PLACE_NONE`].
     pub place: u32,
     /// Heat, as in [`super::PageEntry`].
     pub heat: u8,
@@ -170,5 +177,9 @@ fn decode_entry(room: &[u8]) -> Result<Entry, FormatError> {
     };
     let (extent, place) = (block.extent.get(), block.place.get());
     let blocks = Blocks(block.blocks.map(|word| word.get()));
+    let is_nowhere = place == PLACE_NONE && (kind == EntryKind::Lost || blocks.is_empty());
+    if !is_nowhere && Place::of_number(place).is_none() {
+        return Err(FormatError::Invalid { what: WHAT, field: "place" });
+    }
     Ok(Entry { kind, extent, place, heat: block.heat, blocks })
 }

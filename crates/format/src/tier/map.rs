@@ -5,6 +5,7 @@
 //! it, each of which has all that is known of its extent. So it does not matter which of the pages
 //! reached the device before a crash, nor whether a page is read from another holder.
 
+use super::Place;
 use crate::{BLOCK_SIZE, FormatError, checksum_without};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -59,6 +60,19 @@ impl PageEntry {
     /// An extent that was never written.
     pub const NONE: PageEntry =
         PageEntry { place: U32::new(PLACE_NONE), pieces: U16::new(0), heat: 0 };
+
+    /// Whether the journal has the blocks that are written.
+    pub fn is_fine(&self) -> bool {
+        self.heat & PageEntry::FINE != 0
+    }
+
+    /// Whether what is written is where a member can be.
+    fn is_possible(&self) -> bool {
+        match self.place.get() {
+            PLACE_NONE => self.pieces.get() == 0 && !self.is_fine(),
+            place => Place::of_number(place).is_some(),
+        }
+    }
 }
 
 #[repr(C)]
@@ -106,7 +120,7 @@ impl Page {
     /// Decodes a page of that set.
     ///
     /// # Errors
-    /// Says whether the bytes are not ours or damaged.
+    /// Says whether the bytes are not ours, damaged or impossible.
     pub fn decode(set: u64, bytes: &[u8]) -> Result<Page, FormatError> {
         let what = "map page of a tier";
         let block = PageBlock::ref_from_bytes(bytes).expect("one block");
@@ -117,6 +131,12 @@ impl Page {
             return Err(FormatError::Damaged { what });
         }
         let (number, seq) = (block.header.number.get(), block.header.seq.get());
+        if seq > u64::MAX / 2 {
+            return Err(FormatError::Invalid { what, field: "seq" });
+        }
+        if !block.entries.iter().all(PageEntry::is_possible) {
+            return Err(FormatError::Invalid { what, field: "place" });
+        }
         Ok(Page { number, seq, entries: block.entries.to_vec() })
     }
 }
@@ -135,7 +155,7 @@ pub struct HeadBlock {
     pub set: U64,
     /// Life in which the records of the journal count that are at or behind `tail`.
     pub epoch: U64,
-    /// First record that counts. What those before say is in the pages.
+    /// First record that counts; the first of all is 1. What those before say is in the pages.
     pub tail: U64,
     /// Zero.
     pub reserved_tail: [u8; 4056],
@@ -171,7 +191,7 @@ impl Head {
     /// Decodes one copy.
     ///
     /// # Errors
-    /// Says whether the bytes are not ours or damaged.
+    /// Says whether the bytes are not ours, damaged or impossible.
     pub fn decode(set: u64, bytes: &[u8]) -> Result<Head, FormatError> {
         let what = "map head of a tier";
         let block = HeadBlock::ref_from_bytes(bytes).expect("one block");
@@ -181,7 +201,8 @@ impl Head {
         if checksum_without(bytes, CRC_FIELD) != block.crc.get() {
             return Err(FormatError::Damaged { what });
         }
-        if block.tail.get() > u64::MAX / 2 || block.epoch.get() > u64::MAX / 2 {
+        let tails = 1..=u64::MAX / 2;
+        if !tails.contains(&block.tail.get()) || block.epoch.get() > u64::MAX / 2 {
             return Err(FormatError::Invalid { what, field: "tail" });
         }
         Ok(Head { epoch: block.epoch.get(), tail: block.tail.get() })

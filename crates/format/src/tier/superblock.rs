@@ -238,6 +238,11 @@ impl Superblock {
         &self.block.members[..usize::from(self.block.member_count)]
     }
 
+    /// Identity of the member that it is of.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.block.members[usize::from(self.block.member)].uuid
+    }
+
     /// The members that hold the map.
     pub fn holders(&self) -> impl Iterator<Item = u8> {
         self.block.holders.into_iter().filter(|&holder| holder != UNHELD)

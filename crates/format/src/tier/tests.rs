@@ -104,3 +104,31 @@ fn an_impossible_superblock_is_refused() {
         assert!(decoded(&changed).is_err(), "change {number}");
     }
 }
+
+#[test]
+fn what_no_map_says_is_refused() {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let mut decoded = |place: u32, pieces: u16, heat: u8, seq: u64| {
+        let entries = vec![PageEntry { place: place.into(), pieces: pieces.into(), heat }];
+        Page { number: 0, seq, entries }.encode(8, &mut bytes);
+        Page::decode(8, &bytes).is_ok()
+    };
+    let (place, beyond) = (Place::new(1, 2).number(), u32::MAX - 1);
+    assert!(decoded(place, 3, 9, 7) && decoded(PLACE_NONE, 0, 9, 7));
+    assert!(!decoded(PLACE_NONE, 3, 0, 7), "written, and nowhere");
+    assert!(!decoded(PLACE_NONE, 0, PageEntry::FINE, 7), "partly written, and nowhere");
+    assert!(!decoded(beyond, 3, 0, 7), "a place that no member has");
+    assert!(!decoded(place, 3, 0, u64::MAX), "a number that no record has");
+    let mut decoded = |kind, place, blocks| {
+        let entries = vec![Entry { kind, extent: 1, place, heat: 0, blocks }];
+        Record { epoch: 1, seq: 5, confirmed: 4, durable: 3, entries }.encode(8, &mut bytes);
+        Record::decode(8, &bytes).is_ok()
+    };
+    assert!(decoded(EntryKind::State, place, Blocks::ALL));
+    assert!(decoded(EntryKind::State, PLACE_NONE, Blocks::NONE));
+    assert!(decoded(EntryKind::Lost, PLACE_NONE, Blocks::ALL));
+    assert!(!decoded(EntryKind::State, PLACE_NONE, Blocks::ALL));
+    assert!(!decoded(EntryKind::State, beyond, Blocks::NONE));
+    Head { epoch: 1, tail: 0 }.encode(8, &mut bytes);
+    assert!(Head::decode(8, &bytes).is_err(), "records are numbered from 1");
+}

@@ -8,6 +8,7 @@ pub use sectors::has_small_sectors;
 use super::{Access, Device, DeviceError};
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::{MAGIC, SUPERBLOCK_SIZE, Superblock, field_text};
+use forebay_format::{BLOCK_SIZE, tier};
 use forebay_sys as sys;
 use std::fs::File;
 use std::io;
@@ -37,6 +38,15 @@ pub enum Content {
         /// Devices of the pool.
         count: u16,
     },
+    /// A member of a tiered volume.
+    Tier {
+        /// Name of the volume; empty if both superblock copies are damaged.
+        name: String,
+        /// Identity of the set of its members.
+        set: [u8; 16],
+        /// The number of the member.
+        member: u8,
+    },
     /// A file system, partition table or volume manager, as in "ext4 file system, label x".
     Known(String),
     /// Data that we cannot name.
@@ -63,6 +73,12 @@ impl std::fmt::Display for Content {
                 uuid_text(uuid),
                 index + 1
             ),
+            Content::Tier { name, .. } if name.is_empty() => {
+                f.write_str("a member of a tiered volume whose superblocks are damaged")
+            }
+            Content::Tier { name, set, member } => {
+                write!(f, "member {member} of tiered volume \"{name}\" (uuid {})", uuid_text(set))
+            }
             Content::Known(what) => f.write_str(what),
             Content::Unknown => f.write_str("unknown data (not zeros)"),
         }
@@ -98,6 +114,9 @@ pub fn identify_device(device: &Device) -> io::Result<Content> {
     if let Some(pool) = pool_on(&head) {
         return Ok(pool);
     }
+    if let Some(member) = tier_on(&head) {
+        return Ok(member);
+    }
     if let Some(what) = signatures::find(&head, &tail, bytes) {
         return Ok(Content::Known(what));
     }
@@ -123,6 +142,22 @@ fn pool_on(head: &[u8]) -> Option<Content> {
     }
     let marked = copies.into_iter().flatten().any(|copy| copy.starts_with(&MAGIC));
     marked.then(|| Content::Pool { name: String::new(), uuid: [0; 16], index: 0, count: 0 })
+}
+
+fn tier_on(head: &[u8]) -> Option<Content> {
+    let copies = tier::SUPERBLOCK_OFFSETS.map(|offset| {
+        let start = offset as usize;
+        head.get(start..start + BLOCK_SIZE)
+    });
+    let valid = copies.map(|copy| copy.and_then(|copy| tier::Superblock::decode(copy).ok()));
+    let newest = valid.into_iter().flatten().max_by_key(|copy| copy.block.generation.get());
+    if let Some(superblock) = newest {
+        let block = &superblock.block;
+        let (name, set, member) = (field_text(&block.name), block.set, block.member);
+        return Some(Content::Tier { name, set, member });
+    }
+    let marked = copies.into_iter().flatten().any(|copy| copy.starts_with(&tier::MAGIC));
+    marked.then(|| Content::Tier { name: String::new(), set: [0; 16], member: 0 })
 }
 
 fn middle_is_zero(file: &File, bytes: u64) -> io::Result<bool> {

@@ -347,8 +347,8 @@ impl Tiered {
         }
     }
 
-    /// Takes a device in that is about to become a member, and asks the machine for that. Its number
-    /// is told; nobody but the machine decides whether it stays.
+    /// Takes a device in that is about to become a member, and asks the machine for that. Its
+    /// number is told; nobody but the machine decides whether it stays.
     ///
     /// # Errors
     /// No number is free now.

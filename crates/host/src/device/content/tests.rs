@@ -60,6 +60,21 @@ fn each_mark_is_recognised_where_its_owner_puts_it() {
     }
 }
 
+#[test]
+fn a_member_of_a_tiered_volume_is_recognised_by_either_superblock() {
+    // A golden image: blocks, each behind its offset. The first is the newer superblock.
+    let member = include_bytes!("../../../../format/tests/golden/tier-slow.bin");
+    let [newer, older] = [&member[8..4104], &member[4112..8208]];
+    let expected = "member 2 of tiered volume \"goldtier\" \
+                    (uuid 74696572-2d73-6574-2d75-7569642d3136)";
+    assert_eq!(identified(&[(0, newer), (0x1_0000, older)]), expected);
+    assert_eq!(identified(&[(0, newer)]), expected);
+    assert_eq!(identified(&[(0x1_0000, older)]), expected);
+    let damaged = "a member of a tiered volume whose superblocks are damaged";
+    assert_eq!(identified(&[(0, &newer[..200]), (0x1_0000, &older[..200])]), damaged);
+    assert_eq!(identified(&[(0, &newer[..200]), (0x1_0000, older)]), expected);
+}
+
 /// Runs a formatting tool on an image; `false` if the tool is not there.
 fn run(tool: &str, arguments: &[&str], path: &Path) -> bool {
     let found = [tool.to_owned(), format!("/usr/sbin/{tool}"), format!("/sbin/{tool}")];
