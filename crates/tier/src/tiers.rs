@@ -165,8 +165,9 @@ impl Tiers {
             self.step_moves();
             self.step_evacuation();
             self.serve_waiting();
-            self.step_checkpoint();
+            // Before the next checkpoint begins: who joins may want one of its own.
             self.step_change();
+            self.step_checkpoint();
             self.step_barrier();
             let Tiers { journal, io, .. } = self;
             journal.send(io);
