@@ -8,6 +8,8 @@ mod fault;
 mod finish;
 mod io;
 mod life;
+mod members;
+mod pins;
 mod places;
 mod plan;
 mod set;
@@ -26,6 +28,7 @@ use forebay_format::io::{OpId, Time};
 use forebay_tier::{CommandId, Effect, Event, IoId, Tiers};
 use io::Op;
 use life::Life;
+use members::Doubt;
 use places::Places;
 use plan::Plan;
 use space::Space;
@@ -100,6 +103,7 @@ pub struct Tiered {
     commands: BTreeMap<CommandId, Asked>,
     ops: BTreeMap<OpId, Op>,
     trouble: Trouble,
+    doubt: Doubt,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
     queued: u64,
     next_id: u64,
@@ -152,6 +156,7 @@ impl Tiered {
             commands: BTreeMap::new(),
             ops: BTreeMap::new(),
             trouble: Trouble::default(),
+            doubt: Doubt::default(),
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,

@@ -120,18 +120,17 @@ pub(crate) fn holders(members: &[MemberEntry], is_here: impl Fn(u8) -> bool) -> 
         member.is_used() && member.is_volatile() == is_ephemeral && is_here(*number)
     };
     let mut able: Vec<u8> = (0..members.len() as u8).filter(fits).collect();
-    // Those that are to leave only if there are no others.
-    let is_staying = |number: &u8| members[usize::from(*number)].state == member_state::IN;
-    if able.iter().any(is_staying) {
-        able.retain(is_staying);
-    }
-    able.sort_by_key(|&number| (members[usize::from(number)].tier, number));
+    // Those that are to leave only if there are not enough others.
+    let is_leaving = |number: u8| members[usize::from(number)].state != member_state::IN;
+    able.sort_by_key(|&it| (is_leaving(it), members[usize::from(it)].tier, it));
     let Some(&first) = able.first() else { return [UNHELD; 2] };
     if is_ephemeral {
         return [first, UNHELD];
     }
     let tier = |number: u8| members[usize::from(number)].tier;
-    let second = able.iter().find(|&&number| tier(number) != tier(first)).or(able.get(1));
+    let is_elsewhere =
+        |it: &&u8| tier(**it) != tier(first) && is_leaving(**it) == is_leaving(first);
+    let second = able.iter().find(is_elsewhere).or(able.get(1));
     [first, second.copied().unwrap_or(UNHELD)]
 }
 

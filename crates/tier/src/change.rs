@@ -127,6 +127,7 @@ impl Tiers {
         if let Some((_, tier)) = &mut self.evacuation {
             *tier += u8::from(*tier >= from);
         }
+        self.pins.grow(from);
         self.planner.forget(self.io.now());
     }
 

@@ -2,7 +2,8 @@
 
 use crate::event::{Command, CommandId, CommandReply, Effect, MemberId, Refusal};
 use crate::set::After;
-use crate::tiers::{Phase, Tiers};
+use crate::settings::Tuning;
+use crate::tiers::{Phase, Tiers, bounded};
 use forebay_format::tier::{EXTENT_SIZE, member_state};
 use std::collections::BTreeSet;
 
@@ -18,6 +19,7 @@ impl Tiers {
                 | Command::Add(_)
                 | Command::Remove(_)
                 | Command::GiveUp(_)
+                | Command::Pin { .. }
         );
         if is_of_members && self.change.is_some() {
             return self.reply(id, CommandReply::Refused(Refusal::Busy));
@@ -30,6 +32,8 @@ impl Tiers {
             Command::Add(addition) => self.add(id, &addition),
             Command::Remove(tier) => self.remove(id, tier),
             Command::GiveUp(member) => self.give_up(id, member),
+            Command::Pin { first, count, tier } => self.pin(id, (first, count), tier),
+            Command::Tune(tuning) => self.tune(id, tuning),
             Command::Resize(bytes) => self.resize(id, bytes),
             Command::Stop => {
                 self.phase = Phase::Stopping(id);
@@ -95,10 +99,43 @@ impl Tiers {
         for member in leaving {
             self.set.set_state(member, member_state::IN);
         }
-        if let Some((evacuation, _)) = self.evacuation.take() {
+        if let Some((evacuation, _)) = self.evacuation.take_if(|it| it.1 == tier) {
             self.reply(evacuation, CommandReply::Refused(Refusal::Cancelled));
         }
         self.set.ask(After::Command(id));
+    }
+
+    fn pin(&mut self, id: CommandId, (first, count): (u32, u32), tier: Option<u8>) {
+        let end = first.checked_add(count).filter(|&end| count > 0 && end <= self.map.len());
+        let is_known = tier.is_none_or(|tier| !self.set.of_tier(tier).is_empty());
+        let reply = match end {
+            None => CommandReply::Refused(Refusal::Size),
+            Some(_) if !is_known => CommandReply::Refused(Refusal::NoTier),
+            Some(end) => match self.pins.set(first, end, tier) {
+                None => CommandReply::Refused(Refusal::TooMany),
+                Some(false) => CommandReply::Unchanged,
+                Some(true) => CommandReply::Changed,
+            },
+        };
+        self.planner.hurry(self.io.now());
+        self.reply(id, reply);
+    }
+
+    fn tune(&mut self, id: CommandId, tuning: Tuning) {
+        let tuning = bounded(tuning, &self.set.layout());
+        if tuning == self.tuning {
+            return self.reply(id, CommandReply::Unchanged);
+        }
+        let now = self.io.now();
+        self.moves.tune(now, tuning);
+        // What is partly written already stays so.
+        self.journal.set_fine_max(tuning.fine_max.max(self.map.fine()));
+        if tuning.placement != self.tuning.placement {
+            self.planner.forget(now);
+        }
+        self.tuning = tuning;
+        self.planner.hurry(now);
+        self.reply(id, CommandReply::Changed);
     }
 
     fn resize(&mut self, id: CommandId, bytes: u64) {

@@ -4,7 +4,7 @@
 //! [`Tiers::settle`](crate::Tiers::settle) after each batch of them, and carries out the
 //! [`Effect`]s. Every I/O effect is answered by exactly one [`Event::Done`], in any order.
 
-use crate::settings::MemberSettings;
+use crate::settings::{MemberSettings, Tuning};
 use forebay_format::io::{Buf, Completion, IoError, OpId};
 use std::fmt;
 
@@ -79,6 +79,18 @@ pub enum Command {
     /// back. The extents that live there are lost: what of them was written fails to be read until
     /// it is written again or discarded.
     GiveUp(MemberId),
+    /// Gives extents a tier of their own, or none: they are moved there when there is room, for
+    /// which others leave, and away only to empty the tier. Forgotten when the set is closed.
+    Pin {
+        /// The first extent.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// The tier.
+        tier: Option<u8>,
+    },
+    /// Other numbers of the policy count from now on.
+    Tune(Tuning),
     /// Makes the volume larger, up to so many bytes.
     Resize(u64),
     /// Writes what is known and marks the set closed. No I/O may be under way or come after it.
@@ -134,7 +146,7 @@ pub enum Refusal {
     NoTier,
     /// The tier is not being evacuated.
     NotLeaving,
-    /// The volume would be smaller, or larger than the map has room for.
+    /// The volume would be smaller, or larger than the map has room for; or extents are not in it.
     Size,
     /// A device failed meanwhile.
     Failed,
@@ -146,7 +158,7 @@ pub enum Refusal {
     IsMember,
     /// The next new member gets another number, this one.
     OtherNumber(MemberId),
-    /// There are 63 members, or 16 tiers, or a number would be beyond.
+    /// There are 63 members, or 16 tiers, or a number would be beyond; or 4,096 ranges are pinned.
     TooMany,
     /// The device is too small; so many bytes are needed at least.
     TooSmall(u64),

@@ -81,8 +81,6 @@ impl Journal {
         holders: &[(MemberId, u64)],
         fine_max: usize,
     ) -> Journal {
-        let again = (fine_max + UNCONFIRMED_MAX) as u64;
-        let again = again.min(2 * u64::from(layout.extents_max));
         let holder = |&(member, tail): &(MemberId, u64)| Holder {
             member,
             written: next - 1,
@@ -104,8 +102,13 @@ impl Journal {
             durable: confirmed,
             holders: holders.iter().map(holder).collect(),
             promised: 0,
-            again: again.div_ceil(ENTRIES_MAX as u64) + 1,
+            again: again(fine_max, &layout),
         }
+    }
+
+    /// So many extents may be partly written from now on.
+    pub fn set_fine_max(&mut self, fine_max: usize) {
+        self.again = again(fine_max, &self.layout);
     }
 
     fn alive(&self) -> impl Iterator<Item = &Holder> {
@@ -343,4 +346,11 @@ impl Journal {
     pub fn forgive(&mut self, member: MemberId) {
         self.set_role(member, Role::Failed, Role::Left);
     }
+}
+
+/// Records that saying again what is not in pages may take.
+fn again(fine_max: usize, layout: &TierLayout) -> u64 {
+    let entries = (fine_max + UNCONFIRMED_MAX) as u64;
+    let entries = entries.min(2 * u64::from(layout.extents_max));
+    entries.div_ceil(ENTRIES_MAX as u64) + 1
 }

@@ -10,6 +10,7 @@
 
 mod assemble;
 mod barrier;
+mod budget;
 mod change;
 mod check;
 mod checkpoint;
@@ -26,6 +27,7 @@ mod map;
 mod moves;
 mod mutant;
 mod part;
+mod pins;
 mod plan;
 mod recovery;
 mod requests;

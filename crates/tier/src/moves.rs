@@ -5,6 +5,7 @@
 //! believe either.
 
 use crate::Mutant;
+use crate::budget::Budget;
 use crate::event::{MemberId, Notice};
 use crate::io::{Purpose, UnderWay};
 use crate::limits::{GATHER_NS, MOVE_RETRY_NS};
@@ -29,6 +30,17 @@ pub(crate) enum Why {
     Gain,
     /// Its tier is emptied.
     Evacuation,
+    /// It is pinned to another tier.
+    Pin,
+    /// One that is pinned takes its place.
+    Room,
+}
+
+impl Why {
+    /// Whether it waits for a quiet moment.
+    fn yields(self) -> bool {
+        !matches!(self, Why::Reserve | Why::Gain)
+    }
 }
 
 /// How far a move is.
@@ -57,39 +69,6 @@ struct Move {
     step: Step,
     /// The old place has what the new one has.
     has_way_back: bool,
-}
-
-/// How much may be copied: it fills with time, and what is begun may overdraw it, so that it is
-/// never too small for a piece.
-#[derive(Debug)]
-struct Budget {
-    rate: u64,
-    bytes: i64,
-    at: Time,
-}
-
-impl Budget {
-    fn new(now: Time, rate: u64) -> Budget {
-        Budget { rate, bytes: 0, at: now }
-    }
-
-    fn fill(&mut self, now: Time) {
-        let passed = u128::from(now - self.at) * u128::from(self.rate) / 1_000_000_000;
-        if passed > 0 {
-            let most = (self.rate / 10).max(1 << 20) as i64;
-            self.bytes = self.bytes.saturating_add(passed.min(1 << 40) as i64).min(most);
-            self.at = now;
-        }
-    }
-
-    /// When something may be begun.
-    fn due(&self) -> Time {
-        if self.bytes > 0 || self.rate == 0 {
-            return self.at;
-        }
-        let missing = (1 - self.bytes) as u128 * 1_000_000_000 / u128::from(self.rate);
-        self.at + missing.min(u64::MAX as u128 / 4) as u64 + 1
-    }
 }
 
 /// What yields has this part of its rate at least.
@@ -122,6 +101,14 @@ impl Moves {
             resting: BTreeMap::new(),
             moved_bytes: 0,
         }
+    }
+
+    /// Rates are others from now on.
+    pub fn tune(&mut self, now: Time, tuning: Tuning) {
+        let Tuning { move_rate, reserve_rate, .. } = tuning;
+        self.yielding.set_rate(now, move_rate);
+        self.floor.set_rate(now, move_rate.div_ceil(FLOOR_SHARE));
+        self.reserve.set_rate(now, reserve_rate);
     }
 
     pub fn len(&self) -> usize {
@@ -190,7 +177,7 @@ impl Moves {
     fn budget(&mut self, why: Why) -> &mut Budget {
         match why {
             Why::Reserve => &mut self.reserve,
-            Why::Heat | Why::Gain | Why::Evacuation => &mut self.yielding,
+            _ => &mut self.yielding,
         }
     }
 }
@@ -205,11 +192,11 @@ impl Tiers {
             let is_reserve = it.why == Why::Reserve;
             let budget = if is_reserve { &self.moves.reserve } else { &self.moves.yielding };
             match () {
-                () if budget.rate == 0 => None,
-                () if budget.bytes <= 0 => Some(budget.due()),
+                () if budget.is_nothing() => None,
+                () if budget.is_spent() => Some(budget.due()),
                 () if is_reserve => self.planner.rests_until(now),
                 () if it.why == Why::Gain => None,
-                () if self.moves.floor.bytes <= 0 => Some(self.moves.floor.due()),
+                () if self.moves.floor.is_spent() => Some(self.moves.floor.due()),
                 () => None,
             }
         });
@@ -300,8 +287,8 @@ impl Tiers {
         let it = &self.moves.moves[&extent];
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
         let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
-        let yields = matches!(why, Why::Heat | Why::Evacuation) && !is_idle;
-        if self.moves.is_paused || (yields && self.moves.floor.bytes <= 0) {
+        let yields = why.yields() && !is_idle;
+        if self.moves.is_paused || (yields && self.moves.floor.is_spent()) {
             return false;
         }
         if why == Why::Reserve && self.planner.is_spilling(self.io.now()) {
@@ -310,7 +297,7 @@ impl Tiers {
         let is_small = self.is(Mutant::BudgetTooSmall);
         let least = if is_small { (Blocks::PIECE * BLOCK_SIZE) as i64 } else { 1 };
         let budget = self.moves.budget(why);
-        budget.bytes >= least && budget.rate > 0
+        budget.has(least)
     }
 
     /// Copies a piece as soon as nobody changes it.
@@ -332,9 +319,9 @@ impl Tiers {
         it.step = Step::Copying(range.clone(), spoilt);
         let (from, number, why) = (it.from, it.number, it.why);
         let bytes = range.len() * BLOCK_SIZE;
-        self.moves.budget(why).bytes -= bytes as i64;
-        if matches!(why, Why::Heat | Why::Evacuation) {
-            self.moves.floor.bytes -= bytes as i64;
+        self.moves.budget(why).spend(bytes);
+        if why.yields() {
+            self.moves.floor.spend(bytes);
         }
         self.moves.moved_bytes += bytes as u64;
         let buf = self.io.buf(bytes);

@@ -58,4 +58,6 @@ mutants! {
     HolderLetGoEarly,
     /// The number of a member is used again while extents may live there after a power cut.
     NumberReusedEarly,
+    /// What is pinned leaves its tier like everything else.
+    PinForgotten,
 }

@@ -33,6 +33,8 @@ struct Walk {
     coldest: BTreeMap<u8, BTreeSet<Ranked>>,
     hottest: BTreeMap<u8, BTreeSet<Ranked>>,
     leaving: Vec<u32>,
+    /// Extents that are pinned to another tier than theirs, with that.
+    pinned: Vec<(u32, u8)>,
     /// Heat of each tier, and of how many extents.
     sums: BTreeMap<u8, (f64, u32)>,
 }
@@ -104,7 +106,8 @@ impl Tiers {
     /// A place for a new extent: on the fastest tier that has one.
     pub(crate) fn choose_place(&mut self, extent: u32) -> Option<Place> {
         let tiers = self.set.tiers().to_vec();
-        for (rank, &tier) in tiers.iter().enumerate() {
+        let pinned = self.pin_of(extent).into_iter().map(|tier| (0, tier));
+        for (rank, tier) in pinned.chain(tiers.iter().copied().enumerate()) {
             let Some(place) = self.place_on(tier) else {
                 if self.is(Mutant::FullIsWaitedFor) && self.space.is_freeing() {
                     return None;
@@ -164,7 +167,7 @@ impl Tiers {
     }
 
     fn wants_plans(&self) -> bool {
-        self.tuning.placement == Placement::Heat || self.is_evacuating()
+        self.tuning.placement == Placement::Heat || self.is_evacuating() || !self.pins.is_empty()
     }
 
     fn is_evacuating(&self) -> bool {
@@ -228,6 +231,16 @@ impl Tiers {
                 continue;
             }
             let tier = self.set.member(member).tier;
+            match self.pin_of(extent) {
+                Some(pin) if pin == tier && !self.is(Mutant::PinForgotten) => continue,
+                Some(pin) if pin != tier => {
+                    if walk.pinned.len() < PLAN_EXTENTS {
+                        walk.pinned.push((extent, pin));
+                    }
+                    continue;
+                }
+                _ => {}
+            }
             let rank = (self.map.heat(extent).to_bits(), extent);
             let cold = walk.coldest.entry(tier).or_default();
             cold.insert(rank);
@@ -262,6 +275,7 @@ impl Tiers {
             let own = self.set.member(MemberId(own)).tier;
             self.planner.proposals.push_back(Proposal { extent, to: own, why: Why::Evacuation });
         }
+        self.fetch_pinned(&mut walk);
         if self.tuning.placement == Placement::Spill {
             return;
         }
@@ -278,6 +292,29 @@ impl Tiers {
             }
             self.swaps((fast, slow), room, &mut cold, &mut hot);
         }
+    }
+
+    /// What is pinned comes; where there is no room the coldest leave that are not.
+    fn fetch_pinned(&mut self, walk: &mut Walk) {
+        let mut rooms = BTreeMap::new();
+        for &(extent, to) in &walk.pinned {
+            let room = rooms.entry(to).or_insert_with(|| self.room_of(to).1);
+            let coldest = walk.coldest.get_mut(&to);
+            match room.checked_sub(1) {
+                Some(rest) => *room = rest,
+                None => {
+                    let leaves = coldest.and_then(BTreeSet::pop_first).map(|it| it.1);
+                    let leaves = leaves.map(|extent| Proposal { extent, to, why: Why::Room });
+                    self.planner.proposals.extend(leaves);
+                }
+            }
+            self.planner.proposals.push_back(Proposal { extent, to, why: Why::Pin });
+        }
+    }
+
+    /// The tier that an extent is pinned to, if that takes any.
+    pub(crate) fn pin_of(&self, extent: u32) -> Option<u8> {
+        self.pins.of(extent).filter(|&tier| self.set.taking(tier).next().is_some())
     }
 
     fn fill_reserve(&mut self, count: u32, slow: u8, cold: &mut BTreeSet<Ranked>) {
@@ -337,8 +374,22 @@ impl Tiers {
                 continue;
             }
             let own = self.set.member(MemberId(place.member())).tier;
+            let is_pinned = self.pin_of(it.extent).is_some() && !self.is(Mutant::PinForgotten);
+            if is_pinned && !matches!(it.why, Why::Pin | Why::Evacuation) {
+                continue;
+            }
             let to = match it.why {
                 Why::Evacuation => self.refuge(it.to),
+                Why::Room if own != it.to => continue,
+                Why::Room => self.elsewhere(own),
+                Why::Pin if own == it.to || self.pin_of(it.extent) != Some(it.to) => continue,
+                Why::Pin => match self.roomiest(it.to) {
+                    None if self.is_being_left(it.to) => {
+                        self.planner.proposals.push_back(it);
+                        continue;
+                    }
+                    to => to,
+                },
                 Why::Reserve => self.below(own),
                 Why::Heat | Why::Gain if own == it.to => continue,
                 Why::Heat | Why::Gain if own > it.to => match self.above(it.to) {
@@ -376,11 +427,14 @@ impl Tiers {
         tiers.filter_map(|it| self.roomiest(it)).next()
     }
 
-    /// A member for what has to leave: of the same tier, else of a slower, else of a faster one.
+    /// A member for what has to leave: of the same tier, else of another.
     fn refuge(&self, tier: u8) -> Option<MemberId> {
+        self.roomiest(tier).or_else(|| self.elsewhere(tier))
+    }
+
+    /// A member of a slower tier, else of a faster one.
+    fn elsewhere(&self, tier: u8) -> Option<MemberId> {
         let faster = || self.set.tiers().iter().copied().rev().filter(|&it| it < tier);
-        self.roomiest(tier)
-            .or_else(|| self.below(tier))
-            .or_else(|| faster().filter_map(|it| self.roomiest(it)).next())
+        self.below(tier).or_else(|| faster().filter_map(|it| self.roomiest(it)).next())
     }
 }

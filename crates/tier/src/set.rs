@@ -355,6 +355,7 @@ impl Set {
             own.tier = entry.tier;
         }
         self.grown = joining.grown;
+        self.find_tiers();
     }
 
     /// From which tier on numbers have grown since this was asked.

@@ -8,6 +8,7 @@ use crate::io::{Io, Purpose, UnderWay};
 use crate::journal::Journal;
 use crate::map::Map;
 use crate::moves::Moves;
+use crate::pins::Pins;
 use crate::plan::Planner;
 use crate::recovery::Recovery;
 use crate::requests::Requests;
@@ -17,7 +18,7 @@ use crate::space::Space;
 use crate::traffic::Counters;
 use crate::{Mutant, event};
 use forebay_format::io::{Completion, OpId, Time};
-use forebay_format::tier::{ENTRIES_MAX, EXTENT_SIZE};
+use forebay_format::tier::{ENTRIES_MAX, EXTENT_SIZE, TierLayout};
 use std::collections::BTreeSet;
 
 /// Rounds of one call.
@@ -53,6 +54,13 @@ pub(crate) struct Opening {
     pub boot: [u8; 16],
 }
 
+/// Numbers as a set with this layout can follow them.
+pub(crate) fn bounded(tuning: Tuning, layout: &TierLayout) -> Tuning {
+    // What pages cannot say is said again by each checkpoint: an eighth of the journal.
+    let most = layout.journal_blocks as usize / 8 * ENTRIES_MAX;
+    Tuning { fine_max: tuning.fine_max.min(most), ..tuning }
+}
+
 /// A tiered origin.
 #[derive(Debug)]
 pub struct Tiers {
@@ -66,6 +74,7 @@ pub struct Tiers {
     pub(crate) requests: Requests,
     pub(crate) moves: Moves,
     pub(crate) planner: Planner,
+    pub(crate) pins: Pins,
     pub(crate) traffic: Counters,
     pub(crate) phase: Phase,
     pub(crate) tuning: Tuning,
@@ -88,9 +97,7 @@ impl Tiers {
         let set = Set::new(&settings);
         let extents = set.superblock().block.bytes.get().div_ceil(EXTENT_SIZE);
         let layout = set.layout();
-        let mut tuning = settings.tuning;
-        // What pages cannot say is said again by each checkpoint: an eighth of the journal.
-        tuning.fine_max = tuning.fine_max.min(layout.journal_blocks as usize / 8 * ENTRIES_MAX);
+        let tuning = bounded(settings.tuning, &layout);
         let mut tiers = Tiers {
             io: Io::new(now),
             journal: Journal::new((set.id(), 0), layout, (1, 0), &[], tuning.fine_max),
@@ -101,6 +108,7 @@ impl Tiers {
             requests: Requests::default(),
             moves: Moves::new(now, tuning),
             planner: Planner::new(now),
+            pins: Pins::default(),
             traffic: Counters::default(),
             phase: Phase::Beginning,
             tuning,
@@ -157,8 +165,9 @@ impl Tiers {
             self.step_moves();
             self.step_evacuation();
             self.serve_waiting();
-            self.step_checkpoint();
+            // Before the next checkpoint begins: who joins may want one of its own.
             self.step_change();
+            self.step_checkpoint();
             self.step_barrier();
             let Tiers { journal, io, .. } = self;
             journal.send(io);

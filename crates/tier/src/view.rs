@@ -98,6 +98,8 @@ pub enum NotHigher {
     Unwritten,
     /// It is on the fastest tier.
     Fastest,
+    /// It is pinned to its tier.
+    Pinned,
     /// It is on its way.
     Moving(MemberId),
     /// It should move; this is in the way.
@@ -133,7 +135,9 @@ pub struct Explained {
     pub since: u32,
     /// How hot it is, in accesses of now: reads and writes together.
     pub heat: f32,
-    /// Blocks that are written, and of those lost.
+    /// The tier that it is pinned to.
+    pub pinned: Option<u8>,
+    /// Blocks that are written, and blocks that are lost.
     pub blocks: (u32, u32),
     /// Why it is not higher.
     pub why: NotHigher,
@@ -203,6 +207,7 @@ impl Tiers {
             tier: place.map(|(member, _)| self.set.member(member).tier),
             since: self.map.since(extent),
             heat: self.map.heat(extent),
+            pinned: self.pins.of(extent),
             blocks: (self.map.blocks(extent).count(), self.map.lost(extent).count()),
             why: self.why_not_higher(extent),
         })
@@ -226,6 +231,13 @@ impl Tiers {
         if self.set.is_leaving(member) {
             let is_stuck = self.planner.unplaced() > 0;
             return if is_stuck { NotHigher::Pending(Pending::NoRoom) } else { NotHigher::Soon };
+        }
+        match self.pin_of(extent) {
+            Some(pin) if pin == tier => return NotHigher::Pinned,
+            Some(_) if self.moves.is_paused() => return NotHigher::Paused,
+            Some(_) if self.planner.unplaced() > 0 => return NotHigher::Pending(Pending::NoRoom),
+            Some(_) => return NotHigher::Soon,
+            None => {}
         }
         match self.set.tiers().iter().rev().find(|&&it| it < tier) {
             None => NotHigher::Fastest,

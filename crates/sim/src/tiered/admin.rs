@@ -1,5 +1,6 @@
 //! The administrator.
 
+use super::members::is_of_members;
 use super::{Check, Due, Step, Tiered};
 use crate::model::{Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
@@ -25,6 +26,18 @@ pub struct Asked {
     left: u64,
 }
 
+impl Asked {
+    /// Whether places of the tier were in use, or not free yet, when it was asked.
+    pub fn is_used(&self) -> bool {
+        self.used > 0 || self.left > 0
+    }
+
+    /// Whether the tier was leaving when it was asked.
+    pub fn was_leaving(&self) -> bool {
+        self.was_leaving
+    }
+}
+
 impl Tiered {
     pub(super) fn schedule_admin(&mut self) {
         if self.plan.admin.pause_ns > 0 {
@@ -39,7 +52,27 @@ impl Tiered {
         }
         self.schedule_admin();
         let admin = &self.plan.admin;
-        let weights = [admin.pause, admin.resume, admin.evacuate, admin.cancel, admin.resize];
+        let weights = [
+            admin.pause,
+            admin.resume,
+            admin.evacuate,
+            admin.cancel,
+            admin.resize,
+            admin.add,
+            admin.remove,
+            admin.give_up,
+            admin.pin,
+            admin.tune,
+        ];
+        if let Some(tier) = self.life.is_empty.take()
+            && admin.remove > 0
+            && self.rng.coin()
+        {
+            if self.is_of(self.trouble.spared, tier) {
+                self.end_faults();
+            }
+            return self.ask(Command::Remove(tier));
+        }
         // Now and then one that is not there.
         let tier = self.rng.below(u64::from(self.plan.tiers()) + 1) as u8;
         let command = match self.rng.weighted(&weights) {
@@ -47,7 +80,15 @@ impl Tiered {
             1 => Command::Resume,
             2 => Command::Evacuate(tier),
             3 => Command::Cancel(tier),
-            _ => Command::Resize(self.choose_size()),
+            4 => Command::Resize(self.choose_size()),
+            5 => match self.choose_addition() {
+                Some(command) => command,
+                None => return Ok(super::Flow::Go),
+            },
+            6 => self.choose_removal(),
+            7 => self.choose_given_up(),
+            8 => self.choose_pin(),
+            _ => Command::Tune(super::plan::draw_tuning(&mut self.rng)),
         };
         self.ask(command)
     }
@@ -65,7 +106,7 @@ impl Tiered {
         self.next_id += 1;
         let id = CommandId(self.next_id);
         let (mut used, mut free) = (0, 0);
-        if let Command::Evacuate(tier) = command {
+        if let Command::Evacuate(tier) | Command::Remove(tier) = command {
             (used, free) = self.room_without(tier);
         }
         if let Command::Resize(bytes) = command {
@@ -73,7 +114,7 @@ impl Tiered {
         }
         // From now on it may take no extents any more.
         let was_leaving = match command {
-            Command::Evacuate(tier) => !self.life.leaving.insert(tier),
+            Command::Evacuate(tier) | Command::Remove(tier) => !self.life.leaving.insert(tier),
             _ => false,
         };
         self.say(|_| format!("{id:?} {command:?}"));
@@ -87,10 +128,11 @@ impl Tiered {
     /// Extents that live in a tier, and free slots of the others that take extents.
     pub(super) fn room_without(&self, tier: u8) -> (u64, u64) {
         let member = |number: usize| &self.plan.members[number];
-        let used = self.places.used(|number| member(number).tier == tier);
+        let used = self.places.used(|number| self.is_of(number, tier));
         let takes = |number: usize| {
             let leaving = self.life.leaving.contains(&member(number).tier);
-            self.life.is_here[number] && member(number).tier != tier && !leaving
+            let is_in = member(number).is_in && self.life.is_here[number];
+            is_in && member(number).tier != tier && !leaving
         };
         let slots = (0..self.plan.members.len()).filter(|&number| takes(number));
         let slots: u64 = slots.map(|number| member(number).slots).sum();
@@ -106,13 +148,28 @@ impl Tiered {
         self.note(id.0 << 8);
         let right = match (&asked.command, &reply) {
             (_, CommandReply::Refused(refusal)) => return self.refused(&asked, *refusal),
-            (Command::Pause | Command::Resume, _) => true,
+            (Command::Pause | Command::Resume | Command::Tune(_), _) => true,
+            (Command::Pin { first, count, tier }, _) => {
+                self.pinned(*first..*first + *count, *tier);
+                true
+            }
             (Command::Cancel(tier), _) => {
                 self.coverage.mark("evacuations cancelled");
                 self.life.leaving.remove(tier);
+                // What was to leave is on its way.
+                self.life.pins.retain(|_, pin| pin != tier);
                 true
             }
-            (Command::Evacuate(tier), _) => return self.evacuated(*tier),
+            (Command::Evacuate(tier), _) => {
+                self.life.is_empty = Some(*tier);
+                return self.evacuated(*tier);
+            }
+            (Command::Add(new), CommandReply::Added(member)) if new.member == *member => {
+                return self.members_changed(&asked.command);
+            }
+            (Command::Remove(_) | Command::GiveUp(_), CommandReply::Changed) => {
+                return self.members_changed(&asked.command);
+            }
             (Command::Resize(bytes), _) => {
                 let fits = self.fits_map(*bytes);
                 self.coverage.add("volumes grown", u64::from(*bytes > self.bytes));
@@ -140,11 +197,11 @@ impl Tiered {
     }
 
     /// Rule M: an empty tier is empty.
-    fn evacuated(&mut self, tier: u8) -> Check {
+    pub(super) fn evacuated(&mut self, tier: u8) -> Check {
         self.coverage.mark("tiers evacuated");
         let lives = |extent: &u64| {
             let place = self.place_of(*extent);
-            place.is_some_and(|(member, _)| self.plan.members[member].tier == tier)
+            place.is_some_and(|(member, _)| self.is_of(member, tier))
         };
         if let Some(extent) = (0..self.space.extents_max()).find(lives) {
             let text = format!("tier {tier} is called empty, but extent {extent} lives there");
@@ -156,15 +213,19 @@ impl Tiered {
     /// A refusal needs a reason.
     fn refused(&mut self, asked: &Asked, refusal: Refusal) -> Check {
         self.coverage.mark("commands refused");
-        let troubled = !self.life.errors.is_empty() || self.life.is_here.contains(&false);
+        let troubled = !self.life.errors.is_empty() || self.any_away();
         let asks = |command: &Command| match command {
-            Command::Evacuate(_) | Command::Cancel(_) => 1,
+            Command::Evacuate(_) | Command::Cancel(_) | Command::Pin { .. } => 1,
+            command if is_of_members(command) => 1,
             Command::Resize(_) => 2,
             _ => 3,
         };
         let kind = asks(&asked.command);
         let others = self.commands.values().any(|other| asks(&other.command) == kind);
         let justified = match (&asked.command, refusal) {
+            (command, refusal) if is_of_members(command) && refusal != Refusal::Busy => {
+                self.members_refused(asked, refusal)
+            }
             (_, Refusal::Failed) => troubled,
             (_, Refusal::Busy) => others || !self.life.leaving.is_empty(),
             (Command::Evacuate(tier) | Command::Cancel(tier), Refusal::NoTier) => {
@@ -173,6 +234,7 @@ impl Tiered {
             (Command::Evacuate(_), Refusal::NoRoom(_)) => {
                 asked.free < asked.used + asked.left + SLACK
             }
+            (Command::Pin { tier: Some(tier), .. }, Refusal::NoTier) => !self.plan.has_tier(*tier),
             (Command::Evacuate(_), Refusal::Cancelled) => true,
             (Command::Cancel(_), Refusal::NotLeaving) => true,
             (Command::Resize(bytes), Refusal::Size) => {
@@ -182,8 +244,20 @@ impl Tiered {
             }
             _ => false,
         };
+        if let (Command::Evacuate(tier), Refusal::Cancelled) = (&asked.command, refusal) {
+            // What was to leave is on its way.
+            self.life.pins.retain(|_, pin| pin != tier);
+        }
         match (&asked.command, refusal) {
             (Command::Evacuate(_), Refusal::NoRoom(_)) if asked.was_leaving => {}
+            (Command::Evacuate(tier) | Command::Remove(tier), Refusal::Busy)
+                if !asked.was_leaving =>
+            {
+                self.life.leaving.remove(tier);
+            }
+            (Command::Add(new), Refusal::Busy) => {
+                self.life.is_here[usize::from(new.member.0)] = false;
+            }
             (
                 Command::Evacuate(tier),
                 Refusal::NoRoom(_) | Refusal::NoTier | Refusal::Cancelled,

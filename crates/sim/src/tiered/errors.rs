@@ -53,7 +53,7 @@ impl Tiered {
     pub(super) fn slots_open(&self) -> u64 {
         let members = self.plan.members.iter().enumerate();
         let open = members.filter(|(number, member)| {
-            self.life.is_here[*number] && !self.life.leaving.contains(&member.tier)
+            member.is_in && self.life.is_here[*number] && !self.life.leaving.contains(&member.tier)
         });
         open.map(|(_, member)| member.slots).sum()
     }
@@ -61,13 +61,13 @@ impl Tiered {
     fn io_error_is_justified(&mut self, asked: &Waiting) -> bool {
         if asked.kind == Kind::Flush {
             let failed = |it: &Delivered| it.kind != IoKind::Read;
-            return self.life.errors.iter().any(failed) || self.life.is_map_lost();
+            return self.life.errors.iter().any(failed) || self.is_map_lost();
         }
         if asked.away || self.is_away(&asked.range) {
             self.coverage.mark("requests to a missing member");
             return true;
         }
-        if asked.writes() && self.life.is_map_lost() {
+        if asked.writes() && self.is_map_lost() {
             return true;
         }
         let whole = whole_blocks(&asked.range);

@@ -5,6 +5,7 @@ use super::io::{Area, Delivered};
 use crate::disk::{Fault, FlushLoss, IoKind};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::HEAD_OFFSETS;
+use forebay_tier::Command;
 use std::collections::BTreeSet;
 
 /// Time within which faults come and last, nanoseconds.
@@ -28,6 +29,13 @@ pub struct Trouble {
     pub fragile: bool,
 }
 
+impl Trouble {
+    /// All sets of members.
+    pub fn all(&mut self) -> [&mut BTreeSet<usize>; 3] {
+        [&mut self.suspects, &mut self.rotten, &mut self.unwritten]
+    }
+}
+
 impl Tiered {
     /// Chooses the holder that is spared in the next life. Without one that is sound the last one
     /// stays, as it alone may have the map.
@@ -47,7 +55,8 @@ impl Tiered {
     /// A member that is not spared.
     fn victim(&mut self) -> Option<usize> {
         let spared = self.trouble.spared;
-        let others: Vec<usize> = (0..self.disks.len()).filter(|&it| it != spared).collect();
+        let is_other = |&it: &usize| it != spared && self.plan.members[it].is_in;
+        let others: Vec<usize> = (0..self.disks.len()).filter(is_other).collect();
         if others.is_empty() { None } else { Some(self.rng.pick(&others)) }
     }
 
@@ -162,16 +171,26 @@ impl Tiered {
     }
 }
 
-impl super::life::Life {
-    /// Whether each member that held the map at the start returned an error of it in this life.
-    pub fn is_map_lost(&self) -> bool {
-        let of_map = |error: &Delivered| {
+impl Tiered {
+    /// Whether each member that holds the map, or was about to leave it to others, returned an
+    /// error of it in this life.
+    pub(super) fn is_map_lost(&self) -> bool {
+        let of_map = |error: &&Delivered| {
             let all = error.kind == IoKind::Flush;
             all || (error.area != Area::Slots && error.kind == IoKind::Write)
         };
-        self.holders.iter().all(|&holder| {
-            !self.is_here[holder]
-                || self.errors.iter().any(|error| error.member == holder && of_map(error))
-        })
+        let leaves = |holder: usize| {
+            self.commands.values().any(|asked| match asked.command {
+                Command::Remove(tier) => self.is_of(holder, tier),
+                _ => false,
+            })
+        };
+        let failed = |holder: usize| {
+            self.life.errors.iter().filter(of_map).any(|error| error.member == holder)
+        };
+        let is_lost = |&it: &usize| !self.life.is_here[it] || failed(it) || leaves(it);
+        let errors = self.life.errors.iter().filter(of_map).count();
+        let away = self.life.holders.iter().all(|&it| !self.life.is_here[it]);
+        (errors > 0 || away) && self.life.holders.iter().all(is_lost)
     }
 }

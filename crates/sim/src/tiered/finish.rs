@@ -29,7 +29,7 @@ impl Tiered {
         result
     }
 
-    fn run_until(&mut self, is_over: impl Fn(&Tiered) -> bool) -> Check {
+    pub(super) fn run_until(&mut self, is_over: impl Fn(&Tiered) -> bool) -> Check {
         let limit = self.time_limit();
         while !is_over(self) {
             match self.step()? {
@@ -90,9 +90,10 @@ impl Tiered {
         self.schedule(FREED_NS, Due::Tick);
         let then = self.now + FREED_NS;
         self.run_until(|world| world.now >= then)?;
+        self.pin_one()?;
         let tier = self.rng.below(self.plan.tiers().into()) as u8;
         let (used, free) = self.room_without(tier);
-        let away = self.life.is_here.contains(&false);
+        let away = self.any_away();
         // Blocks that are lost are no reason not to move the rest, but one may say so.
         let lost =
             self.checker.any_lost(0, 0..self.space.extents_max() * EXTENT_SECTORS, self.stamp);
@@ -101,16 +102,36 @@ impl Tiered {
         }
         self.demand(Command::Evacuate(tier))?;
         self.run_until(|world| world.commands.is_empty())?;
-        let left = self.places.used(|member| self.plan.members[member].tier == tier);
+        let left = self.places.used(|member| self.is_of(member, tier));
         if left > 0 {
             let text = format!("tier {tier} has room elsewhere, but {left} extents did not leave");
             return Err(Violation::new("H", text));
         }
         self.coverage.mark("tiers evacuated at the end");
+        self.remove_a_tier(tier)
+    }
+
+    /// A tier that is empty can be removed if there are others.
+    fn remove_a_tier(&mut self, tier: u8) -> Check {
+        if self.plan.admin.remove == 0 || self.life.leaving.len() != 1 {
+            return Ok(());
+        }
+        let able = |it: &usize| {
+            let plan = &self.plan.members[*it];
+            plan.is_in && plan.tier != tier && (plan.is_ram || !self.plan.is_ephemeral())
+        };
+        let is_last = !(0..self.plan.members.len()).any(|it| able(&it));
+        let troubled = !self.life.errors.is_empty();
+        self.demand(Command::Remove(tier))?;
+        self.run_until(|world| world.commands.is_empty())?;
+        if self.plan.has_tier(tier) && !is_last && !troubled {
+            return Err(Violation::new("H", format!("tier {tier} is empty and cannot be removed")));
+        }
+        self.coverage.add("tiers removed at the end", u64::from(!self.plan.has_tier(tier)));
         Ok(())
     }
 
-    fn demand(&mut self, command: Command) -> Check {
+    pub(super) fn demand(&mut self, command: Command) -> Check {
         let flow = self.ask(command)?;
         assert_eq!(flow, Flow::Go, "no crash is planned");
         Ok(())

@@ -42,6 +42,10 @@ pub struct Life {
     pub holders: Vec<usize>,
     /// Tiers that are being emptied, or are empty.
     pub leaving: BTreeSet<u8>,
+    /// The tier of each extent that is pinned.
+    pub pins: BTreeMap<u64, u8>,
+    /// A tier that is empty and will be removed.
+    pub is_empty: Option<u8>,
     pub flush_failed: BTreeSet<usize>,
     /// Also the last holder of the map may fail.
     pub reckless: bool,
@@ -129,6 +133,7 @@ impl Tiered {
     pub(super) fn start_life(&mut self, number: u64, crash_in: Option<u64>) -> Step {
         let Life { after_cut, after_kill, .. } = self.life;
         self.life = Life { number, after_cut, crash_in, ..Life::default() };
+        self.choose_hidden();
         let all = self.find_set(None).ok_or_else(no_set)?.0;
         let holders: Vec<usize> = holders(&all);
         self.spare_one(&holders);
@@ -142,9 +147,11 @@ impl Tiered {
             self.checker.crash(Crash::Cut);
         }
         let (assembled, is_here) = self.find_set(missing).ok_or_else(no_set)?;
+        self.look_at_members(&assembled.superblock)?;
         self.check_stale(missing, &is_here)?;
         self.look_at_superblock(&assembled)?;
         (self.life.holders, self.life.is_here) = (holders, is_here.clone());
+        self.life.is_here.resize(self.disks.len(), false);
         self.plan_faults();
         let mut tuning = self.plan.tuning;
         if self.rng.chance(self.plan.retuned) {
@@ -199,7 +206,7 @@ impl Tiered {
     /// Rule R: a member that is plugged in and works takes part.
     fn check_stale(&mut self, missing: Option<usize>, is_here: &[bool]) -> Result<(), Violation> {
         for (member, is_here) in is_here.iter().enumerate() {
-            if *is_here || Some(member) == missing {
+            if *is_here || Some(member) == missing || !self.plan.members[member].is_in {
                 continue;
             }
             self.coverage.mark("members that are not believed");
@@ -242,6 +249,7 @@ impl Tiered {
         self.life.opened = true;
         self.bytes = self.life.bytes_found;
         self.bytes_asked.clear();
+        self.members_are_known();
         let stays = |member: &usize| !self.life.is_here[*member] || self.has_failed(*member);
         let keep = |set: &BTreeSet<usize>| set.iter().copied().filter(stays).collect();
         let (suspects, unwritten) = (&self.trouble.suspects, &self.trouble.unwritten);
@@ -353,6 +361,7 @@ impl Tiered {
         }
         self.life.after_kill = kill;
         self.checker.crash(if kill { Crash::Kill } else { Crash::Cut });
+        self.doubt_members();
         self.requests.clear();
         self.held.clear();
         self.commands.clear();

@@ -69,6 +69,12 @@ impl Places {
         self.unconfirmed.extend(blocks.map(|block| (block, now)));
     }
 
+    /// Another member has this number.
+    pub fn forget(&mut self, member: usize) {
+        self.unflushed.remove(&member);
+        self.copies.retain(|slot, _| slot.0 != member);
+    }
+
     /// A flush of the member that was sent at `mark` has ended well.
     pub fn flushed(&mut self, member: usize, mark: Stamp) {
         let unflushed = self.unflushed.entry(member).or_default();
@@ -185,6 +191,15 @@ impl Tiered {
             return Err(Violation::new("M", text));
         }
         let tier = |slot: Slot| self.plan.members[slot.0].tier;
+        if let (Some(before), Some(now), Some(pin)) = (before, now, self.life.pins.get(&extent))
+            && tier(before) == *pin
+            && tier(now) != *pin
+            && !self.life.leaving.contains(pin)
+            && self.life.flush_failed.is_empty()
+        {
+            let text = format!("extent {extent} is pinned to tier {pin} and leaves {before:?}");
+            return Err(Violation::new("M", text));
+        }
         match (before, now) {
             (Some(before), Some(now)) if tier(now) < tier(before) => {
                 self.coverage.mark("extents promoted");

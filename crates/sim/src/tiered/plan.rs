@@ -30,6 +30,10 @@ pub struct MemberPlan {
     pub discards: bool,
     pub piece_blocks: u32,
     pub latency: Latency,
+    /// It belongs to the set, as far as is known.
+    pub is_in: bool,
+    /// Its identity.
+    pub uuid: [u8; 16],
 }
 
 /// How often each client operation is chosen, by weight.
@@ -79,6 +83,12 @@ pub struct Admin {
     pub evacuate: u64,
     pub cancel: u64,
     pub resize: u64,
+    /// Members join, leave, are given up.
+    pub add: u64,
+    pub remove: u64,
+    pub give_up: u64,
+    pub pin: u64,
+    pub tune: u64,
 }
 
 /// What breaks besides the power.
@@ -207,7 +217,33 @@ impl Plan {
         if swarm && rng.one_in(3) {
             plan.never_rest(rng);
         }
+        // Other worlds stay what they are.
+        let mut own = Rng::new(rng.clone().bits());
+        if plan.admin.pause_ns > 0 && own.coin() {
+            plan.change_members(&mut own);
+        }
+        if plan.admin.pause_ns > 0 && own.coin() {
+            plan.admin.pin = own.log_range(1, 16);
+            plan.admin.tune = own.log_range(1, 4);
+        }
         plan
+    }
+
+    /// Members join and leave.
+    fn change_members(&mut self, rng: &mut Rng) {
+        let admin = &mut self.admin;
+        admin.pause_ns = admin.pause_ns.min(rng.log_range(MILLISECOND, SECOND));
+        admin.add = rng.log_range(1, 8);
+        admin.remove = rng.log_range(1, 16);
+        admin.give_up = rng.log_range(1, 16);
+        admin.evacuate = admin.evacuate.max(4);
+        if rng.coin() {
+            // A tier is empty in no time.
+            self.tuning.move_rate = self.tuning.move_rate.max(1_000_000_000);
+        }
+        if rng.coin() {
+            self.faults.missing = self.faults.missing.max(0.3);
+        }
     }
 
     /// Extents move all the time, in little room.
@@ -249,12 +285,13 @@ impl Plan {
 
     /// Whether there is a tier of this number.
     pub fn has_tier(&self, tier: u8) -> bool {
-        self.members.iter().any(|member| member.tier == tier)
+        self.members.iter().any(|member| member.is_in && member.tier == tier)
     }
 
     /// Tiers.
     pub fn tiers(&self) -> u8 {
-        1 + self.members.iter().map(|member| member.tier).max().expect("at least one member")
+        let used = self.members.iter().filter(|member| member.is_in);
+        1 + used.map(|member| member.tier).max().expect("at least one member")
     }
 
     /// Whether the volume goes with the power.
@@ -283,6 +320,8 @@ fn draw_members(rng: &mut Rng) -> Vec<MemberPlan> {
             discards: rng.chance(discards),
             piece_blocks: rng.log_range(1, 16) as u32,
             latency: slow[tier as usize].clone(),
+            is_in: true,
+            uuid: [0; 16],
         }
     };
     (0..count).map(member).collect()
@@ -371,6 +410,11 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         evacuate: some(rng, swarm, 8),
         cancel: some(rng, swarm, 8),
         resize: some(rng, swarm, 8),
+        add: 0,
+        remove: 0,
+        give_up: 0,
+        pin: 0,
+        tune: 0,
     }
 }
 

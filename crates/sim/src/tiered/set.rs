@@ -23,8 +23,14 @@ impl Tiered {
     /// A set on these disks, whatever they hold.
     pub(super) fn make_set(&mut self) {
         self.sets += 1;
+        for (number, plan) in self.plan.members.iter_mut().enumerate() {
+            let sets = self.sets;
+            plan.uuid = std::array::from_fn(|at| if at < 8 { sets } else { number as u8 + 1 });
+            plan.is_in = true;
+        }
+        self.doubt = Default::default();
         let member = |(number, plan): (usize, &super::plan::MemberPlan)| NewMember {
-            uuid: std::array::from_fn(|at| if at < 8 { self.sets } else { number as u8 + 1 }),
+            uuid: plan.uuid,
             bytes: self.plan.bytes_of(number),
             tier: plan.tier,
             is_volatile: plan.is_ram,
@@ -79,7 +85,8 @@ impl Tiered {
 
     /// Finds the set on all members but the missing one. For each member whether it is there.
     pub(super) fn find_set(&self, missing: Option<usize>) -> Option<(Assembled, Vec<bool>)> {
-        let here = (0..self.disks.len()).filter(|&member| Some(member) != missing);
+        let is_found = |&it: &usize| Some(it) != missing && !self.doubt.hides(it);
+        let here = (0..self.disks.len()).filter(is_found);
         let found: Vec<Superblock> = here.filter_map(|member| self.superblock_of(member)).collect();
         let assembled = assemble(&found)?;
         self.say(|_| {
