@@ -1,7 +1,9 @@
 //! What a client asks. Each request states what should be true afterwards.
 
 use crate::hint::Care;
-pub use crate::tiers::{ExplainTiers, TierAdd, TierChange, TierRemove, VolumeCreateTiered};
+pub use crate::tiers::{
+    ExplainTiers, TierAdd, TierChange, TierPin, TierRemove, TierSet, VolumeCreateTiered,
+};
 use crate::{ApiError, Hint, Mode};
 pub use forebay_format::name::{NAME_BYTES_MAX, check_name};
 use forebay_format::name::{escaped, is_allowed};
@@ -38,6 +40,10 @@ pub enum Request {
     TierAdd(TierAdd),
     /// No such tier, or device of one, any more.
     TierRemove(TierRemove),
+    /// Parts of a volume on this tier.
+    TierPin(TierPin),
+    /// Data placed so.
+    TierSet(TierSet),
     /// Nothing on a tier, which takes nothing new. Goes on by itself, also after a restart.
     TierEvacuate(TierChange),
     /// A tier in use again that is being emptied.

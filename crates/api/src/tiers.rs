@@ -102,6 +102,10 @@ pub struct TiersInfo {
     pub lost_bytes: u64,
     /// Bytes that moved since the volume was opened.
     pub moved_bytes: u64,
+    /// Most bytes a second that moves copy, besides those that keep room free.
+    pub rate_bytes: u64,
+    /// Bytes of the volume that are pinned to a tier.
+    pub pinned_bytes: u64,
     /// Pieces of a mebibyte that move now.
     pub moving: u64,
     /// Moves that wait, by the reason.
@@ -218,6 +222,36 @@ pub struct TierRemove {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// Parts of a volume that are to live on a certain tier, or on any again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierPin {
+    /// The volume.
+    pub name: String,
+    /// Byte ranges of it, as offset and length. Each mebibyte that they touch is meant.
+    pub ranges: Vec<(u64, u64)>,
+    /// The tier: its number, 0 for the fastest, or one of its devices; any, if `None`.
+    #[serde(default)]
+    pub tier: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// How the data of a volume is placed from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierSet {
+    /// The volume.
+    pub name: String,
+    /// How; as before, if `None`.
+    #[serde(default)]
+    pub placement: Option<Placement>,
+    /// Most bytes a second that moves copy, as `Size` reads it; as before, if `None`.
+    #[serde(default)]
+    pub rate: Option<String>,
 }
 
 /// A part of a volume, to be looked at.

@@ -5,7 +5,9 @@ use crate::change::{ask, confirm, finish};
 use crate::output::{self, Column};
 use crate::show::{document, field, unexpected};
 use crate::{path, printed, watch};
-use forebay_api::request::{ExplainTiers, Named, TierAdd, TierChange, TierRemove};
+use forebay_api::request::{
+    ExplainTiers, Named, TierAdd, TierChange, TierPin, TierRemove, TierSet,
+};
 use forebay_api::size::human;
 use forebay_api::tiers::{ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
 use forebay_api::{ApiError, Body, Client, Outcome, Request};
@@ -89,6 +91,15 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
         TierCommand::Remove { tier, drop_lost, yes } => {
             remove(cli, &client, (tier, *drop_lost, *yes))
         }
+        TierCommand::Pin { what, tier, dry_run } => {
+            pin(cli, &client, (what, *dry_run), Some(named_tier(tier)?))
+        }
+        TierCommand::Unpin { what, dry_run } => pin(cli, &client, (what, *dry_run), None),
+        TierCommand::Set { name, placement, rate } => done(Request::TierSet(TierSet {
+            name: name.clone(),
+            placement: *placement,
+            rate: rate.clone(),
+        })),
         TierCommand::Cancel(tier) => done(Request::TierCancel(change(tier)?)),
         TierCommand::Pause { name } => done(Request::TierPause(named(name))),
         TierCommand::Resume { name } => done(Request::TierResume(named(name))),
@@ -134,13 +145,38 @@ fn remove(
     finish(cli.output, ask(client, &remove(false))?)
 }
 
-fn change(args: &TierArgs) -> Result<TierChange, ApiError> {
-    let tier = match args.tier.parse::<u8>() {
-        Ok(number) => number.to_string(),
+/// A tier, as it was named.
+fn named_tier(tier: &str) -> Result<String, ApiError> {
+    match tier.parse::<u8>() {
+        Ok(number) => Ok(number.to_string()),
         // It may be missing.
-        Err(_) => path::absolute(&args.tier)?,
-    };
+        Err(_) => path::absolute(tier),
+    }
+}
+
+fn change(args: &TierArgs) -> Result<TierChange, ApiError> {
+    let tier = named_tier(&args.tier)?;
     Ok(TierChange { name: args.name.clone(), tier, dry_run: args.dry_run })
+}
+
+/// `tier pin` and `unpin`.
+fn pin(
+    cli: &Cli,
+    client: &Client,
+    (what, dry_run): (&ExplainArgs, bool),
+    tier: Option<String>,
+) -> Result<u8, ApiError> {
+    let (name, ranges) = (what.name.clone(), ranges_of(client, what)?);
+    let pin = Request::TierPin(TierPin { name, ranges, tier, dry_run });
+    finish(cli.output, ask(client, &pin)?)
+}
+
+/// The byte ranges of a volume that were named by their sectors, or by a file.
+fn ranges_of(client: &Client, args: &ExplainArgs) -> Result<Vec<(u64, u64)>, ApiError> {
+    match sectors(&args.what) {
+        Some(ranges) => ranges,
+        None => crate::fiemap::ranges(client, &args.name, &args.what),
+    }
 }
 
 fn show(format: Format, shown: &TiersShown, lost: bool) -> Result<u8, ApiError> {
@@ -178,7 +214,12 @@ pub fn lines(tiers: &TiersInfo) -> Vec<String> {
         (false, moving) => format!("{} on the way", human(moving << 20)),
     };
     let moved = human(tiers.moved_bytes);
-    lines.push(field("MOVES", &format!("{moves}, {moved} moved since it was opened")));
+    let rate = human(tiers.rate_bytes);
+    let moves = format!("{moves}, {moved} moved since it was opened, at most {rate}/s");
+    lines.push(field("MOVES", &moves));
+    if tiers.pinned_bytes > 0 {
+        lines.push(field("PINNED", &human(tiers.pinned_bytes)));
+    }
     for it in &tiers.evacuations {
         let left = human(it.left_bytes);
         lines.push(field("LEAVES", &format!("tier {}, {left} left on it", it.tier)));
@@ -196,10 +237,7 @@ pub fn lines(tiers: &TiersInfo) -> Vec<String> {
 /// `explain`.
 pub fn explain(cli: &Cli, args: &ExplainArgs) -> Result<u8, ApiError> {
     let client = cli.client()?;
-    let ranges = match sectors(&args.what) {
-        Some(ranges) => ranges?,
-        None => crate::fiemap::ranges(&client, &args.name, &args.what)?,
-    };
+    let ranges = ranges_of(&client, args)?;
     let asked = ExplainTiers { name: args.name.clone(), ranges };
     let body = client.ask(&Request::Explain(asked))?;
     let Body::Extents { extents, .. } = &body else { return Err(unexpected(&body)) };

@@ -216,12 +216,30 @@ pub struct TieredState {
     pub overcommit: bool,
     /// How data is placed.
     pub placement: Placement,
+    /// Most bytes a second that moves copy, where somebody chose that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    /// What is to live on a certain tier; sorted, and apart from each other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<PinState>,
     /// Of one that is ephemeral, the life of the machine in which its content began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
     /// Why what it held before is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emptied: Option<String>,
+}
+
+/// Extents that are to live on a certain tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PinState {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// The tier; 0 is the fastest.
+    pub tier: u8,
 }
 
 /// A device of a tier.

@@ -277,6 +277,8 @@ impl Supervisor {
             Request::VolumeAttach(wanted) => self.volume_attach(wanted),
             Request::TierAdd(wanted) => self.tier_add(wanted),
             Request::TierRemove(wanted) => self.tier_remove(wanted),
+            Request::TierPin(wanted) => self.tier_pin(wanted),
+            Request::TierSet(wanted) => self.tier_set(wanted),
             Request::TierEvacuate(wanted) => self.tier_evacuate(wanted),
             Request::TierCancel(wanted) => self.tier_cancel(wanted),
             Request::TierPause(named) => self.tier_pause(&named.name, true),

@@ -19,6 +19,8 @@ const HELD_MAX: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a holder that holds nothing waits for a daemon.
 const IDLE: Duration = Duration::from_secs(30);
+/// How often it looks whether its socket is still where a daemon would look for it.
+const LOOK: Duration = Duration::from_secs(5);
 /// The first descriptor that systemd passes.
 const PASSED_FIRST: RawFd = 3;
 
@@ -203,21 +205,25 @@ fn passed() -> io::Result<Vec<(String, OwnedFd)>> {
 }
 
 /// Holds files for the daemons that connect to `listener`, one at a time, until a daemon has left
-/// and nothing is held. Goes on as a process of its own.
+/// and nothing is held, or nobody can come any more because the socket at `path` is gone. Goes on
+/// as a process of its own.
 ///
 /// # Errors
 /// The system refuses a process or the socket.
-pub fn serve(listener: &UnixListener) -> io::Result<()> {
+pub fn serve(listener: &UnixListener, path: &Path) -> io::Result<()> {
     process::leave_parent()?;
     let mut held = BTreeMap::new();
+    let mut idle = Duration::ZERO;
     loop {
-        let limit = if held.is_empty() { IDLE } else { Duration::from_secs(3600) };
-        if !socket::wait_readable(listener.as_raw_fd(), limit)? {
-            if held.is_empty() {
+        if !socket::wait_readable(listener.as_raw_fd(), LOOK)? {
+            idle += LOOK;
+            // What nobody can ask for any more is held for nobody.
+            if (held.is_empty() && idle >= IDLE) || !path.exists() {
                 return Ok(());
             }
             continue;
         }
+        idle = Duration::ZERO;
         let (stream, _) = listener.accept()?;
         if pass::peer_user(stream.as_raw_fd())? == process::own_user() {
             stream.set_write_timeout(Some(PATIENCE))?;

@@ -125,6 +125,20 @@ fn a_volume_with_memory_is_ephemeral_and_asks_first() {
 }
 
 #[test]
+fn what_holds_memory_ends_when_nobody_can_ask_for_it() {
+    let mut world = world();
+    create(&world, &["scratch", "--tier", "ram:24M", "-y"]).expect(0);
+    world.kill();
+    let socket = world.state_dir().join("holder.sock");
+    let pattern = format!("hold {}", socket.display());
+    let is_there =
+        || Command::new("pgrep").args(["-f", &pattern]).output().unwrap().status.success();
+    assert!(is_there());
+    fs::remove_file(socket).unwrap();
+    wait_for("the holder goes on", || !is_there());
+}
+
+#[test]
 fn after_another_start_of_the_machine_nothing_of_an_ephemeral_volume_is_served() {
     let mut world = world();
     create(&world, &["scratch", "--tier", "ram:24M", "--tier", "slow.img", "-y"]).expect(0);
@@ -435,4 +449,37 @@ fn a_device_that_will_never_be_back_is_given_up() {
             Err(error) => assert!(error == 5 && lost[1..].contains(&n), "MiB {n}"),
         }
     }
+}
+
+#[test]
+fn what_is_pinned_lives_where_it_should_also_after_a_restart() {
+    let mut world = world();
+    big(&world);
+    fill(&world, "big", 60);
+    let on = |world: &World, lba: &str| {
+        let said = world.forebay(&["explain", "big", lba, "-o", "json"]).expect(0).json();
+        said["extents"][0]["tier"].as_u64().unwrap()
+    };
+    let pin = ["tier", "pin", "big", "0-4095", "--tier"];
+    world.forebay(&[&pin[..], &["9"]].concat()).expect(2).complains("has no tier 9");
+    world.forebay(&[&pin[..], &["1", "--dry-run"]].concat()).expect(0).says("2.0M");
+    world.forebay(&[&pin[..], &["slow.img"]].concat()).expect(0).says("live on tier 1");
+    world.forebay(&["tier", "pin", "big", "4096-6143", "--tier", "0"]).expect(0);
+    wait_for("what is pinned does not move", || on(&world, "0") == 1 && on(&world, "4096") == 0);
+    world.forebay(&["tier", "show", "big"]).expect(0).says("3.0M");
+    world.kill();
+    world.start();
+    let mut nbd = world.nbd("big");
+    for _ in 0..200 {
+        nbd.read(0, 65536).unwrap();
+    }
+    drop(nbd);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!((on(&world, "0"), on(&world, "4096")), (1, 0));
+    world.forebay(&["explain", "big", "0"]).expect(0).says("pinned");
+    world.forebay(&["tier", "unpin", "big", "0-6143"]).expect(0);
+    world.forebay(&["tier", "set", "big", "--rate", "0"]).expect(2).complains("such as 100M");
+    world.forebay(&["tier", "set", "big", "--rate", "100M", "--placement", "spill"]).expect(0);
+    world.forebay(&["tier", "show", "big"]).expect(0).says("spill").says("100M/s");
+    check(&world, "big", 60);
 }

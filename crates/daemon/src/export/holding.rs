@@ -30,7 +30,7 @@ pub fn run_holder(socket: &Path) -> anyhow::Result<()> {
     let _ = fs::write("/proc/self/comm", "forebayd-hold");
     let listener =
         UnixListener::bind(socket).with_context(|| format!("listen on {}", socket.display()))?;
-    let held = hold::serve(&listener);
+    let held = hold::serve(&listener, socket);
     let _ = fs::remove_file(socket);
     held.context("hold open files")
 }

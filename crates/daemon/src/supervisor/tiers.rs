@@ -6,6 +6,7 @@
 mod change;
 mod create;
 mod members;
+mod pins;
 mod show;
 
 use super::Supervisor;
@@ -32,12 +33,13 @@ pub(super) fn memory_bytes(uri: &str) -> Option<Result<u64, String>> {
 }
 
 /// How data is placed, for those who place it.
-pub(super) fn tuning_of(placement: Placement) -> Tuning {
+fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
     let placement = match placement {
         Placement::Heat => forebay_tier::Placement::Heat,
         Placement::Spill => forebay_tier::Placement::Spill,
     };
-    Tuning { placement, ..Tuning::default() }
+    let tuning = Tuning::default();
+    Tuning { placement, move_rate: rate.unwrap_or(tuning.move_rate), ..tuning }
 }
 
 /// A device of a set that is to be made.
@@ -131,10 +133,12 @@ impl Supervisor {
                 .collect(),
             overcommit,
             placement,
+            rate: None,
+            pins: Vec::new(),
             boot: planned.is_ephemeral().then(boot),
             emptied: None,
         };
-        let made = planned.make(tuning_of(placement))?;
+        let made = planned.make(tuning_of(placement, None))?;
         for (uuid, memory) in uuids.iter().zip(memory) {
             if let Some((file, bytes)) = memory {
                 self.memories.keep(name, uuid, file, bytes);
@@ -164,7 +168,10 @@ impl Supervisor {
                 }
             }
         }
-        Ok(Tiered::open(members, unhex(&known.set), tuning_of(known.placement))?)
+        let tuning = tuning_of(known.placement, known.rate);
+        let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
+        known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
+        Ok(tiered)
     }
 
     fn open_member(&self, name: &str, member: &MemberState) -> Result<Member, OriginError> {
@@ -207,7 +214,8 @@ impl Supervisor {
         let emptied = Some(why.to_string());
         let remembered = self.remember(|all| {
             all.tiered.retain(|it| it.name != name);
-            all.tiered.push(TieredState { emptied, ..state.clone() });
+            let (rate, pins) = (known.rate, known.pins.clone());
+            all.tiered.push(TieredState { emptied, rate, pins, ..state.clone() });
         });
         remembered.map_err(|error| TieredError::Create(error.message))?;
         self.memories.let_go(name, |uuid| state.members.iter().any(|it| it.uuid == uuid));

@@ -4,27 +4,22 @@
 //! executor of the volume's shard carries out what the machine wants (`executor/tiers.rs`).
 
 mod member;
+mod planned;
 
 use super::OriginIo;
 use crate::device::Device;
 use forebay_engine::{OpId, Time};
 use forebay_format::tier::Superblock;
-use forebay_sys as sys;
 pub use forebay_tier::Tuning;
 use forebay_tier::{
-    Addition, At, Command, CommandId, CommandReply, CreateError, Effect, Event, Io, IoId, MemberId,
-    MemberSettings, MemberState, NewMember, NewSet, Notice, OpenError, Refusal, Settings, Tiers,
-    View, assemble, create,
+    Addition, At, Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId,
+    MemberSettings, MemberState, Notice, OpenError, Refusal, Settings, Tiers, View, assemble,
 };
 pub use member::Member;
 use member::PIECE_BLOCKS;
+pub use planned::{NewTier, NewTiered, Planned};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Blocks of the journal.
-const JOURNAL_BLOCKS: u32 = 2048;
-/// A map has room for so many times the bytes that a set begins with.
-const GROWTH: u64 = 4;
 
 /// Why a tiered origin cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,24 +51,6 @@ pub enum TieredError {
     Open(OpenError),
 }
 
-/// A tier of a new set: its devices.
-#[derive(Debug)]
-pub struct NewTier {
-    /// Its devices, with the share of each that may be used, in percent.
-    pub members: Vec<(Member, u8)>,
-}
-
-/// What a new set is to be.
-#[derive(Debug, Clone)]
-pub struct NewTiered {
-    /// Name of the volume.
-    pub name: String,
-    /// Bytes of the volume; all that the members have room for, if `None`.
-    pub bytes: Option<u64>,
-    /// It may be larger than its members together.
-    pub overcommit: bool,
-}
-
 /// A device that is to join a set.
 #[derive(Debug, Clone, Copy)]
 pub struct NewDevice {
@@ -83,90 +60,6 @@ pub struct NewDevice {
     pub use_percent: u8,
     /// Its tier.
     pub at: At,
-}
-
-/// A set that can be made, and was not yet.
-#[derive(Debug)]
-pub struct Planned {
-    members: Vec<Member>,
-    superblocks: Vec<Superblock>,
-}
-
-impl Planned {
-    /// Checks that a set can be made of these tiers, the fastest first. Nothing is written.
-    ///
-    /// # Errors
-    /// Says what is wrong with the tiers or the size.
-    pub fn of(spec: &NewTiered, tiers: Vec<NewTier>) -> Result<Planned, TieredError> {
-        let mut members = Vec::new();
-        let mut news = Vec::new();
-        for (tier, of) in (0..).zip(tiers) {
-            for (member, share) in of.members {
-                let bytes = member.bytes() / 100 * u64::from(share.clamp(1, 100));
-                let is_volatile = member.is_volatile();
-                news.push(NewMember { uuid: sys::random(), bytes, tier, is_volatile });
-                members.push(member);
-            }
-        }
-        let all: u64 = news.iter().map(|it| it.bytes).sum();
-        let bytes_max = spec.bytes.unwrap_or(all).max(all).saturating_mul(GROWTH);
-        let mut set = NewSet {
-            name: spec.name.clone(),
-            set: sys::random(),
-            bytes: spec.bytes.unwrap_or(1 << 20),
-            journal_blocks: JOURNAL_BLOCKS,
-            bytes_max,
-            overcommit: spec.overcommit,
-            members: news,
-        };
-        let mut superblocks = create(&set).map_err(|error| refused(&error, &members))?;
-        if spec.bytes.is_none() {
-            let slots = superblocks[0].members().iter().map(|it| u64::from(it.slots.get()));
-            set.bytes = slots.sum::<u64>() << 20;
-            superblocks = create(&set).map_err(|error| refused(&error, &members))?;
-        }
-        Ok(Planned { members, superblocks })
-    }
-
-    /// Bytes that the volume will have.
-    pub fn bytes(&self) -> u64 {
-        self.superblocks[0].block.bytes.get()
-    }
-
-    /// Bytes for data on each of its devices, with its identity, in the order in which they were
-    /// given.
-    pub fn members(&self) -> impl Iterator<Item = (u64, [u8; 16])> {
-        let members = self.superblocks[0].members().iter();
-        members.map(|it| (u64::from(it.slots.get()) << 20, it.uuid))
-    }
-
-    /// Identity of the set.
-    pub fn set(&self) -> [u8; 16] {
-        self.superblocks[0].block.set
-    }
-
-    /// Whether the content will end with the machine.
-    pub fn is_ephemeral(&self) -> bool {
-        self.superblocks[0].is_ephemeral()
-    }
-
-    /// The devices of whose content nothing outlives the machine.
-    pub fn volatile(&self) -> impl Iterator<Item = usize> {
-        let members = self.members.iter().enumerate();
-        members.filter(|(_, member)| member.is_volatile()).map(|(number, _)| number)
-    }
-
-    /// Makes the set, and opens it. What the devices held is lost.
-    ///
-    /// # Errors
-    /// A device cannot be written.
-    pub fn make(self, tuning: Tuning) -> Result<Tiered, TieredError> {
-        let set = self.set();
-        for (member, superblock) in self.members.iter().zip(&self.superblocks) {
-            member.write_superblock(superblock)?;
-        }
-        Tiered::open(self.members, Some(set), tuning)
-    }
 }
 
 /// A tiered origin at one moment.
@@ -389,6 +282,13 @@ impl Tiered {
         gone.into_iter().map(|number| MemberId(number as u8)).collect()
     }
 
+    /// Pins extents to a tier, as they were before it was opened.
+    pub fn pin(&mut self, first: u32, count: u32, tier: u8) {
+        let pin = Command::Pin { first, count, tier: Some(tier) };
+        // Nobody waits for the answer.
+        self.tell(0, Event::Command(CommandId(0), pin));
+    }
+
     /// Takes an I/O on the origin.
     pub(crate) fn submit(&mut self, op: OpId, io: OriginIo, now: Time) {
         let io = match io {
@@ -474,20 +374,6 @@ pub(crate) fn member_of(effect: &Effect) -> Option<MemberId> {
         | Effect::Discard { member, .. } => Some(*member),
         _ => None,
     }
-}
-
-fn refused(error: &CreateError, members: &[Member]) -> TieredError {
-    TieredError::Create(match *error {
-        CreateError::Members => "1 to 63 devices on 1 to 16 tiers are needed".to_owned(),
-        CreateError::TooSmall { member, needed } => format!(
-            "{} is too small for a tier of this volume: {needed} bytes are needed at least",
-            members[member].path().display()
-        ),
-        CreateError::NoRoom(bytes) => {
-            format!("the tiers hold {bytes} bytes together, which is less than the volume has")
-        }
-        CreateError::Size => "the size must be a multiple of 512 bytes".to_owned(),
-    })
 }
 
 /// Identity of the running kernel.

@@ -204,9 +204,12 @@ impl Supervisor {
         superblock.is_ok_and(|it| it.is_some_and(|it| hex(&it.block.set) == known.set))
     }
 
-    fn tuning_of_volume(&self, name: &str) -> forebay_tier::Tuning {
+    /// How data of a volume is placed.
+    pub(super) fn tuning_of_volume(&self, name: &str) -> forebay_tier::Tuning {
         let state = self.store.get();
-        super::tuning_of(state.tiers_of(name).map(|it| it.placement).unwrap_or_default())
+        let known = state.tiers_of(name);
+        let placement = known.map(|it| it.placement).unwrap_or_default();
+        super::tuning_of(placement, known.and_then(|it| it.rate))
     }
 }
 

@@ -338,8 +338,17 @@ fn there_already(
             });
         }
         members.sort_by_key(|it| it.tier);
-        let (boot, emptied, overcommit, set) = (None, None, false, hex(&set));
-        Ok(Some(TieredState { name, set, members, overcommit, placement, boot, emptied }))
+        Ok(Some(TieredState {
+            name,
+            set: hex(&set),
+            members,
+            overcommit: false,
+            placement,
+            rate: None,
+            pins: Vec::new(),
+            boot: None,
+            emptied: None,
+        }))
     })
 }
 

@@ -99,6 +99,7 @@ impl Supervisor {
             if let At::Before(tier) = at {
                 let later = tiers.members.iter_mut().filter(|it| it.tier >= tier);
                 later.for_each(|it| it.tier += 1);
+                tiers.pins.iter_mut().filter(|it| it.tier >= tier).for_each(|it| it.tier += 1);
             }
             tiers.members.push(new);
             tiers.members.sort_by_key(|it| it.tier);
@@ -113,6 +114,7 @@ impl Supervisor {
             if let Some(At::Before(tier)) = at {
                 let later = tiers.members.iter_mut().filter(|it| it.tier > tier);
                 later.for_each(|it| it.tier -= 1);
+                tiers.pins.iter_mut().filter(|it| it.tier > tier).for_each(|it| it.tier -= 1);
             }
         })?;
         self.memories.let_go(name, |member| member != uuid);

@@ -47,6 +47,8 @@ impl Supervisor {
             capacity_bytes: devices.iter().map(|it| it.bytes).sum(),
             used_bytes: devices.iter().map(|it| it.used_bytes).sum(),
             lost_bytes: bytes(now.view.away + now.view.lost),
+            rate_bytes: self.tuning_of_volume(name).move_rate,
+            pinned_bytes: known.map_or(0, |it| it.pins.iter().map(|pin| bytes(pin.count)).sum()),
             moved_bytes: devices.iter().map(|it| it.moved_in_bytes).sum(),
             moving: now.view.moving.into(),
             pending: pending
@@ -179,7 +181,7 @@ fn found_larger(now: &TiersSnapshot, info: &TiersInfo) -> bool {
 }
 
 /// The extents of byte ranges, each once.
-fn extents_of(ranges: &[(u64, u64)], bytes: u64) -> Result<Vec<u32>, ApiError> {
+pub(super) fn extents_of(ranges: &[(u64, u64)], bytes: u64) -> Result<Vec<u32>, ApiError> {
     let mut extents = Vec::new();
     for &(offset, len) in ranges {
         let end = offset.saturating_add(len.max(1));
@@ -240,6 +242,7 @@ fn why_not_higher(it: &Explained) -> String {
         NotHigher::Moving(_) => "it is on its way".to_string(),
         NotHigher::Pending(why) => format!("it should move, but {}", why_pending(why)),
         NotHigher::Lost => "the device where it is, is missing".to_string(),
+        NotHigher::Pinned => "it is pinned to this tier".to_string(),
         NotHigher::Paused => "moves are paused".to_string(),
         NotHigher::Spill => "with the placement \"spill\" what has a place stays there".to_string(),
         NotHigher::TooCold { needed } => {

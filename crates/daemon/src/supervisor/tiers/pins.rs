@@ -1,0 +1,146 @@
+//! What is to live on a certain tier, and how the rest is placed.
+
+use super::change::ask;
+use super::show::extents_of;
+use super::tuning_of;
+use crate::state::PinState;
+use crate::supervisor::Supervisor;
+use forebay_api::reply::Done;
+use forebay_api::request::{TierPin, TierSet};
+use forebay_api::size::human;
+use forebay_api::{ApiError, Outcome, Size};
+use forebay_format::tier::EXTENT_SIZE;
+use forebay_tier::Command;
+
+/// Ranges that may be pinned in a volume.
+const PINS_MAX: usize = 4096;
+
+impl Supervisor {
+    pub(in crate::supervisor) fn tier_pin(&self, wanted: &TierPin) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let (found, now) = self.find_tiers(name)?;
+        let tier = match &wanted.tier {
+            Some(tier) => Some(self.named_tier(name, &now, tier)?.number),
+            None => None,
+        };
+        let extents = extents_of(&wanted.ranges, found.snapshot.view.bytes)?;
+        let runs = runs_of(&extents);
+        let bytes: u64 = runs.iter().map(|(_, count)| u64::from(*count) * EXTENT_SIZE).sum();
+        let bytes = human(bytes);
+        let text = match tier {
+            Some(tier) => {
+                format!("{bytes} of volume {name} live on tier {tier}, where it has room")
+            }
+            None => format!("{bytes} of volume {name} live where they would"),
+        };
+        if wanted.dry_run {
+            return Ok(Done::new(Outcome::Planned, text));
+        }
+        let state = self.store.get();
+        let mut pins = state.tiers_of(name).map_or_else(Vec::new, |it| it.pins.clone());
+        for &(first, count) in &runs {
+            put_pin(&mut pins, (first, count), tier);
+        }
+        if pins.len() > PINS_MAX {
+            let text = format!("a volume has {PINS_MAX} pinned ranges at most");
+            return Err(ApiError::refused(text));
+        }
+        self.remember(|all| {
+            if let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == *name) {
+                tiers.pins = pins;
+            }
+        })?;
+        let mut outcome = Outcome::Unchanged;
+        for (first, count) in runs {
+            if ask(&found, Command::Pin { first, count, tier })? == Outcome::Changed {
+                outcome = Outcome::Changed;
+            }
+        }
+        Ok(Done::new(outcome, text))
+    }
+
+    pub(in crate::supervisor) fn tier_set(&self, wanted: &TierSet) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let (found, _) = self.find_tiers(name)?;
+        let rate = match wanted.rate.as_deref().map(str::parse::<Size>).transpose() {
+            Ok(Some(Size::Bytes(bytes @ 1..))) => Some(bytes),
+            Ok(None) => None,
+            Ok(Some(_)) => return Err(ApiError::usage("give the rate as a size, such as 100M")),
+            Err(why) => return Err(ApiError::usage(why)),
+        };
+        self.remember(|all| {
+            if let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == *name) {
+                tiers.placement = wanted.placement.unwrap_or(tiers.placement);
+                tiers.rate = rate.or(tiers.rate);
+            }
+        })?;
+        let state = self.store.get();
+        let known = state.tiers_of(name);
+        let placement = known.map(|it| it.placement).unwrap_or_default();
+        let tuning = tuning_of(placement, known.and_then(|it| it.rate));
+        let outcome = ask(&found, Command::Tune(tuning))?;
+        let (how, rate) = (placement.name(), human(tuning.move_rate));
+        Ok(Done::new(outcome, format!("volume {name}: placement {how}, moves of {rate}/s at most")))
+    }
+}
+
+/// Runs of extents that follow each other, as the first and how many.
+fn runs_of(extents: &[u32]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &extent in extents {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count == extent => *count += 1,
+            _ => runs.push((extent, 1)),
+        }
+    }
+    runs
+}
+
+/// Puts a range into pins that are sorted and apart; `None` takes it out.
+fn put_pin(pins: &mut Vec<PinState>, (first, count): (u32, u32), tier: Option<u8>) {
+    let end = first + count;
+    let mut left = Vec::new();
+    for pin in pins.drain(..) {
+        let pin_end = pin.first + pin.count;
+        if pin_end <= first || pin.first >= end {
+            left.push(pin);
+            continue;
+        }
+        if pin.first < first {
+            left.push(PinState { count: first - pin.first, ..pin });
+        }
+        if pin_end > end {
+            left.push(PinState { first: end, count: pin_end - end, ..pin });
+        }
+    }
+    left.extend(tier.map(|tier| PinState { first, count, tier }));
+    left.sort_by_key(|pin| pin.first);
+    // What follows each other on one tier is one.
+    for pin in left {
+        match pins.last_mut() {
+            Some(last) if last.first + last.count == pin.first && last.tier == pin.tier => {
+                last.count += pin.count;
+            }
+            _ => pins.push(pin),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_stay_sorted_and_apart() {
+        let mut pins = Vec::new();
+        put_pin(&mut pins, (10, 10), Some(0));
+        put_pin(&mut pins, (20, 5), Some(0));
+        assert_eq!(pins, [PinState { first: 10, count: 15, tier: 0 }]);
+        put_pin(&mut pins, (12, 3), Some(1));
+        put_pin(&mut pins, (0, 11), None);
+        let wanted = [(11, 1, 0), (12, 3, 1), (15, 10, 0)];
+        assert_eq!(pins, wanted.map(|(first, count, tier)| PinState { first, count, tier }));
+        put_pin(&mut pins, (0, 100), None);
+        assert!(pins.is_empty());
+    }
+}
