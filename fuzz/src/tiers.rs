@@ -39,9 +39,8 @@ enum Harm {
     Map,
     /// Accidents. What was said last may be taken for never said: there is no later record.
     Journal,
-    /// Accidents of which findings are open (`fuzz/open/tiers`): of a head, the older one may be
-    /// of an earlier life; of a page, the doubles may be older, and the other holder's is not
-    /// believed.
+    /// Accidents of which a finding is open (`fuzz/open/tiers`): of a head, the older one may be
+    /// of an earlier life.
     Open,
     /// Somebody put checksums right.
     Forged,
@@ -105,9 +104,8 @@ fn change(input: &mut Input, base: &Base, devices: &mut Vec<Device>, is_strict: 
         let is_forged = harm == Harm::Forged;
         let block = change_block(input, &base.used[member], &mut devices[member], is_forged);
         let is_open = match harm {
-            Harm::One(_) => block >= base::JOURNAL.end,
-            Harm::Map | Harm::Journal => base::HEADS.contains(&block) || block >= base::JOURNAL.end,
-            Harm::Open | Harm::Forged => false,
+            Harm::Map | Harm::Journal => base::HEADS.contains(&block),
+            Harm::One(_) | Harm::Open | Harm::Forged => false,
         };
         if is_open && !is_strict {
             harm = Harm::Open;
