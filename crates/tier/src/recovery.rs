@@ -31,6 +31,9 @@ const JOURNAL_BLOCKS: u32 = 256;
 #[derive(Debug, Default)]
 struct Source {
     member: u8,
+    /// The last life in which it was there, as the superblocks say: a head of an earlier one is
+    /// not its last.
+    epoch: u64,
     heads: [Option<Head>; 2],
     records: BTreeMap<u64, Record>,
     doubles: Vec<Page>,
@@ -38,7 +41,7 @@ struct Source {
 
 impl Source {
     fn head(&self) -> Option<Head> {
-        self.heads.iter().flatten().max().copied()
+        self.heads.iter().flatten().filter(|head| head.epoch >= self.epoch).max().copied()
     }
 
     /// The last record of those without a gap from the tail on.
@@ -97,7 +100,8 @@ impl Tiers {
         }
         for member in holders {
             if self.set.is_here(MemberId(member)) {
-                recovery.sources.push(Source { member, ..Source::default() });
+                let epoch = superblock.members()[usize::from(member)].epoch.get();
+                recovery.sources.push(Source { member, epoch, ..Source::default() });
             }
         }
         let count = recovery.sources.len();
