@@ -39,10 +39,6 @@ enum Harm {
     Map,
     /// Accidents. What was said last may be taken for never said: there is no later record.
     Journal,
-    /// Accidents of which findings are open (`fuzz/open/tiers`): of a head, the older one may be
-    /// of an earlier life; of a page, the doubles may be older, and the other holder's is not
-    /// believed.
-    Open,
     /// Somebody put checksums right.
     Forged,
 }
@@ -89,7 +85,7 @@ fn change_block(input: &mut Input, used: &[usize], device: &mut Device, is_forge
 }
 
 /// Changes members as the input says.
-fn change(input: &mut Input, base: &Base, devices: &mut Vec<Device>, is_strict: bool) -> Harm {
+fn change(input: &mut Input, base: &Base, devices: &mut Vec<Device>) -> Harm {
     let choice = input.byte();
     let victim = usize::from(choice >> 2) % devices.len();
     let mut harm = match choice & 3 {
@@ -104,14 +100,7 @@ fn change(input: &mut Input, base: &Base, devices: &mut Vec<Device>, is_strict: 
         };
         let is_forged = harm == Harm::Forged;
         let block = change_block(input, &base.used[member], &mut devices[member], is_forged);
-        let is_open = match harm {
-            Harm::One(_) => block >= base::JOURNAL.end,
-            Harm::Map | Harm::Journal => base::HEADS.contains(&block) || block >= base::JOURNAL.end,
-            Harm::Open | Harm::Forged => false,
-        };
-        if is_open && !is_strict {
-            harm = Harm::Open;
-        } else if harm == Harm::Map && base::JOURNAL.contains(&block) {
+        if harm == Harm::Map && base::JOURNAL.contains(&block) {
             harm = Harm::Journal;
         }
     }
@@ -165,7 +154,7 @@ impl World {
                 let place = self.executor.tiers.place_of(extent);
                 error == IoError::NoSpace || place.is_some_and(|(member, _)| !is_here(member.0))
             }
-            Harm::Map | Harm::Journal | Harm::Open | Harm::Forged => true,
+            Harm::Map | Harm::Journal | Harm::Forged => true,
         }
     }
 
@@ -179,7 +168,7 @@ impl World {
         }
         for (sector, data) in (first..first + count).zip(done.buf.bytes().chunks_exact(SECTOR)) {
             let is_exact = match (self.harm, self.written.contains(&sector)) {
-                (Harm::Forged | Harm::Open, false) => continue,
+                (Harm::Forged, false) => continue,
                 (Harm::Journal, false) => false,
                 (Harm::One(_) | Harm::Map, _) | (_, true) => true,
             };
@@ -243,7 +232,7 @@ impl World {
 
     /// Nobody knows what it is like.
     fn is_wild(&self) -> bool {
-        matches!(self.harm, Harm::Open | Harm::Forged)
+        self.harm == Harm::Forged
     }
 
     fn evacuate(&mut self) {
@@ -292,7 +281,7 @@ fn run_as(bytes: &[u8], is_strict: bool) {
     let base = base::base(input.below(BASES));
     let is_other_boot = input.byte() & 1 != 0;
     let mut devices = base.devices.clone();
-    let harm = change(input, base, &mut devices, is_strict);
+    let harm = change(input, base, &mut devices);
     if harm == Harm::Forged && !is_strict && is_left_out(&devices) {
         return;
     }

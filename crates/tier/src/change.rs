@@ -200,13 +200,19 @@ impl Tiers {
             let step = change.step;
             match step {
                 Step::Holders if self.recruit() => {}
-                Step::Handing(seq) if self.journal.is_said(seq) => self.name_holders(),
+                Step::Handing(seq) if self.is_handed(seq) => self.name_holders(),
                 Step::Wiping if is_written => self.keep_wiped(),
                 Step::Flushing if is_written => self.have_left(),
                 Step::Handing(_) if !self.journal.is_held() => self.change_failed(),
                 _ => return,
             }
         }
+    }
+
+    /// Whether those that stay have all that was said: up to this record by who leaves, and by
+    /// who has failed.
+    fn is_handed(&self, seq: u64) -> bool {
+        self.journal.is_said(seq) && self.journal.is_handed_over()
     }
 
     fn set_change(&mut self, step: Step) {
@@ -327,15 +333,21 @@ impl Tiers {
         self.reply(change.id, CommandReply::Refused(Refusal::Failed));
     }
 
-    /// Who the superblocks name as holders has failed: if nobody is left of those, others that have
-    /// the map are named, and who was to leave it to them stays.
+    /// A holder has failed: if nobody is left of those that superblocks are about to name, who was
+    /// to leave the map to them stays.
+    pub(crate) fn stay_if_needed(&mut self) {
+        let is_naming = |it: &Change| it.step == Step::Naming;
+        let holders = self.set.superblock().block.holders;
+        let is_left = holders.into_iter().any(|it| self.journal.is_holder(MemberId(it)));
+        if !is_left && self.journal.is_held() && self.change.as_ref().is_some_and(is_naming) {
+            self.change_failed();
+        }
+    }
+
+    /// If nobody is named any more who holds the map, others that have it are.
     pub(crate) fn name_others(&mut self) {
         if self.set.superblock().holders().next().is_some() {
             return;
-        }
-        let is_naming = |it: &Change| it.step == Step::Naming;
-        if self.change.as_ref().is_some_and(is_naming) {
-            self.change_failed();
         }
         let holders: Vec<MemberId> = self.journal.staying().take(HOLDERS_MAX).collect();
         self.set.set_holders(&holders);

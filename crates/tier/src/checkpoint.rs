@@ -10,7 +10,7 @@ use crate::io::{Purpose, UnderWay};
 use crate::tiers::{Phase, Tiers};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
-use forebay_format::tier::{DOUBLES_MAX, DOUBLES_OFFSET, HEAD_OFFSETS, Head};
+use forebay_format::tier::{DOUBLES_MAX, DOUBLES_OFFSET, HEAD_OFFSETS, Head, UNHELD};
 use std::collections::BTreeSet;
 
 /// How far a holder is.
@@ -266,17 +266,29 @@ impl Tiers {
         }
     }
 
-    /// A holder cannot be written: the others go on, and the superblock says so.
+    /// A holder cannot be written: the others go on, and superblocks say so when those have what
+    /// it had.
     pub(crate) fn holder_failed(&mut self, index: usize) {
         let Some(member) = self.journal.fail(index) else { return };
-        let holders = &mut self.set.superblock_mut().block.holders;
-        for holder in holders.iter_mut().filter(|holder| **holder == member.0) {
-            *holder = forebay_format::tier::UNHELD;
-        }
         self.notice(crate::event::Notice::HolderLost(member));
-        if self.journal.is_held() {
-            self.name_others();
-            self.set.ask(crate::set::After::Nobody);
+        self.stay_if_needed();
+        self.io.stir();
+    }
+
+    /// Drops holders that failed from the superblocks, once the others have all records that were
+    /// answered on the word of those (T9). Until a set is open a start does that itself.
+    pub(crate) fn drop_failed_holders(&mut self) {
+        let is_open = matches!(self.phase, Phase::Open | Phase::Stopping(_));
+        if !is_open || !self.journal.is_handed_over() {
+            return;
         }
+        let named = self.set.superblock().block.holders;
+        let kept = named.map(|it| if self.journal.is_holder(MemberId(it)) { it } else { UNHELD });
+        if kept == named {
+            return;
+        }
+        self.set.superblock_mut().block.holders = kept;
+        self.name_others();
+        self.set.ask(crate::set::After::Nobody);
     }
 }

@@ -122,6 +122,11 @@ impl Journal {
             .map(|(index, holder)| (index, holder.member))
     }
 
+    /// Whether a member is among them.
+    pub fn is_holder(&self, member: MemberId) -> bool {
+        self.alive().any(|holder| holder.member == member)
+    }
+
     /// Whether anybody holds the map.
     pub fn is_held(&self) -> bool {
         self.alive().any(|holder| holder.role != Role::Joins)
@@ -285,6 +290,15 @@ impl Journal {
         let member = holder.member;
         self.forget();
         Some(member)
+    }
+
+    /// Whether those that have the map have all records that one had which failed: some were
+    /// answered when only that one had them.
+    pub fn is_handed_over(&self) -> bool {
+        let failed = self.holders.iter().filter(|holder| holder.role == Role::Failed);
+        let needed = failed.map(|holder| holder.written).max().unwrap_or(0);
+        let mut with_map = self.alive().filter(|holder| holder.role != Role::Joins);
+        self.is_held() && with_map.all(|holder| holder.written >= needed)
     }
 
     /// Records before this one are not needed any more on a holder.

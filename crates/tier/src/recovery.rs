@@ -2,8 +2,8 @@
 //! life.
 //!
 //! Heads first, then the journals of all holders; a record that one of them has counts. Pages come
-//! from the holder that knows most; one that is bad there is taken from its doubles, or from
-//! another holder, if the journal still has what that page does not know. Whether two extents
+//! from the holder that knows most; one that is bad there is taken from its doubles, or else from
+//! another holder, if the journal still has all from the tail of that one on. Whether two extents
 //! claim a place is seen when all is replayed.
 
 mod want;
@@ -31,6 +31,9 @@ const JOURNAL_BLOCKS: u32 = 256;
 #[derive(Debug, Default)]
 struct Source {
     member: u8,
+    /// The last life in which it was there, as the superblocks say: a head of an earlier one is
+    /// not its last.
+    epoch: u64,
     heads: [Option<Head>; 2],
     records: BTreeMap<u64, Record>,
     doubles: Vec<Page>,
@@ -38,7 +41,7 @@ struct Source {
 
 impl Source {
     fn head(&self) -> Option<Head> {
-        self.heads.iter().flatten().max().copied()
+        self.heads.iter().flatten().filter(|head| head.epoch >= self.epoch).max().copied()
     }
 
     /// The last record of those without a gap from the tail on.
@@ -71,6 +74,8 @@ pub(crate) struct Recovery {
     pages: BTreeMap<u32, (Page, u64)>,
     bad: BTreeSet<u32>,
     trying: usize,
+    /// The journal has all records from the tail of that source on.
+    has_rest: bool,
     /// Pages that have to be written anew: they were not where they should be.
     mended: BTreeSet<u32>,
     cut: bool,
@@ -95,7 +100,8 @@ impl Tiers {
         }
         for member in holders {
             if self.set.is_here(MemberId(member)) {
-                recovery.sources.push(Source { member, ..Source::default() });
+                let epoch = superblock.members()[usize::from(member)].epoch.get();
+                recovery.sources.push(Source { member, epoch, ..Source::default() });
             }
         }
         let count = recovery.sources.len();
@@ -269,6 +275,9 @@ impl Tiers {
     fn read_pages(&mut self, pages: BTreeSet<u32>) {
         let recovery = self.recovery();
         let source = recovery.order[recovery.trying];
+        let tail = recovery.sources[source].head().map_or(0, |head| head.tail);
+        let has = |seq: u64| recovery.records.contains_key(&seq);
+        recovery.has_rest = tail <= recovery.last + 1 && (tail..=recovery.last).all(has);
         let pages: Vec<u32> = pages.into_iter().collect();
         for run in pages.chunk_by(|one, other| one + 1 == *other) {
             for some in run.chunks(PAGES_PER_READ as usize) {
@@ -421,25 +430,21 @@ impl Tiers {
 }
 
 impl Recovery {
-    /// A page in its place, or what the doubles have of it. From another source than the first only
-    /// if the journal has what it does not know.
+    /// A page in its place, or what the doubles have of it: the head beside it vouches for the one,
+    /// the other must not be older. From its tail on the journal has to have all.
     fn take_page(&mut self, number: u32, page: Option<Page>) {
         let source = &self.sources[self.order[self.trying]];
-        let double = source.doubles.iter().filter(|it| it.number == number).max_by_key(|it| it.seq);
+        let tail = source.head().map_or(0, |head| head.tail);
         if page.is_none() || self.trying > 0 {
             self.mended.insert(number);
         }
-        let page = page.or_else(|| double.cloned());
-        let tail = source.head().map_or(0, |head| head.tail);
-        let first = |page: &Page| tail.min(page.seq + 1);
-        let has_rest =
-            |page: &Page| (first(page)..=self.last).all(|seq| self.records.contains_key(&seq));
-        match page.filter(|page| self.trying == 0 || has_rest(page)) {
-            Some(page) => {
-                let first = if self.trying == 0 { tail } else { first(&page) };
-                self.pages.insert(number, (page, first));
+        let of_it = |it: &&Page| it.number == number && it.seq + 1 >= tail;
+        let double = || source.doubles.iter().filter(of_it).max_by_key(|it| it.seq).cloned();
+        match page.or_else(double) {
+            Some(page) if self.has_rest => {
+                self.pages.insert(number, (page, tail));
             }
-            None => {
+            _ => {
                 self.bad.insert(number);
             }
         }

@@ -171,6 +171,7 @@ impl Tiers {
             self.step_barrier();
             let Tiers { journal, io, .. } = self;
             journal.send(io);
+            self.drop_failed_holders();
             self.step_stop();
             self.write_superblocks();
         }

@@ -1,7 +1,7 @@
 //! Members that join, leave and are given up.
 
-use crate::world::{World, device, member, spec, still};
-use forebay_format::io::IoError;
+use crate::world::{World, device, member, spec, still, superblock};
+use forebay_format::io::{Buf, IoError};
 use forebay_format::tier::{EXTENT_SIZE, SUPERBLOCK_OFFSETS};
 use forebay_tier::*;
 
@@ -239,4 +239,35 @@ fn a_tier_that_leaves_is_in_the_set_or_not() {
             assert!(state == MemberState::None || (state == MemberState::Leaving && !is_done));
         },
     );
+}
+
+#[test]
+fn a_holder_that_fails_is_named_until_the_other_has_what_was_answered() {
+    let mut world = world(&TWO);
+    world.slow = Some(MemberId(1));
+    // Answered when only the first holder has said it.
+    world.write(0, 4096, 1);
+    world.write(EXTENT_SIZE, 12 << 10, 2);
+    world.broken = Some(MemberId(0));
+    let mut effects = Vec::new();
+    let io = Io::Write { offset: 2 * EXTENT_SIZE, buf: Buf::zeroed(4096) };
+    world.tiers.handle(world.now, Event::Submit(IoId(99), io), &mut effects);
+    world.run(effects);
+    assert!(world.notices.contains(&Notice::HolderLost(MemberId(0))));
+    let held = |world: &World| {
+        let all = world.devices.iter().filter_map(|it| superblock(it));
+        all.map(|it| it.holders().collect()).collect::<Vec<Vec<u8>>>()
+    };
+    assert_eq!(held(&world), [[0, 1]; 2]);
+    let mut killed = World::open(world.without(&[]), still());
+    assert_eq!(killed.read(0, 4096), vec![1; 4096]);
+    assert_eq!(killed.read(EXTENT_SIZE, 12 << 10), vec![2; 12 << 10]);
+    world.slow = None;
+    let records = std::mem::take(&mut world.held);
+    world.run(records);
+    assert_eq!(world.replies.pop().map(|it| it.0), Some(IoId(99)));
+    assert_eq!(held(&world), [[1]; 2]);
+    let mut killed = World::open(world.without(&[]), still());
+    assert_eq!(killed.read(0, 4096), vec![1; 4096]);
+    assert_eq!(killed.read(EXTENT_SIZE, 12 << 10), vec![2; 12 << 10]);
 }

@@ -1,10 +1,11 @@
 //! The machine on devices that are memory, each I/O of which ends at once, and what is asked of it.
 
-use forebay_format::io::{Buf, Completion, Time};
-use forebay_format::tier::{EXTENT_SIZE, SUPERBLOCK_OFFSETS, Superblock};
+use forebay_format::io::{Buf, Completion, IoError, Time};
+use forebay_format::tier::{EXTENT_SIZE, JOURNAL_OFFSET, SUPERBLOCK_OFFSETS, Superblock};
 use forebay_tier::*;
 
 const BLOCK: usize = 4096;
+const JOURNAL_BLOCKS: u32 = 64;
 
 pub struct World {
     pub tiers: Tiers,
@@ -16,6 +17,11 @@ pub struct World {
     pub notices: Vec<Notice>,
     /// I/O that is carried out; what comes behind is never answered.
     pub fuel: u64,
+    /// Records that go to this member fail.
+    pub broken: Option<MemberId>,
+    /// Records that go to this one wait in `held`.
+    pub slow: Option<MemberId>,
+    pub held: Vec<Effect>,
 }
 
 pub fn member(uuid: u8, tier: u8, slots: u64) -> NewMember {
@@ -32,11 +38,18 @@ pub fn spec(members: Vec<NewMember>, extents: u64) -> NewSet {
         name: "v".into(),
         set: [9; 16],
         bytes: extents * EXTENT_SIZE,
-        journal_blocks: 64,
+        journal_blocks: JOURNAL_BLOCKS,
         bytes_max: 64 * EXTENT_SIZE,
         overcommit: false,
         members,
     }
+}
+
+/// The newest superblock of a device.
+pub fn superblock(device: &[u8]) -> Option<Superblock> {
+    let copy = |offset| device.get(offset as usize..).and_then(|it| it.get(..BLOCK));
+    let [Some(one), Some(other)] = SUPERBLOCK_OFFSETS.map(copy) else { return None };
+    Superblock::newest_of([one, other]).ok()
 }
 
 impl World {
@@ -55,12 +68,7 @@ impl World {
 
     /// Opens the set that is found on these devices, each at the place of its number.
     pub fn open(devices: Vec<Vec<u8>>, tuning: Tuning) -> World {
-        let superblock = |device: &Vec<u8>| {
-            let copy = |offset| device.get(offset as usize..).and_then(|it| it.get(..BLOCK));
-            let [Some(one), Some(other)] = SUPERBLOCK_OFFSETS.map(copy) else { return None };
-            Superblock::newest_of([one, other]).ok()
-        };
-        let found: Vec<Superblock> = devices.iter().filter_map(superblock).collect();
+        let found: Vec<Superblock> = devices.iter().filter_map(|it| superblock(it)).collect();
         let assembled = assemble(&found).expect("a set");
         let settings = |found: &Option<usize>| World::settings(found.is_some());
         let settings = Settings {
@@ -74,7 +82,9 @@ impl World {
         let tiers = Tiers::open(settings, 0, &mut out);
         let (replies, done, notices) = (Vec::new(), Vec::new(), Vec::new());
         let (now, next, fuel) = (0, 0, u64::MAX);
-        let mut world = World { tiers, devices, now, next, replies, done, notices, fuel };
+        let (broken, slow, held) = (None, None, Vec::new());
+        let mut world =
+            World { tiers, devices, now, next, replies, done, notices, fuel, broken, slow, held };
         world.run(out);
         assert!(world.tiers.is_open(), "{:?}", world.notices);
         world
@@ -112,6 +122,19 @@ impl World {
             return None;
         }
         self.fuel -= u64::from(is_io);
+        let records = JOURNAL_OFFSET..JOURNAL_OFFSET + u64::from(JOURNAL_BLOCKS) * BLOCK as u64;
+        if let Effect::Write { op, member, offset, .. } = &effect
+            && records.contains(offset)
+        {
+            if self.broken == Some(*member) {
+                let result = Err(IoError::Io);
+                return Some(Event::Done(*op, Completion { result, buf: Buf::empty() }));
+            }
+            if self.slow == Some(*member) {
+                self.held.push(effect);
+                return None;
+            }
+        }
         let (op, buf) = match effect {
             Effect::Read { op, member, offset, mut buf } => {
                 let len = buf.len();
