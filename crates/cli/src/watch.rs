@@ -4,15 +4,18 @@
 use crate::show::unexpected;
 use forebay_api::reply::{Job, JobState};
 use forebay_api::request::Named;
+use forebay_api::tiers::TiersShown;
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(100);
+/// An evacuation of which nothing moves for so long is not waited for.
+const STUCK: Duration = Duration::from_secs(10);
 
 /// Whether somebody wants to stop. Ctrl-C does not end the process; the second one does, where the
 /// daemon does not answer.
@@ -77,6 +80,22 @@ pub fn job(
     }
 }
 
+/// What is told of an evacuation that does not go on.
+fn stuck(shown: &TiersShown, left: u64) -> ApiError {
+    let tiers = &shown.tiers;
+    let why = match (tiers.paused, tiers.pending.first()) {
+        (true, _) => "moves are paused".to_string(),
+        (false, Some(pending)) => pending.reason.clone(),
+        (false, None) => "clients may keep the devices busy".to_string(),
+    };
+    let left = forebay_api::size::human(left);
+    let seconds = STUCK.as_secs();
+    ApiError::failed(format!(
+        "nothing has moved for {seconds} s, and {left} still have to: {why}; forebayd goes on \
+         trying"
+    ))
+}
+
 /// Waits until nothing is left of what leaves the tiers of a volume. Ctrl-C only ends that: the
 /// daemon goes on.
 ///
@@ -89,6 +108,7 @@ pub fn evacuation(client: &Client, volume: &str, interrupts: &Interrupts) -> Res
     );
     let bar = hidden_or_bar().with_style(style.expect("a valid template"));
     let bar = bar.with_prefix(volume.to_string());
+    let (mut least, mut moved) = (u64::MAX, Instant::now());
     loop {
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
         let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
@@ -99,6 +119,13 @@ pub fn evacuation(client: &Client, volume: &str, interrupts: &Interrupts) -> Res
         if left == 0 {
             bar.finish_and_clear();
             return Ok(());
+        }
+        if left < least {
+            (least, moved) = (left, Instant::now());
+        }
+        if moved.elapsed() > STUCK {
+            bar.finish_and_clear();
+            return Err(stuck(shown, left));
         }
         if interrupts.came() {
             bar.finish_and_clear();

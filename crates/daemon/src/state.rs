@@ -2,6 +2,7 @@
 //! know of their volumes. One JSON file, written beside and moved over, durable before a change is
 //! answered.
 
+use crate::convert::hex;
 use crate::lock::lock;
 use anyhow::{Context, bail};
 use forebay_api::hint::{NoRoom, Writing};
@@ -228,6 +229,14 @@ pub struct TieredState {
     /// Why what it held before is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emptied: Option<String>,
+}
+
+impl TieredState {
+    /// Where the device with this identity is.
+    pub fn uri_of(&self, uuid: &[u8; 16]) -> Option<&str> {
+        let uuid = hex(uuid);
+        self.members.iter().find(|member| member.uuid == uuid).map(|member| member.uri.as_str())
+    }
 }
 
 /// Extents that are to live on a certain tier.

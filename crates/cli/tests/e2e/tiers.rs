@@ -269,6 +269,9 @@ fn a_tier_is_emptied_while_it_is_used_and_explained() {
     planned.says("would move").says("that takes at least");
     world.forebay(&["tier", "pause", "big"]).expect(0);
     world.forebay(&["tier", "show", "big"]).expect(0).says("paused");
+    let waits = world.forebay(&["tier", "evacuate", "big", "0"]).expect(1);
+    waits.complains("nothing has moved for 10 s").complains("moves are paused");
+    world.forebay(&["tier", "cancel", "big", "0"]).expect(0);
     world.forebay(&["tier", "resume", "big"]).expect(0);
     world.forebay(&["tier", "evacuate", "big", "0", "--no-wait"]).expect(0);
     // It goes on by itself.

@@ -12,6 +12,7 @@ use forebay_api::{ApiError, ErrorKind, Hint, Hold, Mode};
 use forebay_engine::Command;
 use forebay_host::device::{Access, Device};
 use forebay_host::note_distrust;
+use forebay_host::origin::Origin;
 use forebay_host::pool::{PoolOnDisk, read_pool, stand_in};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -175,7 +176,16 @@ impl Supervisor {
 
     fn bypass_add(self: &Arc<Self>, volume: &VolumeState) -> Result<(), ApiError> {
         let origin = self.patiently(|| self.open_origin(&volume.origin), is_refused)?;
-        let bytes = origin.bytes().min(volume.bytes);
+        self.pass_through(volume, origin)
+    }
+
+    /// Serves a volume from its origin alone, through a pool in memory.
+    pub(super) fn pass_through(
+        self: &Arc<Self>,
+        volume: &VolumeState,
+        origin: Origin,
+    ) -> Result<(), ApiError> {
+        let bytes = origin.bytes();
         if bytes < volume.bytes {
             let (was, uri) = (volume.bytes, &volume.origin);
             let text = format!("the origin {uri} shrank from {was} to {bytes} bytes");
@@ -183,7 +193,7 @@ impl Supervisor {
         }
         let (pool, name) = (volume.pool.as_str(), volume.name.as_str());
         let what = (name, volume.origin.as_str());
-        let offer = self.add_to_engine(pool, what, origin, bytes, Mode::PassThrough)?;
+        let offer = self.add_to_engine(pool, what, origin, volume.bytes, Mode::PassThrough)?;
         self.export_volume(pool, name, &offer)
     }
 

@@ -2,14 +2,20 @@
 //! everything through, so that such a volume is served, exported and watched as any other, by a
 //! thread of its own.
 
-use super::late::{Coming, Looked, cannot_be_used, not_yet};
+use super::late::{Coming, cannot_be_used, not_yet};
 use super::{COMMAND_TIMEOUT, Supervisor, lock, shard_error};
 use crate::convert::pool_error;
 use crate::state::{PoolState, Standing, VolumeState, own_pool, owner_of};
-use forebay_api::{ApiError, Mode};
+use forebay_api::ApiError;
+use forebay_host::origin::Origin;
 use forebay_host::pool::stand_in;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// What stands for a pool has no devices.
+fn state_of(name: String) -> PoolState {
+    PoolState { name, devices: Vec::new(), ram_bytes: None }
+}
 
 /// A volume without a cache whose origin is being opened.
 pub(super) type Opening = (VolumeState, Result<Coming, ApiError>);
@@ -17,7 +23,7 @@ pub(super) type Opening = (VolumeState, Result<Coming, ApiError>);
 impl Supervisor {
     /// Opens what stands for the pool of a volume that has none, unless it is open.
     pub(super) fn open_own(self: &Arc<Self>, volume: &str) -> Result<(), ApiError> {
-        let pool = PoolState { name: own_pool(volume), devices: Vec::new(), ram_bytes: None };
+        let pool = state_of(own_pool(volume));
         if self.open_pool(&pool.name).is_ok() {
             return Ok(());
         }
@@ -83,11 +89,7 @@ impl Supervisor {
     fn own_failed(&self, volume: &VolumeState, error: ApiError) {
         match self.open_pool(&volume.pool) {
             Ok(_) => self.note_problem(&volume.pool, &volume.name, error),
-            Err(_) => {
-                let pool =
-                    PoolState { name: volume.pool.clone(), devices: Vec::new(), ram_bytes: None };
-                self.pool_closed(&pool, error);
-            }
+            Err(_) => self.pool_closed(&state_of(volume.pool.clone()), error),
         }
     }
 
@@ -103,7 +105,7 @@ impl Supervisor {
         match coming.recv_timeout(left) {
             Ok(looked) => {
                 let failed = |error| cannot_be_used(&volume.origin, &volume.name, &error);
-                self.put_own(volume, looked.map_err(failed)?)
+                self.put_own(volume, looked.map_err(failed)?.origin)
             }
             Err(_) => {
                 self.follow_own(volume.clone(), coming);
@@ -112,19 +114,11 @@ impl Supervisor {
         }
     }
 
-    /// Serves a volume whose origin is open.
-    fn put_own(self: &Arc<Self>, volume: &VolumeState, looked: Looked) -> Result<(), ApiError> {
-        let (name, bytes) = (volume.name.as_str(), looked.origin.bytes());
-        if bytes < volume.bytes {
-            let (was, uri) = (volume.bytes, &volume.origin);
-            let text = format!("the origin {uri} shrank from {was} to {bytes} bytes");
-            return Err(ApiError::refused(text));
-        }
-        let what = (name, volume.origin.as_str());
-        let (pool, mode) = (volume.pool.as_str(), Mode::PassThrough);
-        let offer = self.add_to_engine(pool, what, looked.origin, volume.bytes, mode)?;
-        self.forget_problem(pool, name);
-        self.export_volume(pool, name, &offer)
+    /// Serves a volume from its origin, which is open.
+    fn put_own(self: &Arc<Self>, volume: &VolumeState, origin: Origin) -> Result<(), ApiError> {
+        self.pass_through(volume, origin)?;
+        self.forget_problem(&volume.pool, &volume.name);
+        Ok(())
     }
 
     /// Waits for an origin on a thread of its own.
@@ -132,7 +126,7 @@ impl Supervisor {
         let number = self.open_pool(&volume.pool).map(|open| open.handle.number());
         let (supervisor, name) = (Arc::clone(self), volume.name.clone());
         let follow = move || {
-            let Ok(Ok(looked)) = coming.recv() else { return };
+            let Ok(looked) = coming.recv() else { return };
             let _changes = lock(&supervisor.changes);
             let open = supervisor.open_pool(&volume.pool);
             let waits = |open: &super::Opened| {
@@ -141,7 +135,10 @@ impl Supervisor {
             if supervisor.is_stopping() || !open.is_ok_and(|open| waits(&open)) {
                 return;
             }
-            if let Err(error) = supervisor.put_own(&volume, looked) {
+            let failed = |error| cannot_be_used(&volume.origin, &volume.name, &error);
+            let served = looked.map_err(failed);
+            let served = served.and_then(|looked| supervisor.put_own(&volume, looked.origin));
+            if let Err(error) = served {
                 tracing::error!(volume = volume.name.as_str(), "{}", error.message);
                 supervisor.own_failed(&volume, error);
             }

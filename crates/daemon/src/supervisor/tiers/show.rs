@@ -28,9 +28,8 @@ impl Supervisor {
         let state = self.store.get();
         let known = state.tiers_of(name);
         let uri = |uuid: &[u8; 16]| {
-            let uuid = hex(uuid);
-            let of = known.and_then(|it| it.members.iter().find(|member| member.uuid == uuid));
-            of.map_or_else(|| format!("unknown device {uuid}"), |member| member.uri.clone())
+            let unknown = || format!("unknown device {}", hex(uuid));
+            known.and_then(|it| it.uri_of(uuid)).map_or_else(unknown, str::to_string)
         };
         let used = |it: &(&MemberView, &[u8; 16])| it.0.state != MemberState::None;
         let members: Vec<_> = now.view.members.iter().zip(&now.uuids).filter(used).collect();
@@ -110,12 +109,11 @@ impl Supervisor {
         let Some((explained, now)) = explained else {
             return Err(ApiError::failed(format!("volume {} is going", wanted.name)));
         };
-        let uris: Vec<String> = now.uuids.iter().map(|uuid| hex(uuid)).collect();
         let state = self.store.get();
+        let known = state.tiers_of(&wanted.name);
         let uri = |member: u8| {
-            let known = state.tiers_of(&wanted.name)?;
-            let uuid = uris.get(usize::from(member))?;
-            known.members.iter().find(|it| it.uuid == *uuid).map(|it| it.uri.clone())
+            let uuid = now.uuids.get(usize::from(member))?;
+            known.and_then(|it| it.uri_of(uuid)).map(str::to_string)
         };
         let extents = explained.into_iter().map(|(extent, it)| ExtentInfo {
             offset: u64::from(extent) * EXTENT_SIZE,
