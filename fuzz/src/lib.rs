@@ -47,10 +47,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "events", run: events::run, bytes_max: 1024, mutations: 500 },
 ];
 
-/// Targets with rules that do not hold yet: the findings in `fuzz/open` fail by them.
-pub const STRICT: &[Target] =
-    &[Target { name: "tiers", run: tiers::run_strictly, bytes_max: 512, mutations: 0 }];
-
 /// The target of this name.
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

@@ -7,8 +7,6 @@
 //! lives on that member may be missing. Where they changed more, each sector that is read is as it
 //! was, or an error; one that somebody wrote there, if the journal was changed. Where somebody put
 //! the checksums right it may be anything.
-//!
-//! What a start does wrong today is left out by [`run`], and shown by [`run_strictly`].
 
 mod base;
 mod sectors;
@@ -20,7 +18,7 @@ use crate::model::{SECTOR, Version};
 use base::{BASES, Base, EXTENTS, OTHER_BOOT, read, write, zero};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::IoError;
-use forebay_format::tier::{EXTENT_SIZE, Head, Record};
+use forebay_format::tier::EXTENT_SIZE;
 use forebay_tier::{Command, CommandReply, Notice};
 use sectors::Sectors;
 use std::collections::BTreeSet;
@@ -112,27 +110,6 @@ fn change(input: &mut Input, base: &Base, devices: &mut Vec<Device>) -> Harm {
         }
     }
     harm
-}
-
-/// Whether a forged set is one of which a finding is open: with a journal that is too small for its
-/// map the machine never rests, and a record of a number that the ring has no room for ends it.
-fn is_left_out(devices: &[Device]) -> bool {
-    let newest =
-        devices.iter().filter_map(Device::superblock).max_by_key(|it| it.block.epoch.get());
-    let Some(superblock) = newest else { return false };
-    if superblock.layout().journal_blocks < base::JOURNAL_BLOCKS {
-        return true;
-    }
-    let set = u64::from_le_bytes(superblock.block.set[..8].try_into().expect("eight bytes"));
-    devices.iter().any(|device| {
-        let heads = base::HEADS.filter_map(|block| Head::decode(set, device.block(block)).ok());
-        let tail = heads.map(|head| head.tail).min().unwrap_or(0);
-        let last = base::JOURNAL
-            .filter_map(|block| Record::decode(set, device.block(block)).ok())
-            .map(|record| record.seq)
-            .max();
-        last.is_some_and(|last| last >= tail + u64::from(base::JOURNAL_BLOCKS) / 2)
-    })
 }
 
 /// A set that was opened.
@@ -268,23 +245,11 @@ fn open(devices: Vec<Device>, boot: [u8; 16], harm: Harm) -> Option<Executor> {
 
 /// The target.
 pub fn run(bytes: &[u8]) {
-    run_as(bytes, false);
-}
-
-/// The target, with the rules that do not hold yet.
-pub fn run_strictly(bytes: &[u8]) {
-    run_as(bytes, true);
-}
-
-fn run_as(bytes: &[u8], is_strict: bool) {
     let input = &mut Input(bytes);
     let base = base::base(input.below(BASES));
     let is_other_boot = input.byte() & 1 != 0;
     let mut devices = base.devices.clone();
     let harm = change(input, base, &mut devices);
-    if harm == Harm::Forged && !is_strict && is_left_out(&devices) {
-        return;
-    }
     let boot = if is_other_boot { OTHER_BOOT } else { base.boot };
     let info = allocation_counter::measure(|| {
         let Some(executor) = open(devices, boot, harm) else { return };

@@ -53,6 +53,19 @@ pub struct TierLayout {
 }
 
 impl TierLayout {
+    /// Most blocks of a journal.
+    pub const JOURNAL_BLOCKS_MAX: u32 = 1 << 20;
+    /// A journal of so many blocks is enough for any map.
+    const JOURNAL_BLOCKS_ENOUGH: u32 = 2048;
+
+    /// Least blocks of a journal for a map of so many extents: what each checkpoint says again,
+    /// up to two entries an extent, is a quarter of it at most.
+    pub fn journal_blocks_min(extents_max: u32) -> u32 {
+        let records = (2 * u64::from(extents_max)).div_ceil(ENTRIES_MAX as u64);
+        let blocks = u32::try_from(4 * records).unwrap_or(u32::MAX);
+        blocks.clamp(64, Self::JOURNAL_BLOCKS_ENOUGH)
+    }
+
     /// Where the pages of the map begin.
     pub fn pages_offset(&self) -> u64 {
         JOURNAL_OFFSET + u64::from(self.journal_blocks) * BLOCK_SIZE as u64

@@ -141,9 +141,9 @@ impl Journal {
         self.next - tail
     }
 
-    /// Whether the ring is half full: time for a checkpoint.
+    /// Whether the ring is half full, and a checkpoint would make room: time for one.
     pub fn wants_checkpoint(&self) -> bool {
-        self.used() + self.again > self.blocks() / 2
+        self.used() + self.again > self.blocks() / 2 && self.has_much()
     }
 
     /// Whether a checkpoint would make room.

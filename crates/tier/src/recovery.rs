@@ -137,6 +137,7 @@ impl Tiers {
     /// A read of a start has ended.
     pub(crate) fn recovery_done(&mut self, step: u64, done: Completion) {
         let set = self.set.id();
+        let ring = u64::from(self.set.layout().journal_blocks);
         let recovery = self.recovery();
         let want = recovery.wants.remove(&step).expect("it was wanted");
         let count = (done.buf.len() / BLOCK_SIZE) as u32;
@@ -156,9 +157,12 @@ impl Tiers {
                 let head = blocks.filter_map(|block| Head::decode(set, block).ok()).next();
                 recovery.sources[source].heads[copy] = head;
             }
-            Want::Journal(source, _) => {
-                let records = blocks.filter_map(|block| Record::decode(set, block).ok());
-                let records = records.map(|record| (record.seq, record));
+            Want::Journal(source, first) => {
+                let records = (first..).zip(blocks).filter_map(|(number, block)| {
+                    let record = Record::decode(set, block).ok()?;
+                    let is_in_its_place = record.seq % ring == u64::from(number);
+                    is_in_its_place.then_some((record.seq, record))
+                });
                 recovery.sources[source].records.extend(records);
             }
             Want::Doubles(source, _) => {
@@ -235,6 +239,7 @@ impl Tiers {
     fn choose(&mut self) -> Result<Vec<usize>, OpenError> {
         let ignores_epoch = self.is(Mutant::EpochIgnored);
         let believes_all = self.is(Mutant::UnconfirmedCounts);
+        let ring = u64::from(self.set.layout().journal_blocks);
         let recovery = self.recovery();
         let heads = recovery.sources.iter().filter_map(Source::head);
         let epoch = heads.max().ok_or(OpenError::NoMap)?.epoch;
@@ -263,10 +268,11 @@ impl Tiers {
         }
         // What a record calls durable must be there.
         let promised = recovery.records.values().map(|it| it.durable).max().unwrap_or(0);
-        if promised > recovery.last {
+        let seen = recovery.records.last_key_value().map_or(0, |it| *it.0);
+        // A ring has no room for records of numbers further ahead: the tail is not the last one.
+        if promised > recovery.last || seen.max(recovery.last) + 1 >= head.tail + ring {
             return Err(OpenError::BadJournal(recovery.last + 1));
         }
-        let seen = recovery.records.last_key_value().map_or(0, |it| *it.0);
         recovery.first_new = seen.max(recovery.last) + 1;
         recovery.head = Some(head);
         Ok(order)

@@ -32,8 +32,6 @@ pub struct Base {
     pub used: Vec<Vec<usize>>,
 }
 
-/// Blocks of each member that are its heads.
-pub const HEADS: std::ops::Range<usize> = 32..64;
 /// Blocks of each member that are its journal; pages follow.
 pub const JOURNAL: std::ops::Range<usize> = 128..128 + JOURNAL_BLOCKS as usize;
 /// How many these are.

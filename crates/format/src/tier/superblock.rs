@@ -209,7 +209,8 @@ impl Superblock {
         if !block.holders.iter().all(is_held) || block.holders == [UNHELD; 2] {
             return invalid("holders");
         }
-        if !(16..=1 << 20).contains(&block.journal_blocks.get()) {
+        let least = TierLayout::journal_blocks_min(block.extents_max.get());
+        if !(least..=TierLayout::JOURNAL_BLOCKS_MAX).contains(&block.journal_blocks.get()) {
             return invalid("journal_blocks");
         }
         let bytes = block.bytes.get();

@@ -10,8 +10,8 @@ mod copy;
 pub use copy::MapCopy;
 
 use super::{
-    Blocks, Entry, EntryKind, MEMBERS_MAX, PAGE_ENTRIES, Page, PageEntry, Place, Superblock,
-    member_state,
+    Blocks, EXTENT_SIZE, Entry, EntryKind, MEMBERS_MAX, PAGE_ENTRIES, Page, PageEntry, Place,
+    Superblock, member_state,
 };
 use std::collections::BTreeMap;
 
@@ -140,7 +140,9 @@ impl Survey {
         let mut used: Vec<&MapCopy> = copies.iter().filter(used).collect();
         // The one that knows most comes first, as at a start.
         used.sort_by_key(|it| std::cmp::Reverse((it.last(), it.head())));
-        let said = survey.read_journal(&used, epoch);
+        let (said, rest) = survey.read_journal(&used, epoch);
+        // Pages count where the journal has all that was said since.
+        used.retain(|it| (rest..=survey.span.map_or(0, |span| span.last) + 1).contains(&it.tail()));
         survey.read_pages(superblock, &used, &said);
         survey
     }
@@ -152,8 +154,8 @@ impl Survey {
         }
     }
 
-    /// Which records count, and what they say.
-    fn read_journal<'a>(&mut self, used: &[&'a MapCopy], epoch: u64) -> Said<'a> {
+    /// What the records that count say, and the first of those from which on none is missing.
+    fn read_journal<'a>(&mut self, used: &[&'a MapCopy], epoch: u64) -> (Said<'a>, u64) {
         let mut records = BTreeMap::new();
         for copy in used {
             let own = copy.records().filter(|record| record.epoch == epoch);
@@ -165,7 +167,8 @@ impl Survey {
         let said = records.range(..=last).map(|(_, it)| it.confirmed).max();
         let confirmed = last.min(said.unwrap_or(0).max(tail - 1));
         let promised = records.values().map(|it| it.durable).max().unwrap_or(0);
-        if promised > last {
+        let seen = records.last_key_value().map_or(0, |it| *it.0);
+        if promised > last || seen.max(last) + 1 >= tail + used[0].ring() {
             self.found(Problem::BadJournal(last + 1));
         }
         self.span = Some(Span {
@@ -176,19 +179,20 @@ impl Survey {
             is_torn: used.iter().any(|it| it.is_damaged(last + 1)),
             behind: records.range(last + 1..).count() as u64,
         });
+        let rest = (1..=last).rev().take_while(has).last().unwrap_or(last + 1);
         let counts = records.range(..=last);
         let mut said: Said = counts
             .flat_map(|(seq, record)| record.entries.iter().map(|it| (it.extent, *seq, it)))
             .collect();
         said.sort_by_key(|it| (it.0, it.1));
-        said
+        (said, rest)
     }
 
     /// Where all extents live, page by page.
     fn read_pages(&mut self, superblock: &Superblock, used: &[&MapCopy], said: &Said) {
         let mut owners = Vec::new();
         let confirmed = self.span.map_or(0, |span| span.confirmed);
-        let extents = used[0].extents();
+        let extents = superblock.block.bytes.get().div_ceil(EXTENT_SIZE) as u32;
         for number in 0..super::pages_of(extents) {
             let from = number * PAGE_ENTRIES;
             let end = (from + PAGE_ENTRIES).min(extents);

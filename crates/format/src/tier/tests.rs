@@ -87,13 +87,14 @@ fn an_impossible_superblock_is_refused() {
         Superblock::decode(&bytes)
     };
     assert_eq!(decoded(&superblock).unwrap().holders().collect::<Vec<_>>(), [1]);
-    let bad: [fn(&mut Superblock); 9] = [
+    let bad: [fn(&mut Superblock); 10] = [
         |it| it.block.member_count = 0,
         |it| it.block.member = 2,
         |it| it.block.holders = [7, UNHELD],
         |it| it.block.holders = [UNHELD; 2],
         |it| it.block.bytes = (9 * EXTENT_SIZE).into(),
-        |it| it.block.journal_blocks = 3.into(),
+        |it| it.block.journal_blocks = 63.into(),
+        |it| it.block.extents_max = (8 * 84 + 1).into(),
         |it| it.block.members[1].slots = u32::MAX.into(),
         |it| it.block.epoch = u64::MAX.into(),
         |it| it.block.name[0] = b'/',

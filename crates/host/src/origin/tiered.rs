@@ -43,6 +43,19 @@ pub enum TieredError {
     /// None of the devices belongs to the set that was asked for.
     #[error("none of these devices belongs to a tiered origin")]
     NoMembers,
+    /// A device is smaller than what lives on it.
+    #[error(
+        "{path} has {bytes} bytes, and {needed} of it belong to the tiers: it was cut, or is only \
+         a part of the device; give it back its size, or leave it out, and what lives on it fails"
+    )]
+    Cut {
+        /// The device.
+        path: PathBuf,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes up to the end of its last slot.
+        needed: u64,
+    },
     /// It cannot be made as it was asked for.
     #[error("{0}")]
     Create(String),
@@ -121,6 +134,15 @@ impl Tiered {
         let places = assembled.found.iter();
         let ordered: Vec<Option<Member>> =
             places.map(|it| it.and_then(|found| members[numbers[found]].take())).collect();
+        for (member, entry) in ordered.iter().zip(assembled.superblock.members()) {
+            let needed = assembled.superblock.layout().slot_offset(entry.slots.get());
+            if let Some(member) = member
+                && member.bytes() < needed
+            {
+                let (path, bytes) = (member.path(), member.bytes());
+                return Err(TieredError::Cut { path, bytes, needed });
+            }
+        }
         let absent = MemberSettings {
             is_here: false,
             volatile_cache: true,

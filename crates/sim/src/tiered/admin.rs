@@ -130,9 +130,8 @@ impl Tiered {
         let member = |number: usize| &self.plan.members[number];
         let used = self.places.used(|number| self.is_of(number, tier));
         let takes = |number: usize| {
-            let leaving = self.life.leaving.contains(&member(number).tier);
             let is_in = member(number).is_in && self.life.is_here[number];
-            is_in && member(number).tier != tier && !leaving
+            is_in && member(number).tier != tier && !self.may_leave(member(number).tier)
         };
         let slots = (0..self.plan.members.len()).filter(|&number| takes(number));
         let slots: u64 = slots.map(|number| member(number).slots).sum();
@@ -229,12 +228,12 @@ impl Tiered {
             (_, Refusal::Failed) => troubled,
             (_, Refusal::Busy) => others || !self.life.leaving.is_empty(),
             (Command::Evacuate(tier) | Command::Cancel(tier), Refusal::NoTier) => {
-                !self.plan.has_tier(*tier)
+                self.may_be_gone(*tier)
             }
             (Command::Evacuate(_), Refusal::NoRoom(_)) => {
                 asked.free < asked.used + asked.left + SLACK
             }
-            (Command::Pin { tier: Some(tier), .. }, Refusal::NoTier) => !self.plan.has_tier(*tier),
+            (Command::Pin { tier: Some(tier), .. }, Refusal::NoTier) => self.may_be_gone(*tier),
             (Command::Evacuate(_), Refusal::Cancelled) => true,
             (Command::Cancel(_), Refusal::NotLeaving) => true,
             (Command::Resize(bytes), Refusal::Size) => {

@@ -53,7 +53,7 @@ impl Tiered {
     pub(super) fn slots_open(&self) -> u64 {
         let members = self.plan.members.iter().enumerate();
         let open = members.filter(|(number, member)| {
-            member.is_in && self.life.is_here[*number] && !self.life.leaving.contains(&member.tier)
+            member.is_in && self.life.is_here[*number] && !self.may_leave(member.tier)
         });
         open.map(|(_, member)| member.slots).sum()
     }

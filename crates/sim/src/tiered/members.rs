@@ -225,7 +225,6 @@ impl Tiered {
     /// Why a command about members may be refused.
     pub(super) fn members_refused(&mut self, asked: &Asked, refusal: Refusal) -> bool {
         let troubled = !self.life.errors.is_empty() || self.any_away();
-        let is_leaving = |tier: u8| self.life.leaving.contains(&tier);
         let (doubtful, right): (Vec<usize>, bool) = match (&asked.command, refusal) {
             (Command::Add(new), _) => {
                 let number = usize::from(new.member.0);
@@ -233,7 +232,7 @@ impl Tiered {
                 let (At::Join(tier) | At::Before(tier)) = new.at;
                 let right = match refusal {
                     Refusal::Failed => troubled,
-                    Refusal::Leaving => is_leaving(tier),
+                    Refusal::Leaving => self.may_leave(tier),
                     Refusal::TooMany => self.plan.tiers() >= TIERS_MAX,
                     _ => false,
                 };
@@ -249,7 +248,7 @@ impl Tiered {
                 let ram = self.plan.is_ephemeral();
                 let able = |it: &usize| others(it) && (!ram || self.plan.members[*it].is_ram);
                 let right = match refusal {
-                    Refusal::NoTier => !self.plan.has_tier(*tier),
+                    Refusal::NoTier => self.may_be_gone(*tier),
                     Refusal::NotEmpty(left) => asked.is_used() || self.is_in_use(*tier, left),
                     Refusal::LastPersistent => troubled || !members.clone().any(|it| able(&it)),
                     Refusal::Failed => troubled,
@@ -281,6 +280,25 @@ impl Tiered {
             self.doubt.members.extend(doubtful);
         }
         right
+    }
+
+    /// Whether a tier may be on its way out. Commands that are answered late say different things of
+    /// it: what the machine knows counts, too.
+    pub(super) fn may_leave(&self, tier: u8) -> bool {
+        let is_leaving = |it: &MemberView| it.tier == tier && it.state == MemberState::Leaving;
+        let machine = self.tiers.as_ref();
+        self.life.leaving.contains(&tier)
+            || machine.is_some_and(|it| it.view().members.iter().any(is_leaving))
+    }
+
+    /// Whether a tier is not there, or whoever takes it away has not been answered yet.
+    pub(super) fn may_be_gone(&self, tier: u8) -> bool {
+        let takes = |asked: &Asked| match asked.command {
+            Command::Remove(other) => other == tier,
+            Command::GiveUp(MemberId(number)) => self.is_of(usize::from(number), tier),
+            _ => false,
+        };
+        !self.plan.has_tier(tier) || self.commands.values().any(takes)
     }
 
     /// Whether the machine counts so many places of a tier: those that moves took, too.

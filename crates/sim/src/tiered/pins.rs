@@ -1,7 +1,7 @@
 //! Extents that are pinned to a tier.
 
 use super::{Check, Tiered};
-use forebay_tier::Command;
+use forebay_tier::{Command, MemberState, MemberView};
 use std::ops::Range;
 
 /// Most extents of a range that is pinned.
@@ -49,7 +49,8 @@ impl Tiered {
             return Ok(());
         }
         let view = self.tiers().view();
-        let takes = view.members.iter().filter(|it| it.is_here && it.free >= 2);
+        let is_in = |it: &&MemberView| it.is_here && it.state == MemberState::In;
+        let takes = view.members.iter().filter(is_in).filter(|it| it.free >= 2);
         let tiers: Vec<u8> = takes.map(|it| it.tier).collect();
         let extents: Vec<u64> =
             (0..self.space.extents_max()).filter(|&it| self.is_written(it)).collect();

@@ -51,6 +51,7 @@ impl MapCopy {
     pub fn take_journal(&mut self, first: u32, bytes: &[u8]) {
         for (number, block) in (first..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
             match Record::decode(self.set, block) {
+                Ok(record) if record.seq % self.ring() != u64::from(number) => {}
                 Ok(record) => drop(self.records.insert(record.seq, record)),
                 Err(_) if block.starts_with(&RECORD_MAGIC) => drop(self.damaged.insert(number)),
                 Err(_) => {}
@@ -100,6 +101,11 @@ impl MapCopy {
         self.records.values()
     }
 
+    /// Blocks of the journal.
+    pub(super) fn ring(&self) -> u64 {
+        u64::from(self.layout.journal_blocks)
+    }
+
     /// Its first record that counts.
     pub(super) fn tail(&self) -> u64 {
         self.head().map_or(1, |head| head.tail)
@@ -114,7 +120,7 @@ impl MapCopy {
 
     /// Whether a record that is damaged lies where this one belongs.
     pub(super) fn is_damaged(&self, seq: u64) -> bool {
-        let block = seq % u64::from(self.layout.journal_blocks);
+        let block = seq % self.ring();
         self.damaged.contains(&(block as u32))
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::BLOCK_SIZE;
-use crate::tier::{DOUBLES_MAX, DOUBLES_OFFSET, HEAD_OFFSETS, JOURNAL_OFFSET, Record};
+use crate::tier::{DOUBLES_MAX, DOUBLES_OFFSET, HEAD_OFFSETS, Head, JOURNAL_OFFSET, Record};
 
 const SET: u64 = u64::from_le_bytes(*b"tier-set");
 
@@ -193,4 +193,45 @@ fn who_is_no_member_of_the_set_is_known() {
     assert_eq!(changed(|it| it.block.set[0] ^= 1), Standing::OtherSet);
     assert_eq!(changed(|it| it.block.members[2].uuid = [1; 16]), Standing::Unknown);
     assert_eq!(changed(|it| it.block.member = 1), Standing::Unknown, "it is gone");
+}
+
+/// A ring that has a record of a number so far ahead has lost the one at its tail.
+#[test]
+fn a_record_further_ahead_than_the_ring_is_long_is_damage() {
+    let mut both = golden();
+    let layout = superblock(&both[0]).layout();
+    let ring = u64::from(layout.journal_blocks);
+    for device in &mut both {
+        let record = Record::decode(SET, &device[&layout.record_offset(24)]).unwrap();
+        let far = Record { seq: 21 + ring, durable: 0, ..record };
+        let mut bytes = vec![0; BLOCK_SIZE];
+        far.encode(SET, &mut bytes);
+        device.insert(layout.record_offset(21 + ring), bytes);
+    }
+    assert!(survey(&both).problems.contains(&Problem::BadJournal(21)));
+}
+
+/// Pages count only where the journal has all that was said since.
+#[test]
+fn pages_of_a_holder_whose_journal_has_a_gap_are_not_taken() {
+    let mut both = golden();
+    let layout = superblock(&both[0]).layout();
+    let head = |device: &Device| {
+        let copies = HEAD_OFFSETS.map(|it| Head::decode(SET, device.get(&it)?).ok());
+        copies.into_iter().flatten().max().expect("a head")
+    };
+    // The one that knows most has lost its page, and the other one's head is older than the ring.
+    both[0].remove(&layout.page_offset(0));
+    both[0].remove(&DOUBLES_OFFSET);
+    let old = Head { tail: 2, ..head(&both[1]) };
+    for offset in HEAD_OFFSETS {
+        both[1].remove(&offset);
+    }
+    let mut bytes = vec![0; BLOCK_SIZE];
+    old.encode(SET, &mut bytes);
+    both[1].insert(HEAD_OFFSETS[0], bytes);
+    for device in &mut both {
+        device.remove(&layout.record_offset(3));
+    }
+    assert_eq!(survey(&both).problems, [Problem::BadPage(0)]);
 }

@@ -241,3 +241,22 @@ fn what_cannot_be_made_is_told() {
         Tiered::open(vec![Member::open(&uris[0]).unwrap()], None, Tuning::default()).unwrap_err();
     assert!(error.to_string().contains("none of these devices"), "{error}");
 }
+
+/// What is cut off may have been all there was of something.
+#[test]
+fn a_device_that_was_cut_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[16, 16]);
+    drop(made(&spec(None), &uris, Tuning::default()));
+    drop(again(&uris));
+    let file = std::fs::OpenOptions::new().write(true).open(&uris[1]).unwrap();
+    file.set_len(14 * MIB).unwrap();
+    let open = |uris: &[String]| {
+        let members = uris.iter().map(|uri| Member::open(uri).unwrap()).collect();
+        Tiered::open(members, None, Tuning::default())
+    };
+    let error = open(&uris).unwrap_err();
+    let cut = |bytes: u64| matches!(&error, TieredError::Cut { bytes: it, .. } if *it == bytes);
+    assert!(cut(14 * MIB), "{error}");
+    assert!(open(&uris[..1]).is_ok(), "without it the rest is served");
+}
