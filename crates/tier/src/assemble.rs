@@ -71,6 +71,7 @@ pub fn create(spec: &NewSet) -> Result<Vec<Superblock>, CreateError> {
     let extents_max = spec.bytes_max.max(spec.bytes).div_ceil(EXTENT_SIZE);
     let extents_max = u32::try_from(extents_max).map_err(|_| CreateError::Size)?;
     let layout = TierLayout { journal_blocks: spec.journal_blocks, extents_max };
+    assert!(spec.journal_blocks >= TierLayout::journal_blocks_min(extents_max));
     let mut superblock = Superblock::empty();
     let block = &mut superblock.block;
     let name = spec.name.as_bytes();

@@ -282,8 +282,8 @@ impl Tiered {
         right
     }
 
-    /// Whether a tier may be on its way out. Commands that are answered late say different things of
-    /// it: what the machine knows counts, too.
+    /// Whether a tier may be on its way out. What commands that are answered late do to it is not
+    /// all in our books: what the machine knows counts, too.
     pub(super) fn may_leave(&self, tier: u8) -> bool {
         let is_leaving = |it: &MemberView| it.tier == tier && it.state == MemberState::Leaving;
         let machine = self.tiers.as_ref();

@@ -274,7 +274,8 @@ impl Plan {
     /// Where things lie on the members.
     pub fn layout(&self) -> TierLayout {
         let extents_max = self.bytes_max.div_ceil(EXTENT_SIZE) as u32;
-        TierLayout { journal_blocks: self.journal_blocks, extents_max }
+        let least = TierLayout::journal_blocks_min(extents_max);
+        TierLayout { journal_blocks: self.journal_blocks.max(least), extents_max }
     }
 
     /// Bytes of a member.

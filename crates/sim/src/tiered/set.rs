@@ -39,7 +39,7 @@ impl Tiered {
             name: "tiered".into(),
             set: [self.sets; 16],
             bytes: self.plan.bytes,
-            journal_blocks: self.plan.journal_blocks,
+            journal_blocks: self.plan.layout().journal_blocks,
             bytes_max: self.plan.bytes_max,
             overcommit: self.plan.overcommit,
             members: self.plan.members.iter().enumerate().map(member).collect(),
