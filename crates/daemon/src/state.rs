@@ -12,6 +12,7 @@ use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::file::{read_plain, replace_private};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -236,6 +237,28 @@ impl TieredState {
     pub fn uri_of(&self, uuid: &[u8; 16]) -> Option<&str> {
         let uuid = hex(uuid);
         self.members.iter().find(|member| member.uuid == uuid).map(|member| member.uri.as_str())
+    }
+
+    /// Devices, by identity, were found where others were before: the names are theirs now. Those
+    /// that were not found get the names that are left, so that no two have the same one.
+    pub fn rename(&mut self, found: &BTreeMap<String, String>) {
+        let is_found = |it: &MemberState| found.contains_key(&it.uuid);
+        let taken: Vec<&String> =
+            self.members.iter().filter_map(|it| found.get(&it.uuid)).collect();
+        let is_left = |uri: &&String| !taken.contains(uri);
+        let left: Vec<String> =
+            self.members.iter().map(|it| &it.uri).filter(is_left).cloned().collect();
+        let keeps = |it: &MemberState| !is_found(it) && left.contains(&it.uri);
+        let kept: Vec<String> =
+            self.members.iter().filter(|it| keeps(it)).map(|it| it.uri.clone()).collect();
+        let mut rest = left.into_iter().filter(|uri| !kept.contains(uri));
+        for member in &mut self.members {
+            match found.get(&member.uuid) {
+                Some(uri) => member.uri.clone_from(uri),
+                None if kept.contains(&member.uri) => {}
+                None => member.uri = rest.next().expect("as many names as devices"),
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod nbd;
 mod older;
 mod output;
 mod refused;
+mod renamed;
 mod replaced;
 mod sizes;
 mod starting;

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A world with a small fast file and a larger slow one.
-fn world() -> World {
+pub fn world() -> World {
     let world = World::started();
     world.empty_file("fast.img", 32 * MIB);
     world.empty_file("slow.img", 128 * MIB);
@@ -23,11 +23,11 @@ fn create(world: &World, args: &[&str]) -> Said {
 }
 
 /// A volume of the two files.
-fn big(world: &World) {
+pub fn big(world: &World) {
     create(world, &["big", "--tier", "fast.img", "--tier", "slow.img"]).expect(0);
 }
 
-fn fill(world: &World, name: &str, mebibytes: u64) {
+pub fn fill(world: &World, name: &str, mebibytes: u64) {
     let mut nbd = world.nbd(name);
     for n in 0..mebibytes {
         nbd.write(n * MIB, &pattern(n + 1, MIB as usize)).unwrap();
@@ -35,14 +35,14 @@ fn fill(world: &World, name: &str, mebibytes: u64) {
     nbd.flush().unwrap();
 }
 
-fn check(world: &World, name: &str, mebibytes: u64) {
+pub fn check(world: &World, name: &str, mebibytes: u64) {
     let mut nbd = world.nbd(name);
     for n in 0..mebibytes {
         assert!(nbd.read(n * MIB, MIB as u32) == Ok(pattern(n + 1, MIB as usize)), "MiB {n}");
     }
 }
 
-fn tiers(world: &World, name: &str) -> Value {
+pub fn tiers(world: &World, name: &str) -> Value {
     world.forebay(&["tier", "show", name, "-o", "json"]).expect(0).json()
 }
 

@@ -95,3 +95,34 @@ fn a_damaged_file_is_refused_with_advice_and_left_as_it_is() {
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 }
+
+#[test]
+fn names_of_devices_follow_what_was_found_and_stay_apart() {
+    let member = |(uuid, uri): (&str, &str)| MemberState {
+        uri: uri.into(),
+        uuid: uuid.into(),
+        tier: 0,
+        use_percent: 100,
+    };
+    let renamed = |found: &[(&str, &str)]| {
+        let mut tiers = TieredState {
+            name: "big".into(),
+            set: String::new(),
+            members: [("1", "a"), ("2", "b"), ("3", "c")].map(member).into(),
+            overcommit: false,
+            placement: Placement::Heat,
+            rate: None,
+            pins: Vec::new(),
+            boot: None,
+            emptied: None,
+        };
+        tiers.rename(&found.iter().map(|(it, uri)| ((*it).into(), (*uri).into())).collect());
+        tiers.members.into_iter().map(|it| it.uri).collect::<Vec<_>>().concat()
+    };
+    assert_eq!(renamed(&[("1", "a"), ("2", "b"), ("3", "c")]), "abc");
+    assert_eq!(renamed(&[]), "abc");
+    assert_eq!(renamed(&[("1", "c"), ("2", "a"), ("3", "b")]), "cab");
+    assert_eq!(renamed(&[("1", "c")]), "cba", "the third is missing where the first was");
+    assert_eq!(renamed(&[("3", "a"), ("2", "b"), ("9", "c")]), "cba");
+    assert_eq!(renamed(&[("1", "b"), ("3", "a")]), "bca");
+}

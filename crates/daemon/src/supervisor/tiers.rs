@@ -20,6 +20,7 @@ use forebay_format::superblock::field_text;
 use forebay_host::origin::tiered::{Member, NewTier, NewTiered, Planned, Tiered, TieredError};
 use forebay_host::origin::{Origin, OriginError};
 use forebay_tier::Tuning;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Memory that a URI asks for, if it does.
@@ -40,6 +41,12 @@ fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
     };
     let tuning = Tuning::default();
     Tuning { placement, move_rate: rate.unwrap_or(tuning.move_rate), ..tuning }
+}
+
+/// What a device says that it is, if it is of this set.
+fn identity(member: &Member, set: &str) -> Option<String> {
+    let superblock = member.superblock().ok().flatten();
+    superblock.filter(|it| hex(&it.block.set) == set).map(|it| hex(&it.uuid()))
 }
 
 /// A device of a set that is to be made.
@@ -158,10 +165,17 @@ impl Supervisor {
         if let Some(why) = self.is_over(known) {
             return self.make_anew(known, why);
         }
-        let mut members = Vec::new();
+        let (mut members, mut found) = (Vec::new(), BTreeMap::new());
         for member in &known.members {
             match self.open_member(name, member) {
-                Ok(member) => members.push(member),
+                Ok(opened) => {
+                    if memory_bytes(&member.uri).is_none()
+                        && let Some(uuid) = identity(&opened, &known.set)
+                    {
+                        found.insert(uuid, member.uri.clone());
+                    }
+                    members.push(opened);
+                }
                 Err(error) if is_origin_in_use(&error) => return Err(error),
                 Err(error) => {
                     tracing::error!(volume = name, "a tier is missing: {error}");
@@ -171,7 +185,30 @@ impl Supervisor {
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
         known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
+        self.rename_members(known, &found);
         Ok(tiered)
+    }
+
+    /// Devices have the names under which they were found: what they are they say themselves.
+    fn rename_members(&self, known: &TieredState, found: &BTreeMap<String, String>) {
+        let mut renamed = known.clone();
+        renamed.rename(found);
+        if renamed == *known {
+            return;
+        }
+        for (now, before) in renamed.members.iter().zip(&known.members) {
+            if now.uri != before.uri {
+                let (tier, uri) = (now.tier, &now.uri);
+                tracing::warn!(volume = known.name, "{}, on tier {tier}, is {uri} now", before.uri);
+            }
+        }
+        let change = self.store.change(|all| {
+            let mut own = all.tiered.iter_mut().filter(|it| it.name == known.name);
+            own.next().into_iter().for_each(|it| it.members.clone_from(&renamed.members));
+        });
+        if let Err(error) = change {
+            tracing::error!(volume = known.name, "names of devices: {}", error.message);
+        }
     }
 
     fn open_member(&self, name: &str, member: &MemberState) -> Result<Member, OriginError> {
