@@ -53,6 +53,8 @@ pub struct TierLayout {
 }
 
 impl TierLayout {
+    /// Most extents of a volume: 2 PiB.
+    pub const EXTENTS_MAX: u32 = 1 << 31;
     /// Most blocks of a journal.
     pub const JOURNAL_BLOCKS_MAX: u32 = 1 << 20;
     /// A journal of so many blocks is enough for any map.

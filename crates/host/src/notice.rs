@@ -96,7 +96,7 @@ fn tier_notice(
         }
         OpenFailed(why) => write!(f, "{why}"),
         HolderLost(member) => {
-            write!(f, "device {} failed to keep the map; another copy goes on", member.0 + 1)
+            write!(f, "member {} failed to keep the map; another copy goes on", member.0)
         }
         BlocksLost { extent, blocks } => write!(
             f,
@@ -104,7 +104,8 @@ fn tier_notice(
              which failed; reading them fails until they are written again"
         ),
         MoveFailed { extent, member, error } => {
-            write!(f, "{extent} MiB stays where it is for now: device {}: {error}", member.0 + 1)
+            let member = member.0;
+            write!(f, "the MiB at {extent} MiB stays where it is for now: member {member}: {error}")
         }
     }
 }

@@ -53,6 +53,8 @@ pub enum CreateError {
     NoRoom(u64),
     /// The size of the volume is zero or no multiple of 512.
     Size,
+    /// The map has room for so many bytes at most.
+    TooLarge(u64),
 }
 
 /// The superblocks of a new set, one for each member: to be written at both
@@ -69,7 +71,10 @@ pub fn create(spec: &NewSet) -> Result<Vec<Superblock>, CreateError> {
         return Err(CreateError::Size);
     }
     let extents_max = spec.bytes_max.max(spec.bytes).div_ceil(EXTENT_SIZE);
-    let extents_max = u32::try_from(extents_max).map_err(|_| CreateError::Size)?;
+    if extents_max > TierLayout::EXTENTS_MAX.into() {
+        return Err(CreateError::TooLarge(u64::from(TierLayout::EXTENTS_MAX) * EXTENT_SIZE));
+    }
+    let extents_max = extents_max as u32;
     let layout = TierLayout { journal_blocks: spec.journal_blocks, extents_max };
     assert!(spec.journal_blocks >= TierLayout::journal_blocks_min(extents_max));
     let mut superblock = Superblock::empty();
@@ -148,8 +153,12 @@ pub struct Assembled {
 /// Finds out who is who among members of one set, each with its newest superblock. `None` if there
 /// are none.
 pub fn assemble(found: &[Superblock]) -> Option<Assembled> {
-    let age = |it: &Superblock| (it.block.epoch.get(), it.block.generation.get());
-    let newest = found.iter().max_by_key(|it| age(it))?.clone();
+    let mut newest = found.iter().max_by_key(|it| it.age())?.clone();
+    // The next life and the next superblock have numbers that nobody has seen.
+    for block in found.iter().map(|it| &it.block).filter(|it| it.set == newest.block.set) {
+        newest.block.epoch = block.epoch.get().max(newest.block.epoch.get()).into();
+        newest.block.generation = block.generation.get().max(newest.block.generation.get()).into();
+    }
     let place_of = |number: usize, entry: &MemberEntry| {
         found.iter().position(|it| {
             usize::from(it.block.member) == number

@@ -95,6 +95,11 @@ impl Barrier {
         self.wanted = Some((seq.max(old_seq), due.min(old_due)));
     }
 
+    /// Nobody can confirm anything: whoever wants it asks again later.
+    pub fn forgo(&mut self) {
+        self.wanted = None;
+    }
+
     /// When the next one is due.
     pub fn due(&self) -> Option<Time> {
         let is_idle = self.step == Step::Idle;

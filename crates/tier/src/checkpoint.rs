@@ -111,6 +111,11 @@ impl Tiers {
         if run.is_copying {
             return;
         }
+        if !self.journal.is_held() && matches!(self.phase, Phase::Beginning) {
+            // Nobody will confirm anything.
+            run.copies.clear();
+            return self.end_checkpoint();
+        }
         if confirmed < run.needed && !is_early {
             let (needed, now) = (run.needed, self.io.now());
             return self.barrier.want(needed, now);

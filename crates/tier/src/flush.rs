@@ -19,12 +19,17 @@ impl Tiers {
         if let Some(seq) = self.space.waits_for() {
             self.barrier.want(seq, now + GATHER_NS);
         }
+        if !self.journal.is_held() {
+            self.barrier.forgo();
+        }
         loop {
             match self.barrier.step().clone() {
                 Step::Idle if self.barrier.is_due(now) => self.begin_barrier(),
                 Step::Data if self.may_say() => self.say_confirmed(),
                 Step::Saying(seq) if self.journal.is_everywhere(seq) => self.flush_holders(),
-                Step::Holders if !self.barrier.is_flushing() => self.end_barrier(),
+                // What is being flushed ends first.
+                _ if self.barrier.is_flushing() => return,
+                Step::Holders => self.end_barrier(),
                 Step::Saying(_) | Step::Data if !self.journal.is_held() => self.end_barrier(),
                 _ => return,
             }
@@ -84,9 +89,7 @@ impl Tiers {
     }
 
     fn end_barrier(&mut self) {
-        if self.barrier.is_flushing() {
-            return;
-        }
+        assert!(!self.barrier.is_flushing(), "what was asked of devices has ended");
         let failed = self.barrier.failed().clone();
         let is_held = self.journal.is_held() || self.barrier.target() <= self.barrier.confirmed();
         let is_ok = failed.is_empty() && is_held;

@@ -423,6 +423,17 @@ impl Tiers {
         }
     }
 
+    /// A write failed where its extent lives, of these blocks. Until it is written again either
+    /// stands there, the old or the new: the other place must not have the other of them.
+    pub(crate) fn main_failed(&mut self, extent: u32, place: Option<Place>, blocks: Blocks) {
+        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
+        if place == Some(it.from) {
+            it.copied = it.copied.without(blocks);
+        } else if place == Some(it.to) {
+            it.has_way_back = false;
+        }
+    }
+
     /// Ends a move that cannot go on now.
     pub(crate) fn move_failed(&mut self, extent: u32, member: MemberId, error: IoError) {
         let reads = self.map.place(extent).is_some_and(|place| place.member() == member.0);

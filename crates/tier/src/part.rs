@@ -308,13 +308,18 @@ impl Tiers {
         let part = self.requests.part(number);
         part.legs -= 1;
         let (extent, what) = (part.extent, part.what);
-        let is_main = part.place == place;
+        let (is_main, written) = (part.place == place, part.blocks);
+        let touched = touched_by(&self.requests.place_of(number).1);
         match (is_main, done.result) {
             (_, Ok(())) => {}
-            (true, Err(error)) => part.error = Some(error),
+            (true, Err(error)) => {
+                self.requests.part(number).error = Some(error);
+                if what != What::Read {
+                    self.main_failed(extent, place, touched.or(written));
+                }
+            }
             (false, Err(error)) => self.mirror_failed(extent, place, error),
         }
-        let touched = touched_by(&self.requests.place_of(number).1);
         if what == What::Read && !self.map.lost(extent).and(touched).is_empty() {
             // It was lost while it was read.
             self.requests.part(number).error = Some(IoError::Io);

@@ -229,8 +229,7 @@ pub(super) fn look(paths: &[PathBuf]) -> Result<Option<SetInspection>, ApiError>
         problems: Vec::new(),
         problem_count: 0,
     };
-    let age = |it: &&Superblock| (it.block.epoch.get(), it.block.generation.get());
-    let newest = opened.iter().filter_map(Opened::newest).max_by_key(age);
+    let newest = opened.iter().filter_map(Opened::newest).max_by_key(|it| it.age());
     let Some(newest) = newest else { return Ok(Some(found)) };
     let used = found.assemble(newest, &opened);
     found.set = Some(set(newest, &used));

@@ -216,7 +216,11 @@ impl Superblock {
         let bytes = block.bytes.get();
         let extents = bytes.div_ceil(EXTENT_SIZE);
         let room = u64::from(block.extents_max.get());
-        if bytes == 0 || !bytes.is_multiple_of(512) || extents > room || room > 1 << 31 {
+        if bytes == 0
+            || !bytes.is_multiple_of(512)
+            || extents > room
+            || room > u64::from(TierLayout::EXTENTS_MAX)
+        {
             return invalid("bytes");
         }
         // Before numbers overflow: nobody opens a set so often.
@@ -260,6 +264,19 @@ impl Superblock {
             [Err(_), Ok(b)] => Ok(b),
             [Err(error), Err(_)] => Err(error),
         }
+    }
+
+    /// The last life that was opened to its end; the one that it is of may only have begun.
+    fn opened(&self) -> u64 {
+        let members = self.members().iter().filter(|it| it.is_used());
+        members.map(|it| it.epoch.get()).max().unwrap_or(0)
+    }
+
+    /// Of superblocks of one set the one with the greatest age is the newest. A life that was only
+    /// begun, by some of the members, is not newer than one that others opened later, whatever its
+    /// number: nothing was changed in it.
+    pub fn age(&self) -> (u64, u64, u64) {
+        (self.opened(), self.block.epoch.get(), self.block.generation.get())
     }
 
     /// Whether the set was made and never opened to its end: there is no map yet.

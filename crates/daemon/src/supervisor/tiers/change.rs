@@ -289,8 +289,10 @@ pub(super) fn refused(why: Refusal) -> ApiError {
         }
         Refusal::NoMember => ApiError::usage("there is no such device"),
         Refusal::IsHere => ApiError::refused("the device is here, and in use"),
-        Refusal::Busy => ApiError::conflict("another tier is being emptied")
-            .hint(Hint::Wait { until: Until::TierIsEmpty }),
+        Refusal::Busy => {
+            ApiError::conflict("another tier is being emptied, or a device joins or leaves")
+                .hint(Hint::Wait { until: Until::TierIsEmpty })
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Sets that can be made, checked before anything is written.
 
 use super::{Member, Tiered, TieredError};
-use forebay_format::tier::Superblock;
+use forebay_format::tier::{EXTENT_SIZE, Superblock, TierLayout};
 use forebay_sys as sys;
 use forebay_tier::{CreateError, NewMember, NewSet, Tuning, create};
 
@@ -32,7 +32,7 @@ pub struct NewTiered {
 #[derive(Debug)]
 pub struct Planned {
     members: Vec<Member>,
-    superblocks: Vec<Superblock>,
+    pub(super) superblocks: Vec<Superblock>,
 }
 
 impl Planned {
@@ -52,7 +52,9 @@ impl Planned {
             }
         }
         let all: u64 = news.iter().map(|it| it.bytes).sum();
-        let bytes_max = spec.bytes.unwrap_or(all).max(all).saturating_mul(GROWTH);
+        let asked = spec.bytes.unwrap_or(all).max(all);
+        let most = u64::from(TierLayout::EXTENTS_MAX) * EXTENT_SIZE;
+        let bytes_max = asked.saturating_mul(GROWTH).min(most).max(asked);
         let mut set = NewSet {
             name: spec.name.clone(),
             set: sys::random(),
@@ -121,6 +123,12 @@ fn refused(error: &CreateError, members: &[Member]) -> TieredError {
         ),
         CreateError::NoRoom(bytes) => {
             format!("the tiers hold {bytes} bytes together, which is less than the volume has")
+        }
+        CreateError::TooLarge(bytes) => {
+            format!(
+                "a volume over tiers has {} TiB at most, its room to grow included",
+                bytes >> 40
+            )
         }
         CreateError::Size => "the size must be a multiple of 512 bytes".to_owned(),
     })

@@ -260,3 +260,20 @@ fn a_device_that_was_cut_is_refused() {
     assert!(cut(14 * MIB), "{error}");
     assert!(open(&uris[..1]).is_ok(), "without it the rest is served");
 }
+
+/// The room to grow is cut where the map ends: a set that is made can be opened.
+#[test]
+fn a_volume_is_as_large_as_its_map_at_most() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[20 << 10]);
+    let large = |tebibytes: u64| {
+        let spec = NewTiered { overcommit: true, ..spec(Some(tebibytes << 40)) };
+        Planned::of(&spec, tiers(&uris))
+    };
+    assert!(large(2049).unwrap_err().to_string().contains("2048 TiB at most"));
+    let block = &large(300).unwrap().superblocks[0];
+    let mut bytes = vec![0; 4096];
+    block.encode(&mut bytes);
+    let decoded = forebay_format::tier::Superblock::decode(&bytes).unwrap();
+    assert_eq!(decoded.layout(), block.layout());
+}
