@@ -4,9 +4,9 @@
 use forebay_fuzz::{Random, find};
 use std::path::Path;
 
-/// The corpus of a target, or its open findings, by file name.
-fn files(of: &str, name: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(of).join(name);
+/// The corpus of a target, by file name.
+fn files(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries = folder.read_dir().unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries
         .map(|entry| {
@@ -34,7 +34,7 @@ impl Drop for Told<'_> {
 
 fn replay(name: &str) {
     let target = find(name).unwrap();
-    let corpus = files("corpus", name);
+    let corpus = files(name);
     for (file, bytes) in &corpus {
         let _told = Told(file, bytes);
         (target.run)(bytes);

@@ -12,7 +12,7 @@ use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::file::{read_plain, replace_private};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -240,25 +240,20 @@ impl TieredState {
     }
 
     /// Devices, by identity, were found where others were before: the names are theirs now. Those
-    /// that were not found get the names that are left, so that no two have the same one.
+    /// that were not found keep theirs, or get one that is left: no two have the same.
     pub fn rename(&mut self, found: &BTreeMap<String, String>) {
-        let is_found = |it: &MemberState| found.contains_key(&it.uuid);
-        let taken: Vec<&String> =
-            self.members.iter().filter_map(|it| found.get(&it.uuid)).collect();
-        let is_left = |uri: &&String| !taken.contains(uri);
-        let left: Vec<String> =
-            self.members.iter().map(|it| &it.uri).filter(is_left).cloned().collect();
-        let keeps = |it: &MemberState| !is_found(it) && left.contains(&it.uri);
-        let kept: Vec<String> =
-            self.members.iter().filter(|it| keeps(it)).map(|it| it.uri.clone()).collect();
-        let mut rest = left.into_iter().filter(|uri| !kept.contains(uri));
+        let names = self.members.iter().map(|it| it.uri.clone());
+        let mut left: BTreeSet<String> = names.collect();
+        left.retain(|name| !found.values().any(|it| it == name));
+        let mut nameless = Vec::new();
         for member in &mut self.members {
             match found.get(&member.uuid) {
-                Some(uri) => member.uri.clone_from(uri),
-                None if kept.contains(&member.uri) => {}
-                None => member.uri = rest.next().expect("as many names as devices"),
+                Some(name) => member.uri.clone_from(name),
+                None if left.remove(&member.uri) => {}
+                None => nameless.push(member),
             }
         }
+        nameless.into_iter().zip(left).for_each(|(member, name)| member.uri = name);
     }
 }
 
@@ -348,6 +343,12 @@ impl State {
     /// Whether this volume of the pool with this identity was given up, or with `None` the pool.
     pub fn is_given_up(&self, pool: &str, volume: Option<&str>) -> bool {
         self.given_up.iter().any(|it| it.pool == pool && it.volume.as_deref() == volume)
+    }
+
+    /// Forgets a volume, and which devices its tiers are.
+    pub fn forget_volume(&mut self, name: &str) {
+        self.volumes.retain(|volume| volume.name != name);
+        self.tiered.retain(|tiers| tiers.name != name);
     }
 
     /// Puts a volume in, in place of one of its name.

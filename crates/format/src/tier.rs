@@ -64,8 +64,8 @@ impl TierLayout {
     /// up to two entries an extent, is a quarter of it at most.
     pub fn journal_blocks_min(extents_max: u32) -> u32 {
         let records = (2 * u64::from(extents_max)).div_ceil(ENTRIES_MAX as u64);
-        let blocks = u32::try_from(4 * records).unwrap_or(u32::MAX);
-        blocks.clamp(64, Self::JOURNAL_BLOCKS_ENOUGH)
+        let enough = Self::JOURNAL_BLOCKS_ENOUGH;
+        (4 * records).clamp(64, enough.into()) as u32
     }
 
     /// Where the pages of the map begin.

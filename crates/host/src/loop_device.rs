@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long a device may be held by others for a moment, such as udev, when it is to end.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait before looking again whether the kernel has seen another size.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Free devices that are tried: others take them too.
 const TRIES_MAX: u32 = 16;
 /// Where free devices are asked for.
@@ -184,13 +186,27 @@ impl LoopDevice {
         })
     }
 
-    /// Has the device look how large its file is now.
+    /// Has the device look how large its file is now, until it sees `bytes`.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub fn resize(self) -> io::Result<()> {
+    pub fn resize(self, bytes: u64) -> io::Result<()> {
         within(LIMIT, "resize the loop device", move || {
-            loops::loop_set_capacity(&open(self.number)?)
+            let device = open(self.number)?;
+            let end = Instant::now() + PATIENCE;
+            loop {
+                // What it knows of a file it believes for a moment. When that is over the first
+                // command has it ask again, and the second takes over what it was told.
+                loops::loop_status(&device)?;
+                loops::loop_set_capacity(&device)?;
+                if self.bytes()? == bytes / 512 * 512 {
+                    return Ok(());
+                }
+                if Instant::now() >= end {
+                    return Err(io::Error::other("the kernel does not ask for the size"));
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
         })
     }
 

@@ -7,6 +7,7 @@ use crate::command::output;
 use anyhow::{Result, ensure};
 use std::fs;
 
+const FIRST: u64 = 128 << 20;
 const BEFORE: u64 = 160 << 20;
 const AFTER: u64 = 512 << 20;
 
@@ -15,20 +16,19 @@ const AFTER: u64 = 512 << 20;
 /// # Errors
 /// The first step that fails.
 pub fn run() -> Result<()> {
-    let mut machine = Machine::start("growth", BEFORE)?;
+    let mut machine = Machine::start("growth", FIRST)?;
     let device = machine.device();
+    let origin = fs::File::options().write(true).open(machine.directory.path().join("origin"))?;
+    // Nobody uses it: nothing makes the kernel look at the file but the command.
+    grow(&machine, &origin, BEFORE)?;
     tool(&["mkfs.btrfs", "-q", "-f", &device])?;
     machine.mount()?;
     let mut fio = machine.fio(&["--rw=randwrite", "--size=32M", "--do_verify=1"]);
     let writer = fio.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
     let writer = writer.stderr(std::process::Stdio::piped()).spawn()?;
-    let origin = fs::File::options().write(true).open(machine.directory.path().join("origin"))?;
-    origin.set_len(AFTER)?;
-    let said = machine.daemon.forebay(&["volume", "resize", "disk"])?;
+    let said = grow(&machine, &origin, AFTER)?;
     ensure!(said.contains("has grown from 160M to 512M"), "{said}");
     ensure!(said.contains("resize2fs"), "what to do next: {said}");
-    let sectors = fs::read_to_string(format!("/sys/block/{}/size", &device[5..]))?;
-    ensure!(sectors.trim() == (AFTER / 512).to_string(), "the device has {sectors} sectors");
     tool(&["btrfs", "filesystem", "resize", "max", &machine.mount_point()])?;
     let fio = writer.wait_with_output()?;
     ensure!(fio.status.success(), "fio: {}", String::from_utf8_lossy(&fio.stderr));
@@ -52,4 +52,16 @@ pub fn run() -> Result<()> {
     ensure!(said.contains("it holds     btrfs file system"), "{said}");
     ensure!(!said.contains("mkfs"), "{said}");
     machine.finish()
+}
+
+/// Makes the origin larger, and the volume: the device shows it.
+fn grow(machine: &Machine, origin: &fs::File, bytes: u64) -> Result<String> {
+    origin.set_len(bytes)?;
+    let said = machine.daemon.forebay(&["volume", "resize", "disk"])?;
+    let sectors = fs::read_to_string(format!("/sys/block/{}/size", &machine.device()[5..]))?;
+    ensure!(
+        sectors.trim() == (bytes / 512).to_string(),
+        "the device has {sectors} sectors: {said}"
+    );
+    Ok(said)
 }

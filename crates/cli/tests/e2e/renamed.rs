@@ -56,3 +56,33 @@ fn a_device_that_is_missing_is_not_named_as_one_that_is_there() {
     world.forebay(&["volume", "attach", "big"]).expect(0).says("is used again");
     check(&world, "big", 20);
 }
+
+#[test]
+fn of_two_devices_that_say_they_are_one_the_one_that_is_used_is_named() {
+    let mut world = world();
+    big(&world);
+    fill(&world, "big", 20);
+    world.stop();
+    fs::rename(world.path("slow.img"), world.path("away.img")).unwrap();
+    fs::copy(world.path("fast.img"), world.path("slow.img")).unwrap();
+    world.start();
+    assert_eq!(named(&world), ["fast.img", "slow.img"]);
+    world.forebay(&["status"]).expect(3).says("slow.img, on tier 1, is missing");
+    fs::rename(world.path("away.img"), world.path("slow.img")).unwrap();
+    world.forebay(&["volume", "attach", "big"]).expect(0).says("slow.img is used again");
+    check(&world, "big", 20);
+}
+
+#[test]
+fn a_volume_that_was_detached_and_removed_is_made_again_of_its_devices() {
+    let world = world();
+    big(&world);
+    fill(&world, "big", 20);
+    world.forebay(&["volume", "detach", "big"]).expect(0);
+    world.forebay(&["volume", "remove", "big"]).expect(0).says("is forgotten");
+    big(&world);
+    check(&world, "big", 20);
+    world.forebay(&["volume", "detach", "big"]).expect(0);
+    world.forebay(&["volume", "remove", "big"]).expect(0);
+    world.forebay(&["pool", "create", "p", "fast.img", "--force", "--yes"]).expect(0);
+}

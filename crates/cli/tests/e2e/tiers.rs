@@ -98,6 +98,10 @@ fn a_volume_with_memory_is_ephemeral_and_asks_first() {
     planned.says("would ask first").says("ephemeral");
     let durable = create(&world, &[&args[..], &["--durable"]].concat()).expect(2);
     durable.complains("does not outlive the machine").complains("as a cache");
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    file.as_file().set_len(32 * MIB).unwrap();
+    let args_of_file = ["v", "--durable", "-y", "--tier", file.path().to_str().unwrap()];
+    create(&world, &args_of_file).expect(2).complains("does not outlive the machine");
     create(&world, &[&args[..], &["-y"]].concat()).expect(0);
     assert_eq!(world.volume("scratch")["tiers"]["ephemeral"], true);
     world.forebay(&["status"]).expect(0).says("ephemeral");
@@ -234,6 +238,9 @@ fn tiers_that_are_full_say_so_before_and_then_refuse_writes() {
     let args = ["thin", "--tier", "fast.img", "--size", "1G"];
     create(&world, &args).expect(4).complains("less than the volume has");
     create(&world, &[&args[..], &["--overcommit"]].concat()).expect(0);
+    let larger = ["volume", "resize", "thin", "--dry-run", "--size"];
+    world.forebay(&[&larger[..], &["4G"]].concat()).expect(0).says("would grow");
+    world.forebay(&[&larger[..], &["5G"]].concat()).expect(4).complains("room for 4.0G");
     world.forebay(&["status"]).expect(0);
     let mut nbd = world.nbd("thin");
     let data = pattern(7, MIB as usize);
@@ -338,6 +345,7 @@ fn an_older_tier_is_not_believed() {
     fs::rename(world.path("old.img"), world.path("slow.img")).unwrap();
     world.start();
     world.forebay(&["status"]).expect(3).says("slow.img, on tier 1, is missing");
+    world.forebay(&["volume", "attach", "big"]).expect(4).complains("older than what the volume");
     let mut nbd = world.nbd("big");
     for n in 0..100 {
         match nbd.read(n * MIB, MIB as u32) {

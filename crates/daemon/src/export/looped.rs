@@ -125,7 +125,7 @@ impl Looped {
             return Err(ApiError::failed(format!("{}: {why}", self.device.path().display())));
         }
         if self.device.bytes().is_ok_and(|bytes| bytes != volume.offer.bytes.get())
-            && let Err(error) = self.device.resize()
+            && let Err(error) = self.device.resize(volume.offer.bytes.get())
         {
             tracing::warn!("{}: {error}", self.device.path().display());
         }

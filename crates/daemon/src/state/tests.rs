@@ -123,6 +123,5 @@ fn names_of_devices_follow_what_was_found_and_stay_apart() {
     assert_eq!(renamed(&[]), "abc");
     assert_eq!(renamed(&[("1", "c"), ("2", "a"), ("3", "b")]), "cab");
     assert_eq!(renamed(&[("1", "c")]), "cba", "the third is missing where the first was");
-    assert_eq!(renamed(&[("3", "a"), ("2", "b"), ("9", "c")]), "cba");
     assert_eq!(renamed(&[("1", "b"), ("3", "a")]), "bca");
 }

@@ -6,7 +6,6 @@ use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
 use crate::job::JobCell;
 use crate::panics;
-use crate::state::owner_of;
 use forebay_api::hint::{Care, Log, When};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
@@ -235,15 +234,7 @@ impl Supervisor {
                 if self.open_pool(pool).is_ok_and(|open| open.bypass.is_some()) {
                     self.give_up(pool, Some(name))?;
                 }
-                self.remember(|all| {
-                    all.volumes.retain(|volume| volume.name != name);
-                    all.tiered.retain(|tiers| tiers.name != name);
-                })?;
-                self.memories.let_go(name, |_| false);
-                if owner_of(pool).is_some() {
-                    self.close_own(name);
-                }
-                Ok(())
+                self.forget_volume(pool, name)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::job::After;
 use super::{FoundVolume, Supervisor};
-use crate::state::{Standing, VolumeState};
+use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Bytes, Care, Flag};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
@@ -142,8 +142,18 @@ impl Supervisor {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);
         }
-        self.remember(|all| all.volumes.retain(|volume| volume.name != *name))?;
+        self.forget_volume(&known.pool, name)?;
         Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")))
+    }
+
+    /// Forgets a volume that nobody serves any more, with all that was only for it.
+    pub(super) fn forget_volume(&self, pool: &str, name: &str) -> Result<(), ApiError> {
+        self.remember(|all| all.forget_volume(name))?;
+        self.memories.let_go(name, |_| false);
+        if owner_of(pool).is_some() {
+            self.close_own(name);
+        }
+        Ok(())
     }
 
     /// Refuses to take a volume away from its clients, unless that is wanted.

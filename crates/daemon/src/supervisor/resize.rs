@@ -42,9 +42,9 @@ impl Supervisor {
             ApiError::conflict(format!("volume {name} is not served: {why}"))
                 .hint(Hint::attach(name, When::BringBackFirst))
         })?;
-        let origin = match &found.snapshot.tiers {
+        let (origin, most) = match &found.snapshot.tiers {
             Some(tiers) => self.tiers_can_hold(&found, tiers, origin),
-            None => origin,
+            None => (origin, origin),
         };
         let down = |bytes: u64, to: u64| bytes / to * to;
         let bytes = match &wanted.size {
@@ -56,8 +56,8 @@ impl Supervisor {
             None => down(origin, BLOCK_SIZE as u64).max(view.bytes.min(down(origin, SECTOR_BYTES))),
         };
         let (was, will) = two_sizes(view.bytes, bytes);
-        if bytes > origin {
-            return Err(too_large(&found, origin, &will));
+        if bytes > most {
+            return Err(too_large(&found, most, &will));
         }
         if bytes < view.bytes {
             let text = format!("volume {name} has {was} and cannot be made smaller");
@@ -99,6 +99,10 @@ impl Supervisor {
 fn too_large(found: &FoundVolume, origin: u64, will: &str) -> ApiError {
     let (name, has) = (&found.snapshot.view.name, human(origin));
     match &found.snapshot.tiers {
+        Some(tiers) if origin == tiers.bytes_max => {
+            let map = format!("the map of volume {name} was made with room for {has}");
+            ApiError::refused(format!("{map}, not {will}"))
+        }
         Some(_) => {
             let text = format!("the tiers of volume {name} hold {has}, not {will}");
             ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersFull })

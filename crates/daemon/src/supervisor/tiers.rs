@@ -43,12 +43,6 @@ fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
     Tuning { placement, move_rate: rate.unwrap_or(tuning.move_rate), ..tuning }
 }
 
-/// What a device says that it is, if it is of this set.
-fn identity(member: &Member, set: &str) -> Option<String> {
-    let superblock = member.superblock().ok().flatten();
-    superblock.filter(|it| hex(&it.block.set) == set).map(|it| hex(&it.uuid()))
-}
-
 /// A device of a set that is to be made.
 #[derive(Debug, Clone)]
 pub(super) struct Given {
@@ -165,16 +159,12 @@ impl Supervisor {
         if let Some(why) = self.is_over(known) {
             return self.make_anew(known, why);
         }
-        let (mut members, mut found) = (Vec::new(), BTreeMap::new());
+        let (mut members, mut uris) = (Vec::new(), Vec::new());
         for member in &known.members {
             match self.open_member(name, member) {
                 Ok(opened) => {
-                    if memory_bytes(&member.uri).is_none()
-                        && let Some(uuid) = identity(&opened, &known.set)
-                    {
-                        found.insert(uuid, member.uri.clone());
-                    }
                     members.push(opened);
+                    uris.push(&member.uri);
                 }
                 Err(error) if is_origin_in_use(&error) => return Err(error),
                 Err(error) => {
@@ -185,7 +175,9 @@ impl Supervisor {
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
         known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
-        self.rename_members(known, &found);
+        let found = tiered.given().map(|(uuid, index)| (hex(&uuid), uris[index].clone()));
+        // Memory has no name of its own.
+        self.rename_members(known, &found.filter(|it| memory_bytes(&it.1).is_none()).collect());
         Ok(tiered)
     }
 
@@ -203,8 +195,8 @@ impl Supervisor {
             }
         }
         let change = self.store.change(|all| {
-            let mut own = all.tiered.iter_mut().filter(|it| it.name == known.name);
-            own.next().into_iter().for_each(|it| it.members.clone_from(&renamed.members));
+            let own = all.tiered.iter_mut().filter(|it| it.name == known.name);
+            own.for_each(|it| it.rename(found));
         });
         if let Err(error) = change {
             tracing::error!(volume = known.name, "names of devices: {}", error.message);

@@ -9,7 +9,7 @@ mod planned;
 use super::OriginIo;
 use crate::device::Device;
 use forebay_engine::{OpId, Time};
-use forebay_format::tier::Superblock;
+use forebay_format::tier::{EXTENT_SIZE, Superblock, TierLayout};
 pub use forebay_tier::Tuning;
 use forebay_tier::{
     Addition, At, Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId,
@@ -84,6 +84,8 @@ pub struct TiersSnapshot {
     pub uuids: Vec<[u8; 16]>,
     /// Where on a member its first slot is, in bytes.
     pub slots_offset: u64,
+    /// Bytes that the map has room for.
+    pub bytes_max: u64,
     /// The time of the view, in seconds of the clock by which it tells times.
     pub now_s: u32,
     /// Whether the content ends with the machine.
@@ -100,7 +102,9 @@ pub struct Tiered {
     is_ephemeral: bool,
     /// Identities of the members, by number.
     uuids: Vec<[u8; 16]>,
-    slots_offset: u64,
+    /// Which of the devices that it was opened with each member is, by number.
+    given: Vec<Option<usize>>,
+    layout: TierLayout,
     /// A change of the size that was asked for.
     resizing: Option<(CommandId, u64)>,
     /// What the start told.
@@ -132,8 +136,9 @@ impl Tiered {
         let assembled = assemble(&found).ok_or(TieredError::NoMembers)?;
         let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
         let places = assembled.found.iter();
-        let ordered: Vec<Option<Member>> =
-            places.map(|it| it.and_then(|found| members[numbers[found]].take())).collect();
+        let given: Vec<Option<usize>> = places.map(|it| it.map(|found| numbers[found])).collect();
+        let take = |it: &Option<usize>| it.and_then(|index| members[index].take());
+        let ordered: Vec<Option<Member>> = given.iter().map(take).collect();
         for (member, entry) in ordered.iter().zip(assembled.superblock.members()) {
             let needed = assembled.superblock.layout().slot_offset(entry.slots.get());
             if let Some(member) = member
@@ -153,7 +158,7 @@ impl Tiered {
         let (bytes, set) = (assembled.superblock.block.bytes.get(), assembled.superblock.block.set);
         let is_ephemeral = assembled.superblock.is_ephemeral();
         let uuids = assembled.superblock.members().iter().map(|it| it.uuid).collect();
-        let slots_offset = assembled.superblock.layout().slots_offset();
+        let layout = assembled.superblock.layout();
         let settings = Settings {
             members: ordered.iter().map(settings).collect(),
             superblock: assembled.superblock,
@@ -170,7 +175,8 @@ impl Tiered {
             set,
             is_ephemeral,
             uuids,
-            slots_offset,
+            given,
+            layout,
             resizing: None,
             notices: Vec::new(),
             effects: Vec::new(),
@@ -225,6 +231,12 @@ impl Tiered {
         self.set
     }
 
+    /// The members that are here: identity, and which of the devices it was opened with it is.
+    pub fn given(&self) -> impl Iterator<Item = ([u8; 16], usize)> {
+        let all = self.uuids.iter().zip(&self.given);
+        all.filter_map(|(uuid, given)| Some((*uuid, (*given)?)))
+    }
+
     /// Whether the content ends with the machine.
     pub fn is_ephemeral(&self) -> bool {
         self.is_ephemeral
@@ -241,7 +253,8 @@ impl Tiered {
             view: self.tiers.view(),
             uuids: self.uuids.clone(),
             is_ephemeral: self.is_ephemeral,
-            slots_offset: self.slots_offset,
+            slots_offset: self.layout.slots_offset(),
+            bytes_max: u64::from(self.layout.extents_max) * EXTENT_SIZE,
             now_s: u32::try_from(now / 1_000_000_000).unwrap_or(u32::MAX),
         }
     }

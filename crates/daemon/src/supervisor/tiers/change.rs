@@ -132,19 +132,17 @@ impl Supervisor {
         Ok(Done::new(outcome, text))
     }
 
-    /// Most bytes that a volume over tiers can have, of which it has `bytes`.
+    /// Bytes that the tiers of a volume hold, which has `bytes`, and most that it can have.
     pub(in crate::supervisor) fn tiers_can_hold(
         &self,
         found: &FoundVolume,
         now: &TiersSnapshot,
         bytes: u64,
-    ) -> u64 {
+    ) -> (u64, u64) {
         let name = &found.snapshot.view.name;
         let overcommit = self.store.get().tiers_of(name).is_some_and(|it| it.overcommit);
-        match overcommit {
-            true => u64::MAX,
-            false => self.tiers_info(name, now).capacity_bytes.max(bytes),
-        }
+        let held = self.tiers_info(name, now).capacity_bytes.min(now.bytes_max).max(bytes);
+        (held, if overcommit { now.bytes_max } else { held })
     }
 
     /// Has the tiers of a volume hold more of it, if they do not.
@@ -187,6 +185,16 @@ impl Supervisor {
         let lost = found.open.handle.origin_lost(view.id, COMMAND_TIMEOUT);
         lost.map_err(|error| shard_error(&found.pool, &error))?;
         self.bring_origin(found, false)?;
+        let (_, now) = self.find_tiers(&view.name)?;
+        let info = self.tiers_info(&view.name, &now);
+        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
+        if let Some(old) = missing.map(|it| &it.device).find(|it| back.contains(&it.as_str())) {
+            let text = format!(
+                "{old} is here, and is not used: what it holds is older than what the volume had \
+                 there; to compare it with the others: forebay inspect DEVICE ..."
+            );
+            return Err(ApiError::refused(text));
+        }
         let mut done = self.how_to_use(&view.name, false)?;
         done.messages.insert(0, format!("{names} is used again"));
         Ok(Some(done))

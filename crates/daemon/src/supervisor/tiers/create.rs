@@ -52,6 +52,9 @@ impl Supervisor {
         }
         self.check_memory_of(&devices)?;
         let new = plan_of(wanted)?;
+        if let (true, Some(number)) = (wanted.durable, new.planned.volatile().next()) {
+            return Err(not_durable(new.uri(number)));
+        }
         let asks = asks_of(&wanted.name, &new);
         if wanted.dry_run {
             let mut planned = Done::new(Outcome::Planned, told(wanted, &new, "would make"));
@@ -245,10 +248,7 @@ fn check_words(wanted: &VolumeCreateTiered) -> Result<Vec<String>, ApiError> {
     for (index, uri) in devices.iter().enumerate() {
         match memory_bytes(uri) {
             Some(Err(why)) => return Err(ApiError::usage(why)),
-            Some(Ok(_)) if wanted.durable => {
-                let text = format!("{uri} does not outlive the machine, and so no volume with it");
-                return Err(ApiError::usage(text).hint(Hint::Choose { what: Choice::RamAbove }));
-            }
+            Some(Ok(_)) if wanted.durable => return Err(not_durable(uri)),
             Some(Ok(_)) => {}
             None => {
                 let path = file_of(uri);
@@ -262,6 +262,11 @@ fn check_words(wanted: &VolumeCreateTiered) -> Result<Vec<String>, ApiError> {
         }
     }
     Ok(devices)
+}
+
+fn not_durable(uri: &str) -> ApiError {
+    let text = format!("{uri} does not outlive the machine, and so no volume with it");
+    ApiError::usage(text).hint(Hint::Choose { what: Choice::RamAbove })
 }
 
 /// What is asked for, planned on open devices.
