@@ -239,15 +239,18 @@ impl World {
         !damaged.is_empty() && (devices.len() < 2 || spoilt > 1)
     }
 
-    /// A write to a cache device failed: what it brought is on another device, or will be, before
-    /// a client hears that it is written.
-    pub(super) fn write_failed(&mut self, device: usize, bytes: &[u8]) {
+    /// A write to these sectors of a cache device failed: what it brought is on another device, or
+    /// stands in an older record, or will be written again before a client hears of it.
+    pub(super) fn write_failed(&mut self, device: usize, sectors: &Range<u64>, bytes: &[u8]) {
         let brought: BTreeSet<Copied> =
             bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data).collect();
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
-        for (_, disk) in self.caches.iter().enumerate().filter(|(index, _)| *index != device) {
-            elsewhere.extend(copies_in_blocks(disk, first..disk.sectors()));
+        for (index, disk) in self.caches.iter().enumerate() {
+            // Of the device itself only what this write has not touched.
+            let touched = if index == device { sectors.clone() } else { first..first };
+            elsewhere.extend(copies_in_blocks(disk, first..touched.start));
+            elsewhere.extend(copies_in_blocks(disk, touched.end..disk.sectors()));
         }
         self.life.unwritten.extend(brought.difference(&elsewhere));
         let alone = !self.life.unwritten.is_empty();

@@ -163,7 +163,10 @@ impl World {
         match finished.kind {
             IoKind::Read => self.harm_unreadable(device, finished.sectors.clone()),
             // What was there before is no longer needed by anybody.
-            IoKind::Write => self.write_failed(device, finished.completion.buf.bytes()),
+            IoKind::Write => {
+                let bytes = finished.completion.buf.bytes();
+                self.write_failed(device, &finished.sectors, bytes);
+            }
             // All that was acknowledged since the last flush may be gone.
             IoKind::Flush if self.caches[device].flush_loss == FlushLoss::Forget => {
                 self.life.damaged.insert(device);
