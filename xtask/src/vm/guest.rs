@@ -6,6 +6,7 @@ pub mod load;
 pub mod nbd;
 pub mod power;
 pub mod systemd;
+pub mod tiers;
 pub mod ublk;
 pub mod vhost;
 

@@ -110,6 +110,8 @@ const SHORT: &[(&str, &[&str])] = &[
     ("6.12", &["power-cut-xfs"]),
     ("newest", &["power-cut-ublk"]),
     ("newest", &["power-cut-ext4"]),
+    ("6.12", &["power-cut-tiers"]),
+    ("newest", &["power-cut-tiers-cached"]),
 ];
 
 /// What is to be done on these kernels, in order. `is_wanted` chooses by name.
@@ -265,6 +267,25 @@ pub const SCENARIOS: &[Scenario] = &[
         cuts: 2,
         cuts_short: 1,
         run: guest::fsck::xfs,
+        ..USUALLY
+    },
+    Scenario {
+        name: "power-cut-tiers",
+        about: "a volume over two tiers, the power is cut while all of it moves to and fro",
+        limit_seconds: 240,
+        cuts: 5,
+        cuts_short: 2,
+        run: guest::tiers::run,
+        ..USUALLY
+    },
+    Scenario {
+        name: "power-cut-tiers-cached",
+        about: "the same with a write-back cache above the tiers",
+        limit_seconds: 240,
+        disks: &[("state", 48), ("pool", 64), ("origin", 96), ("second", 64)],
+        cuts: 5,
+        cuts_short: 1,
+        run: guest::tiers::run_cached,
         ..USUALLY
     },
 ];

@@ -26,7 +26,7 @@ const O_DIRECT: i32 = 0x4000;
 /// What failed.
 pub fn run(guest: &Guest) -> Result<()> {
     let daemon = serve(guest, "nbd")?;
-    live(guest, &mut Client::connect(&daemon.nbd(), "data")?)
+    live(guest, &mut Client::connect(&daemon.nbd(), "data")?, || Ok(()))
 }
 
 /// The same over a block device of ublk.
@@ -37,7 +37,7 @@ pub fn run_ublk(guest: &Guest) -> Result<()> {
     let _daemon = serve(guest, "ublk")?;
     // A link of the life before may lead to nothing for a moment.
     wait_until("the device is there", Duration::from_secs(20), || Ok(Path::new(LINK).exists()))?;
-    live(guest, &mut Device::open(Path::new(LINK))?)
+    live(guest, &mut Device::open(Path::new(LINK))?, || Ok(()))
 }
 
 fn serve(guest: &Guest, export: &str) -> Result<Daemon> {
@@ -49,9 +49,21 @@ fn serve(guest: &Guest, export: &str) -> Result<Daemon> {
     Ok(daemon)
 }
 
-fn live(guest: &Guest, target: &mut impl Blocks) -> Result<()> {
+/// Checks what the life before left, then writes until the power is cut; the last life ends when it
+/// has checked. `check` is called beside, when there is something in the volume.
+///
+/// # Errors
+/// What failed.
+pub fn live(
+    guest: &Guest,
+    target: &mut impl Blocks,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let (life, last) = (guest.number("life"), guest.number("last"));
     load::verify(target, BLOCKS, life, guest.number("flushed"), Path::new(LEDGER))?;
+    if life > 0 {
+        check()?;
+    }
     if life == last {
         run_program("sync", &[])?;
         return Ok(());
