@@ -121,6 +121,7 @@ impl Executor {
             volume: VolumeId(volume.id.get()),
             present: volume.id.get() == VOLUME.0 && volume.bytes.get() <= VOLUME_BYTES,
             volatile_cache: true,
+            stripe_blocks: 0,
         });
         let device = DeviceSettings {
             bytes: CACHE_BYTES,

@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::time::Instant;
 
 /// Seeds of each run that is bent towards one thing: what fits, beside the swarm, in ten minutes.
-const BENT_SEEDS: [(&str, u64); 21] = [
+const BENT_SEEDS: [(&str, u64); 22] = [
     ("brief", 2500),
     ("away", 2500),
     ("dwindle", 750),
@@ -25,6 +25,7 @@ const BENT_SEEDS: [(&str, u64); 21] = [
     ("late", 1000),
     ("replug", 600),
     ("older", 600),
+    ("stripes", 600),
     ("large", 150),
     ("cloud", 60),
     ("short", 500),

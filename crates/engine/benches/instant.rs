@@ -120,6 +120,8 @@ pub struct World {
     /// What each read and write of the origin takes, one after the other, in nanoseconds: 0, they
     /// end at once.
     pub origin_io_ns: u64,
+    /// Where the origin was written to, and how many bytes, if somebody wants to know.
+    pub origin_writes: Option<Vec<(u64, u64)>>,
     /// Those that have not ended, with their times.
     slow: VecDeque<(u64, Event)>,
     /// It has refused something.
@@ -168,6 +170,7 @@ impl World {
                 volume: VOLUME,
                 present: spec.origin_present,
                 volatile_cache: true,
+                stripe_blocks: spec.stripe_blocks,
             }],
             distrust: spec.distrust.clone(),
             witness: spec.witness,
@@ -196,6 +199,7 @@ impl World {
             cache_hangs: false,
             hung: Vec::new(),
             origin_io_ns: 0,
+            origin_writes: None,
             slow: VecDeque::new(),
             origin_refused: false,
             notes_fail: false,
@@ -432,6 +436,9 @@ impl World {
                 (op, buf)
             }
             Effect::Write { op, target, offset, buf } => {
+                if let (true, Some(writes)) = (of_origin, &mut self.origin_writes) {
+                    writes.push((offset, buf.len() as u64));
+                }
                 if result.is_ok() {
                     self.devices.write(target, offset, &buf);
                 }

@@ -37,6 +37,8 @@ pub struct WorldSpec {
     pub origin_present: bool,
     /// What an older life noted about the pool.
     pub distrust: Distrust,
+    /// Blocks of a stripe of the origin; 0 where it has none.
+    pub stripe_blocks: u32,
 }
 
 impl WorldSpec {
@@ -53,6 +55,7 @@ impl WorldSpec {
             tuning: Tuning { sequential_bytes: u64::MAX, ..Tuning::default() },
             origin_present: true,
             distrust: Distrust::default(),
+            stripe_blocks: 0,
         }
     }
 

@@ -130,6 +130,8 @@ pub struct VolumeSpec {
     pub mode: Mode,
     /// Whether the origin has a volatile write cache.
     pub volatile_cache: bool,
+    /// Blocks of a stripe of the origin, as [`OriginSettings::stripe_blocks`](crate::OriginSettings).
+    pub stripe_blocks: u32,
 }
 
 /// The answer to a command.

@@ -106,6 +106,7 @@
 //! #         fingerprint: [4; 32],
 //! #         mode: Mode::WriteBack,
 //! #         volatile_cache: false,
+//! #         stripe_blocks: 0,
 //! #     }
 //! # }
 //! // A new pool on 32 MiB of cache, which knows no volume yet. Opening it begins with reads.

@@ -59,6 +59,9 @@ pub struct OriginSettings {
     pub present: bool,
     /// Whether the origin has a volatile write cache.
     pub volatile_cache: bool,
+    /// Blocks of a stripe of the origin: a write of whole stripes spares a RAID array what it would
+    /// read for its parity. 0 or 1 where there are none.
+    pub stripe_blocks: u32,
 }
 
 /// What the engine needs to open a pool.

@@ -86,7 +86,7 @@ impl Volume {
             life: Life::There,
             running: None,
             quarantine: Quarantine::default(),
-            home: Home::default(),
+            home: Home::new(spec.stripe_blocks),
             traffic: Traffic::default(),
             streams: Streams::default(),
             stats: VolumeStats::default(),

@@ -14,6 +14,7 @@ mod course;
 mod home;
 mod select;
 mod slice;
+mod stripes;
 
 pub(crate) use slice::Home;
 

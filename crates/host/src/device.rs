@@ -71,6 +71,9 @@ pub struct DeviceInfo {
     pub volatile_cache: bool,
     /// A disk that turns.
     pub rotational: bool,
+    /// Blocks of a stripe, where the device says that it is best written in such pieces, as RAID
+    /// arrays do; else 0.
+    pub stripe_blocks: u32,
     /// Can give space back.
     pub discard: bool,
     /// Whether I/O goes around the page cache.
@@ -326,6 +329,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
             is_block: false,
             volatile_cache: true,
             rotational: sysfs::queue(metadata.dev()).rotational,
+            stripe_blocks: 0,
             discard: true,
             direct,
             in_memory: sys::file::is_in_memory(file),
@@ -341,6 +345,7 @@ fn describe(mut file: &File, metadata: &std::fs::Metadata, direct: bool) -> io::
         is_block: true,
         volatile_cache: queue.volatile_cache,
         rotational: queue.rotational,
+        stripe_blocks: queue.stripe_blocks,
         discard: queue.discard,
         direct,
         in_memory: false,

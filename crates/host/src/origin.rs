@@ -173,6 +173,14 @@ impl Origin {
         }
     }
 
+    /// Blocks of a stripe of a RAID array; 0 where there are none.
+    pub fn stripe_blocks(&self) -> u32 {
+        match self {
+            Origin::File(device) => device.info().stripe_blocks,
+            _ => 0,
+        }
+    }
+
     /// Whether it tells where it has no space: a file does, but the shard does not ask where the
     /// answer may not come.
     pub fn sparse(&self) -> bool {

@@ -456,6 +456,7 @@ fn build(
             volume,
             present: origin.is_some(),
             volatile_cache: origin.is_none_or(Origin::volatile_cache),
+            stripe_blocks: origin.map_or(0, Origin::stripe_blocks),
         }
     });
     let devices: Vec<_> = settings

@@ -210,6 +210,8 @@ pub struct Params {
     pub origin_volatile: bool,
     /// Whether origins can give space back.
     pub origin_unmap: bool,
+    /// Blocks of a stripe of each origin; 0 where it has none.
+    pub stripe_blocks: u32,
     /// Bytes of the RAM tier.
     pub ram_bytes: u64,
     /// The engine's tuning.
@@ -269,6 +271,7 @@ impl Params {
             cache_discards: false,
             origin_volatile: !rng.one_in(8),
             origin_unmap: rng.coin(),
+            stripe_blocks: 0,
             ram_bytes: if rng.coin() { 0 } else { 4096 * rng.log_range(1, 64) },
             tuning: draw_tuning(rng),
             retuned: 0.0,

@@ -5,6 +5,7 @@ pub mod fsck;
 pub mod load;
 pub mod nbd;
 pub mod power;
+pub mod raid;
 pub mod systemd;
 pub mod tiers;
 pub mod ublk;

@@ -125,7 +125,13 @@ pub fn write(
         archive.copy(&format!("usr/bin/{name}"), from)?;
     }
     let wanted = [&modules::DISKS[..], &modules::USED].concat();
-    add_modules(&mut archive, &modules::prepare(kernel, &wanted, modules)?)?;
+    let first = modules::prepare(kernel, &wanted, modules)?;
+    add_modules(&mut archive, "order", &first)?;
+    for name in modules::LATER {
+        let mut more = modules::prepare(kernel, &[name], modules)?;
+        more.retain(|module| !first.contains(module));
+        add_modules(&mut archive, name, &more)?;
+    }
     archive.copy("init", &root().join("xtask/vm/init.sh"))?;
     archive.finish()
 }
@@ -148,14 +154,15 @@ pub fn write_for_root(
     }
     archive.link("bin", "usr/bin")?;
     archive.copy("usr/bin/busybox", &packages.tools.join("usr/bin/busybox"))?;
-    add_modules(&mut archive, &modules::prepare(kernel, &modules::DISKS, modules)?)?;
+    let disks = modules::prepare(kernel, &modules::DISKS, modules)?;
+    add_modules(&mut archive, "order", &disks)?;
     archive.tree("payload", payload)?;
     archive.copy("init", &root().join("xtask/vm/init-root.sh"))?;
     archive.finish()
 }
 
-/// Adds modules and the order in which they are loaded.
-fn add_modules(archive: &mut Archive, modules: &[PathBuf]) -> Result<()> {
+/// Adds modules, and under `list` the order in which they are loaded.
+fn add_modules(archive: &mut Archive, list: &str, modules: &[PathBuf]) -> Result<()> {
     let mut order = String::new();
     for module in modules {
         let name = module.file_name().context("modules are files")?.to_string_lossy().into_owned();
@@ -163,7 +170,7 @@ fn add_modules(archive: &mut Archive, modules: &[PathBuf]) -> Result<()> {
         order.push_str(&name);
         order.push('\n');
     }
-    archive.bytes("modules/order", order.as_bytes())
+    archive.bytes(&format!("modules/{list}"), order.as_bytes())
 }
 
 /// All libraries that the tools and our programs need, by name, as the tools' loader finds them.

@@ -12,6 +12,8 @@ use std::process::Command;
 pub const DISKS: [&str; 3] = ["virtio_blk", "ext4", "crc32c_generic"];
 /// What the scenarios use beside.
 pub const USED: [&str; 5] = ["xfs", "loop", "fuse", "nbd", "ublk_drv"];
+/// What one scenario loads itself, as it takes a second at each boot.
+pub const LATER: [&str; 1] = ["raid456"];
 /// What says which modules there are, beside the modules.
 const LISTS: [&str; 3] = ["modules.order", "modules.builtin", "modules.builtin.modinfo"];
 

@@ -111,6 +111,7 @@ const SHORT: &[(&str, &[&str])] = &[
     ("newest", &["power-cut-ublk"]),
     ("newest", &["power-cut-ext4"]),
     ("6.12", &["power-cut-tiers"]),
+    ("6.12", &["raid"]),
     ("newest", &["power-cut-tiers-cached"]),
 ];
 
@@ -234,6 +235,14 @@ pub const SCENARIOS: &[Scenario] = &[
         disks: &[],
         served: true,
         run: guest::vhost::run,
+        ..USUALLY
+    },
+    Scenario {
+        name: "raid",
+        about: "an md RAID 5 below: what it reads itself while tiers and a cache send data home",
+        limit_seconds: 240,
+        disks: &[("state", 48), ("pool", 64), ("origin", 48), ("second", 48), ("third", 48)],
+        run: guest::raid::run,
         ..USUALLY
     },
     Scenario {

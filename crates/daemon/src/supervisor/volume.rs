@@ -332,6 +332,7 @@ impl Supervisor {
             fingerprint: origin.fingerprint().encode(),
             mode,
             volatile_cache: origin.volatile_cache(),
+            stripe_blocks: origin.stripe_blocks(),
         };
         let (space, bytes) = (Space::of(&origin), VolumeBytes::new(bytes));
         let reply = self.open_pool(pool)?.handle.add_volume(spec, origin, COMMAND_TIMEOUT);

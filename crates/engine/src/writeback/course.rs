@@ -104,7 +104,7 @@ impl Engine {
             return;
         }
         let (blocks, now) = (items.len(), self.io.now());
-        let runs = self.group(items);
+        let runs = self.group(id, items);
         let volume = self.vol_mut(id);
         volume.home.slice = Some(Slice {
             failures: volume.flush.failures(),
@@ -174,7 +174,7 @@ impl Engine {
             true => Vec::new(),
             false => self.select(id, self.slice_most(id, alone).saturating_sub(blocks)),
         };
-        let (added, runs) = (items.len(), self.group(items));
+        let (added, runs) = (items.len(), self.group(id, items));
         let slice = self.slice(id);
         slice.grows = added > 0;
         slice.blocks += added;

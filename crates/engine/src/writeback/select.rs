@@ -11,7 +11,7 @@ use forebay_format::MASK_FULL;
 
 impl Engine {
     /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
-    /// them, and at most `most`. None may be found although there are some: the search has looked
+    /// them, and at most `most`, but for the rest of a stripe. None may be found although there are some: the search has looked
     /// at enough for once, or has come to the end of the volume.
     pub(crate) fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
         let undurable_too = self.is(Mutant::WritebackUndurable);
@@ -24,8 +24,14 @@ impl Engine {
         }
         let mut undurable = false;
         let (mut looked, mut next) = (0, None);
+        let is_tried = most <= WRITEBACK_PROBE_BLOCKS;
+        let has_rest = |items: &[Item], block| {
+            let last = items.last().map(|item: &Item| item.key - base);
+            !is_tried && last.is_some_and(|last| volume.home.stripes.join(last, block))
+        };
         for block in volume.dirty.ahead() {
-            if items.len() >= most.min(WRITEBACK_SELECT_BLOCKS) || looked == WRITEBACK_LOOK_BLOCKS {
+            let is_enough = items.len() >= most.min(WRITEBACK_SELECT_BLOCKS);
+            if (is_enough && !has_rest(&items, block)) || looked == WRITEBACK_LOOK_BLOCKS {
                 next = Some(block);
                 break;
             }
@@ -65,13 +71,15 @@ impl Engine {
 
     /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
     /// may spoil it at the origin, and no later slice would mend it (seed 15920/brief).
-    pub(crate) fn group(&self, items: Vec<Item>) -> Vec<Run> {
+    pub(crate) fn group(&self, id: VolumeId, items: Vec<Item>) -> Vec<Run> {
+        let (base, stripes) = (self.vol(id).base(), self.vol(id).home.stripes);
         let mut runs: Vec<Run> = Vec::new();
         for item in items {
             let joins = |run: &&mut Run| {
                 let last = run.items.last().expect("runs have items");
                 let whole = item.mask == MASK_FULL && last.mask == MASK_FULL;
-                whole && item.key == last.key + 1 && run.items.len() < WRITEBACK_RUN_BLOCKS
+                let goes_on = item.key == last.key + 1 && !stripes.part(item.key - base);
+                whole && goes_on && run.items.len() < WRITEBACK_RUN_BLOCKS
             };
             match runs.last_mut().filter(joins) {
                 Some(run) => run.items.push(item),

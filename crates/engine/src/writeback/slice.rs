@@ -4,6 +4,7 @@ use crate::event::*;
 use crate::ids::{Key, Slot, Written};
 use crate::index::Located;
 use crate::limits::*;
+use crate::writeback::stripes::Stripes;
 use forebay_format::io::Buf;
 use std::collections::BTreeMap;
 
@@ -87,13 +88,15 @@ pub(crate) struct Home {
     sent: u64,
     /// What a block of a slice took lately, FLUSH and all.
     block_ns: Time,
+    pub(super) stripes: Stripes,
     /// Commands that give up dirty blocks: while these are written to the origin, nobody may read
     /// there what they were before.
     drops: Vec<CommandId>,
 }
 
-impl Default for Home {
-    fn default() -> Home {
+impl Home {
+    /// Of a volume whose origin has stripes of so many blocks, or none.
+    pub(crate) fn new(stripe_blocks: u32) -> Home {
         Home {
             slice: None,
             urgent: false,
@@ -101,12 +104,11 @@ impl Default for Home {
             rests_until: 0,
             sent: 0,
             block_ns: WRITEBACK_BLOCK_NS,
+            stripes: Stripes::of(stripe_blocks),
             drops: Vec::new(),
         }
     }
-}
 
-impl Home {
     /// A slice of so many blocks took so long.
     pub(super) fn took(&mut self, blocks: usize, ns: Time) {
         let each = ns / blocks.max(1) as u64;

@@ -1,5 +1,6 @@
 //! What `/sys` and `/proc` tell of a device: its queue, its names, and who uses it.
 
+use forebay_format::{BLOCK_SIZE, SECTOR_SIZE};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Queue {
     pub volatile_cache: bool,
     pub rotational: bool,
+    pub stripe_blocks: u32,
     pub discard: bool,
     pub serial: Option<String>,
     pub model: Option<String>,
@@ -43,10 +45,22 @@ pub(super) fn queue(device: u64) -> Queue {
     Queue {
         volatile_cache: text(disk.join("queue/write_cache")).as_deref() != Some("write through"),
         rotational: text(disk.join("queue/rotational")).as_deref() == Some("1"),
+        stripe_blocks: stripe_blocks(&disk, partition.is_some().then_some(&own)),
         discard: discard.is_some_and(|bytes| bytes != "0"),
         serial,
         model: text(disk.join("device/model")),
     }
+}
+
+/// Blocks of a stripe of a disk, or of this partition of it: how it wants to be written. None where
+/// the stripes do not begin where the partition does.
+fn stripe_blocks(disk: &Path, partition: Option<&PathBuf>) -> u32 {
+    let number = |path: PathBuf| text(path).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let stripe = number(disk.join("queue/optimal_io_size"));
+    let start = partition.map_or(0, |own| number(own.join("start")) * SECTOR_SIZE as u64);
+    let begins = stripe > 0 && start.is_multiple_of(stripe);
+    let blocks = stripe.is_multiple_of(BLOCK_SIZE as u64) && begins;
+    if blocks { u32::try_from(stripe / BLOCK_SIZE as u64).unwrap_or(0) } else { 0 }
 }
 
 /// Says who holds a block device that refused an exclusive open.

@@ -151,7 +151,12 @@ impl Large {
         };
         let devices: Vec<DeviceSettings> = all.iter().enumerate().map(device).collect();
         let origins = (0..self.origins.len())
-            .map(|n| OriginSettings { volume: volume_id(n), present: true, volatile_cache: true })
+            .map(|n| OriginSettings {
+                volume: volume_id(n),
+                present: true,
+                volatile_cache: true,
+                stripe_blocks: 0,
+            })
             .collect();
         let settings = Settings {
             superblock,

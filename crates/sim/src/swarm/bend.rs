@@ -32,6 +32,7 @@ impl Params {
             Bend::Late => self.come_late(rng),
             Bend::Replug => self.replug(rng),
             Bend::Older => self.come_back_older(rng),
+            Bend::Stripes => self.stripe(rng),
             Bend::Large | Bend::Cloud | Bend::Short => {}
         }
     }
@@ -240,6 +241,16 @@ impl Params {
         self.cache_latency.spike_one_in = 0;
         let base_ns = rng.log_range(MILLISECOND / 20, MILLISECOND / 4);
         self.origin_latency = Latency { base_ns, spread_ns: base_ns, spike_one_in: 8 };
+    }
+
+    /// Origins of stripes, before which short slices of dirty blocks go home all the time, to their
+    /// ends.
+    fn stripe(&mut self, rng: &mut Rng) {
+        self.stripe_blocks = rng.pick(&[2, 3, 8, 16]);
+        self.modes.fill(Mode::WriteBack);
+        self.places.sequential = rng.pick(&[0.3, 0.7]);
+        self.tuning.writeback_slice_blocks = rng.range(1, 24) as usize;
+        (self.tuning.dirty_target, self.tuning.dirty_high) = (0.0, 0.1);
     }
 
     /// Few segments that hold clean data only are emptied and filled again and again, while

@@ -148,6 +148,7 @@ impl World {
                 volume: VolumeId(volume.id.get()),
                 present: origin.present,
                 volatile_cache: origin.disk.volatile,
+                stripe_blocks: self.params.stripe_blocks,
             });
             if missing {
                 self.coverage.mark("origin missing at open");

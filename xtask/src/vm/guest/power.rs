@@ -72,13 +72,17 @@ pub fn live(
 }
 
 /// A block device, past the page cache.
-struct Device {
+pub struct Device {
     file: File,
     room: Vec<u8>,
 }
 
 impl Device {
-    fn open(path: &Path) -> Result<Device> {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn open(path: &Path) -> Result<Device> {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(O_DIRECT);
         let file = options.open(path).with_context(|| format!("open {}", path.display()))?;

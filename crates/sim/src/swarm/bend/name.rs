@@ -39,6 +39,8 @@ pub enum Bend {
     Replug,
     /// See `Params::come_back_older`.
     Older,
+    /// See `Params::stripe`.
+    Stripes,
     /// Another kind of world: see [`crate::large`].
     Large,
     /// The same, before a volume whose provider allows few I/Os.
@@ -48,7 +50,7 @@ pub enum Bend {
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 21] = [
+pub const BENDS: [(&str, Bend); 22] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -67,6 +69,7 @@ pub const BENDS: [(&str, Bend); 21] = [
     ("late", Bend::Late),
     ("replug", Bend::Replug),
     ("older", Bend::Older),
+    ("stripes", Bend::Stripes),
     ("large", Bend::Large),
     ("cloud", Bend::Cloud),
     ("short", Bend::Short),
