@@ -297,16 +297,19 @@ impl Engine {
         self.log.trim();
     }
 
+    #[inline]
     pub(crate) fn volume(&self, id: VolumeId) -> Option<&Volume> {
         self.volumes.get(id)
     }
 
     /// A volume that a request or an operation of ours holds: it is not removed before they end.
+    #[inline]
     pub(crate) fn vol(&self, id: VolumeId) -> &Volume {
         self.volume(id).expect("the volume stays while something runs on it")
     }
 
     /// As [`Engine::vol`].
+    #[inline]
     pub(crate) fn vol_mut(&mut self, id: VolumeId) -> &mut Volume {
         self.volumes.get_mut(id).expect("as in `vol`")
     }
@@ -363,22 +366,26 @@ impl Engine {
 
     /// Replies to a request and forgets it.
     pub(crate) fn reply(&mut self, name: ReqKey) {
-        let req = self.reqs.remove(name);
-        let latency = self.io.now() - req.since;
-        let volume = self.vol_mut(req.volume);
-        volume.traffic.request_ended(req.cached);
-        volume.stats.errors += u64::from(req.error.is_some());
+        let req = self.reqs.get_mut(name);
+        let (id, since, cached, error) = (req.id, req.since, req.cached, req.error);
+        let buf = std::mem::take(&mut req.buf);
+        for side in &mut req.merge {
+            if let Some((_, old)) = side.take() {
+                self.io.give(old);
+            }
+        }
+        let latency = self.io.now() - since;
+        let volume = self.volumes.get_mut(req.volume).expect("as in `vol`");
+        volume.traffic.request_ended(cached);
+        volume.stats.errors += u64::from(error.is_some());
         match req.kind {
             RequestKind::Read => volume.stats.read_latency.record(latency),
             RequestKind::Write => volume.stats.write_latency.record(latency),
             RequestKind::Flush => volume.stats.flush_latency.record(latency),
             _ => {}
         }
-        for buf in req.merge.into_iter().flatten() {
-            self.io.give(buf.1);
-        }
-        let result = req.error.map_or(Ok(()), Err);
-        self.io.put(Effect::Reply { id: req.id, result, buf: req.buf });
+        self.reqs.forget(name);
+        self.io.put(Effect::Reply { id, result: error.map_or(Ok(()), Err), buf });
     }
 }
 

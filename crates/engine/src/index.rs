@@ -229,6 +229,7 @@ impl Index {
         self.buckets.len()
     }
 
+    #[inline]
     fn find(&self, key: Key) -> Option<(usize, usize)> {
         let (first, tag) = self.shape.home(key);
         self.find_in(first, tag, false)
@@ -257,6 +258,7 @@ impl Index {
     }
 
     /// Where `key` is.
+    #[inline]
     pub fn get(&self, key: Key) -> Option<Located> {
         match self.find(key) {
             Some((bucket, way)) => {
@@ -396,17 +398,24 @@ impl Index {
         }
     }
 
-    /// One bucket for a checkpoint, its dirty bits still clear, and the slots of its entries.
-    pub fn bucket(&self, bucket: usize) -> (BucketItem, [Option<Slot>; WAYS]) {
+    /// One bucket for a checkpoint, its dirty bits still clear.
+    pub fn bucket(&self, bucket: usize) -> BucketItem {
         let Bucket { crc, low, high } = &self.buckets[bucket];
-        let item = BucketItem {
+        BucketItem {
             crc: crc.map(U32::new),
             low: low.map(U32::new),
             high: U64::new(*high),
             dirty: 0,
-        };
-        let slot = |way| self.shape.unpack(self.buckets[bucket].body(way)).map(|(_, slot, _)| slot);
-        (item, std::array::from_fn(slot))
+        }
+    }
+
+    /// The slots of the entries in a bucket, and their places there.
+    pub fn slots_in(&self, bucket: usize) -> impl Iterator<Item = (usize, Slot)> {
+        let entries = &self.buckets[bucket];
+        // A place without an entry is all zeros, and so are most buckets of a cache that fills.
+        let ways = if entries.high == 0 && entries.low == [0; WAYS] { 0 } else { WAYS };
+        let slot = |way| self.shape.unpack(entries.body(way)).map(|(_, slot, _)| (way, slot));
+        (0..ways).filter_map(slot)
     }
 
     /// Puts a bucket back, for [`Index::sift`] to count. Whether all its slots are below `slots`.
@@ -447,6 +456,11 @@ impl Index {
     /// Entries that are in no bucket.
     pub fn stashed(&self) -> impl Iterator<Item = Key> {
         self.stash.keys().copied()
+    }
+
+    /// Whether entries that are placed or move are remembered.
+    pub fn tracks_moves(&self) -> bool {
+        self.moved.is_some()
     }
 
     /// Starts or stops to remember entries that are placed or move.

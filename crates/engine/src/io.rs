@@ -92,6 +92,7 @@ impl Io {
     }
 
     /// Names an I/O that begins.
+    #[inline]
     pub(crate) fn op(&mut self, op: Op) -> OpId {
         OpId(self.ops.insert(op))
     }

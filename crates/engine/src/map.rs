@@ -7,7 +7,7 @@ use crate::policy::admission::Admission;
 use crate::ram::Ram;
 use crate::settings::Tuning;
 use forebay_format::MASK_FULL;
-use forebay_format::checkpoint::{BUCKET_WAYS, BucketItem};
+use forebay_format::checkpoint::BucketItem;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -221,13 +221,20 @@ impl Map {
         self.index.scan_slots(from, to, wanted, each);
     }
 
-    /// A bucket as a checkpoint holds it, and its slots.
-    pub fn bucket(&self, bucket: usize) -> (BucketItem, [Option<Slot>; BUCKET_WAYS]) {
-        let (mut item, slots) = self.index.bucket(bucket);
-        for (way, slot) in slots.into_iter().enumerate() {
-            item.dirty |= slot.map_or(0, |slot| u8::from(self.is_dirty(slot)) << way);
+    /// A bucket as a checkpoint holds it.
+    pub fn bucket(&self, bucket: usize) -> BucketItem {
+        let mut item = self.index.bucket(bucket);
+        for (way, slot) in self.index.slots_in(bucket) {
+            item.dirty |= u8::from(self.is_dirty(slot)) << way;
         }
-        (item, slots)
+        item
+    }
+
+    /// The slots in a bucket of which not all sectors are valid, with those that are.
+    pub fn partial_in(&self, bucket: usize) -> impl Iterator<Item = (Slot, u8)> {
+        let slots = (!self.partial.is_empty()).then(|| self.index.slots_in(bucket));
+        let masks = slots.into_iter().flatten().map(|(_, slot)| (slot, self.mask(slot)));
+        masks.filter(|&(_, mask)| mask != MASK_FULL)
     }
 
     /// Keys for which there was no place in their buckets.
@@ -236,6 +243,11 @@ impl Map {
     }
 
     /// Whether what moves from bucket to bucket is remembered.
+    pub fn tracks_moves(&self) -> bool {
+        self.index.tracks_moves()
+    }
+
+    /// Says whether what moves from bucket to bucket is remembered.
     pub fn track_moves(&mut self, on: bool) {
         self.index.track_moves(on);
     }

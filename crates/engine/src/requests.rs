@@ -240,14 +240,14 @@ impl Requests {
 
     /// Forgets a request that is answered. Those that it held up may begin.
     #[inline]
-    pub fn remove(&mut self, name: ReqKey) -> Req {
-        let req = self.all.remove(name.0).expect("a request is answered once");
+    pub fn forget(&mut self, name: ReqKey) {
+        let req = self.all.get(name.0).expect("a request is answered once");
         assert_eq!(req.pending, 0, "nothing of a request runs on after its answer");
         if req.holds {
             self.overlap.release(name);
         }
         self.zeroing.retain(|&(_, _, zeroing)| zeroing != name);
-        req
+        self.all.forget(name.0);
     }
 
     /// The request, unless it is answered.

@@ -214,6 +214,7 @@ impl Segments {
     }
 
     /// The segment of a slot.
+    #[inline]
     pub fn segment_of(&self, slot: Slot) -> SegmentId {
         match self.shift {
             Some(shift) => SegmentId::of(slot.raw() >> shift),
@@ -227,6 +228,7 @@ impl Segments {
     }
 
     /// The unit of a segment.
+    #[inline]
     pub fn unit_of(&self, segment: SegmentId) -> UnitId {
         let pairs = self.pairing.pairs();
         let segment = segment.raw();
@@ -258,7 +260,10 @@ impl Segments {
 
     /// The block of its segment that a slot is.
     pub fn offset_of(&self, slot: Slot) -> u32 {
-        slot.raw() % self.blocks
+        match self.shift {
+            Some(_) => slot.raw() & (self.blocks - 1),
+            None => slot.raw() % self.blocks,
+        }
     }
 
     /// The device of a segment.
@@ -270,8 +275,7 @@ impl Segments {
     pub fn locate(&self, slot: Slot) -> (DeviceId, u64) {
         let segment = self.segment_of(slot);
         let (device, index) = self.pairing.place(segment.raw());
-        let start = self.slot(segment, 0);
-        let block = u64::from(index) * u64::from(self.blocks) + u64::from(slot.since(start));
+        let block = u64::from(index) * u64::from(self.blocks) + u64::from(self.offset_of(slot));
         (DeviceId(device), self.offset + block * BLOCK_SIZE as u64)
     }
 

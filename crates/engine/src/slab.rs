@@ -61,6 +61,15 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Drops a value where it lies, as [`Slab::remove`] does, which moves it.
+    pub fn forget(&mut self, name: u64) {
+        let entry = self.entries.get_mut(name as u32 as usize).filter(|it| it.1.is_some());
+        let entry = entry.filter(|it| it.0 == (name >> 32) as u32).expect("it is in the store");
+        entry.1 = None;
+        entry.0 = entry.0.wrapping_add(1);
+        self.free.push(name as u32);
+    }
+
     /// Values in the store.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()

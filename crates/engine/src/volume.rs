@@ -127,10 +127,9 @@ impl Volume {
     /// One more block of it is cached.
     pub(crate) fn block_came(&mut self, block: u64, dirty: bool) {
         if dirty {
-            self.dirty.insert(block);
+            self.block_dirtied(block);
         }
         self.stats.cached_blocks += 1;
-        self.stats.dirty_blocks = self.dirty.len();
     }
 
     /// A dirty block is equal to the origin now, or about to leave.
@@ -140,8 +139,27 @@ impl Volume {
         self.stats.dirty_blocks = self.dirty.len();
     }
 
-    /// A block is not cached any more.
-    pub(crate) fn block_left(&mut self) {
+    /// A block is cached in a new version. Whether it was dirty `before`, and is `now`: one that
+    /// stays so is no change of what is dirty, but nothing is known of the new version.
+    pub(crate) fn block_replaced(&mut self, block: u64, before: bool, now: bool) {
+        match (before, now) {
+            (true, true) => self.quarantine.forget(block),
+            (true, false) => self.block_cleaned(block),
+            (false, true) => self.block_dirtied(block),
+            (false, false) => {}
+        }
+    }
+
+    fn block_dirtied(&mut self, block: u64) {
+        self.dirty.insert(block);
+        self.stats.dirty_blocks = self.dirty.len();
+    }
+
+    /// A block is not cached any more, which was `dirty`, or was not.
+    pub(crate) fn block_left(&mut self, block: u64, dirty: bool) {
+        if dirty {
+            self.block_cleaned(block);
+        }
         self.stats.cached_blocks -= 1;
     }
 
@@ -196,5 +214,38 @@ impl Volume {
             true => dirty.min(self.quarantine.unreadable().len() as u64),
             false => dirty,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_written_again_counts_once_and_is_as_dirty_as_its_newest_version() {
+        let spec = VolumeSpec {
+            name: String::new(),
+            origin: String::new(),
+            uuid: [0; 16],
+            fingerprint: [0; 32],
+            bytes: 8 * 4096,
+            mode: Mode::WriteBack,
+            volatile_cache: true,
+        };
+        let mut volume = Volume::new(VolumeId(1), spec, Key::FIRST);
+        let counts = |volume: &Volume| {
+            let stats = &volume.stats;
+            (stats.cached_blocks, stats.dirty_blocks, volume.dirty.any(3, 3))
+        };
+        volume.block_came(3, true);
+        for (before, now) in [(true, true), (true, false), (false, false), (false, true)] {
+            volume.quarantine.cannot_read(3, 0);
+            volume.block_replaced(3, before, now);
+            assert_eq!(counts(&volume), (1, u64::from(now), now), "{before} {now}");
+            let known = volume.quarantine.unreadable().contains(&3);
+            assert_eq!(known, !before, "what is known of a dirty version goes with it");
+        }
+        volume.block_left(3, true);
+        assert_eq!(counts(&volume), (0, 0, false));
     }
 }

@@ -23,6 +23,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
+    #[inline]
     fn find(&self, id: VolumeId) -> Option<usize> {
         if self.numbers.get(self.last.get()) != Some(&id) {
             self.last.set(self.numbers.binary_search(&id).ok()?);
@@ -31,26 +32,38 @@ impl Volumes {
     }
 
     /// The volume of a number.
+    #[inline]
     pub fn get(&self, id: VolumeId) -> Option<&Volume> {
         Some(self.nth(self.find(id)?))
     }
 
     /// As [`Volumes::get`].
+    #[inline]
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut Volume> {
         let at = self.find(id)?;
         Some(self.nth_mut(at))
     }
 
-    /// The volume of a key.
-    pub fn of(&self, key: Key) -> Option<&Volume> {
+    fn find_key(&self, key: Key) -> Option<usize> {
         let owns = |&&(base, at): &&(Key, usize)| base <= key && key < self.nth(at).keys().1;
         if let Some(&(_, at)) = self.bases.get(self.last_base.get()).filter(owns) {
-            return Some(self.nth(at));
+            return Some(at);
         }
         let behind = self.bases.partition_point(|&(base, _)| base <= key);
         self.last_base.set(behind.checked_sub(1)?);
         let &(_, at) = self.bases.get(self.last_base.get()).filter(owns)?;
-        Some(self.nth(at))
+        Some(at)
+    }
+
+    /// The volume of a key.
+    pub fn of(&self, key: Key) -> Option<&Volume> {
+        Some(self.nth(self.find_key(key)?))
+    }
+
+    /// As [`Volumes::of`].
+    pub fn of_mut(&mut self, key: Key) -> Option<&mut Volume> {
+        let at = self.find_key(key)?;
+        Some(self.nth_mut(at))
     }
 
     /// All of them, by number.

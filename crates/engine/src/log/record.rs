@@ -86,11 +86,10 @@ impl Engine {
         let slot = gather.payload_slot.behind(gather.payload);
         gather.payload += 1;
         self.log.appended[point as usize] += 1;
-        let before = self.map.has_dirty(key);
+        let before = self.install(key, Located { slot, crc }, kind == EntryKind::Dirty, mask);
         if let Some(gather) = &mut self.log.gather[point as usize] {
             gather.over_dirty |= before;
         }
-        self.install(key, Located { slot, crc }, kind == EntryKind::Dirty, mask);
         Some(slot)
     }
 

@@ -19,8 +19,12 @@ impl Engine {
 
     /// As [`Engine::read_slot`], into this buffer.
     pub(crate) fn read_slot_into(&mut self, slot: Slot, tries: u8, buf: Buf, by: Op) {
-        let segment = self.copy_for(self.segments.segment_of(slot), tries);
-        let place = self.segments.slot(segment, self.segments.offset_of(slot));
+        let own = self.segments.segment_of(slot);
+        let segment = self.copy_for(own, tries);
+        let place = match segment == own {
+            true => slot,
+            false => self.segments.slot(segment, self.segments.offset_of(slot)),
+        };
         let (device, offset) = self.segments.locate(place);
         self.io.read(by, Target::Cache(device), offset, buf);
     }
@@ -28,8 +32,11 @@ impl Engine {
     /// The segment to read a segment's content from at this try: it, or its mirror.
     pub(crate) fn copy_for(&self, segment: SegmentId, tries: u8) -> SegmentId {
         let second = tries % 2 == 1 || !self.segments.healthy(segment);
+        if !second || self.is(Mutant::MirrorUnread) {
+            return segment;
+        }
         let mirror = self.segments.mirror_of(segment).filter(|&copy| self.segments.healthy(copy));
-        mirror.filter(|_| second && !self.is(Mutant::MirrorUnread)).unwrap_or(segment)
+        mirror.unwrap_or(segment)
     }
 
     /// Where a block is, for a reader. A clean block that was on a device which failed is

@@ -9,48 +9,60 @@ use crate::limits::{BURY_STEPS, CLEAN_STEPS, ENDS_MAX, PLACES_PER_STEP};
 use std::ops::Range;
 
 impl Engine {
-    /// Points the index at a new version. The old version's slot is dead from here on.
-    pub(crate) fn install(&mut self, key: Key, located: Located, dirty: bool, mask: u8) {
-        if let Some(old) = self.map.place(key, located) {
-            self.bury(key, old.slot);
-        }
+    /// Points the index at a new version. The old version's slot is dead from here on. Whether that
+    /// was dirty.
+    pub(crate) fn install(&mut self, key: Key, located: Located, dirty: bool, mask: u8) -> bool {
+        let old = self.map.place(key, located);
+        let before = old.map(|old| self.bury(old.slot));
         self.map.hold(located.slot, dirty, mask);
         self.segments.lives(located.slot);
-        let (id, base) =
-            self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
         if dirty {
             self.segments.dirtied(located.slot);
         }
-        self.vol_mut(id).block_came(key - base, dirty);
+        let volume = self.volumes.of_mut(key).expect("keys are of volumes");
+        let block = key - volume.base();
+        match before {
+            Some(before) => volume.block_replaced(block, before, dirty),
+            None => volume.block_came(block, dirty),
+        }
+        before == Some(true)
     }
 
-    /// A slot is dead: the counts follow. I2.
-    fn bury(&mut self, key: Key, slot: Slot) {
+    /// A slot is dead: the counts of its unit follow. I2. Whether it held a dirty version, which
+    /// the volume is to be told of.
+    fn bury(&mut self, slot: Slot) -> bool {
         self.io.did(BURY_STEPS);
         self.void_gathered(slot);
-        self.make_clean(key, slot);
+        let dirty = self.clean_slot(slot);
         self.map.bury(slot);
         self.segments.dies(slot);
-        let id = self.volume_of(key).expect("keys are of volumes").id();
-        self.vol_mut(id).block_left();
+        dirty
+    }
+
+    /// What is in a slot is dirty no more: the count of its unit follows. Whether it was.
+    fn clean_slot(&mut self, slot: Slot) -> bool {
+        let dirty = self.map.clean(slot);
+        if dirty {
+            self.io.did(CLEAN_STEPS);
+            self.segments.cleaned(slot);
+        }
+        dirty
     }
 
     /// The version in `slot` is equal to the origin now.
     pub(crate) fn make_clean(&mut self, key: Key, slot: Slot) {
-        if !self.map.clean(slot) {
-            return;
+        if self.clean_slot(slot) {
+            let volume = self.volumes.of_mut(key).expect("keys are of volumes");
+            volume.block_cleaned(key - volume.base());
         }
-        self.io.did(CLEAN_STEPS);
-        self.segments.cleaned(slot);
-        let (id, base) =
-            self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
-        self.vol_mut(id).block_cleaned(key - base);
     }
 
     /// Takes a block out of the index without a word in the log.
     pub(crate) fn forget(&mut self, key: Key) -> Option<Located> {
         let located = self.map.remove(key)?;
-        self.bury(key, located.slot);
+        let dirty = self.bury(located.slot);
+        let volume = self.volumes.of_mut(key).expect("keys are of volumes");
+        volume.block_left(key - volume.base(), dirty);
         Some(located)
     }
 
@@ -93,6 +105,9 @@ impl Engine {
 
     /// Tells those who look through the index in slices what has moved in it.
     pub(crate) fn moves_seen(&mut self) {
+        if !self.map.tracks_moves() {
+            return;
+        }
         let moved = self.map.take_moved();
         self.pool.placed(moved.iter().map(|&(key, _)| key));
         if self.reclaim_scanning() {

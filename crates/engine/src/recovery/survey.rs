@@ -41,7 +41,7 @@ impl Opening {
                 self.suspects.insert(segment);
             }
             // A new pool has zeros here: anything else may have been a record.
-            Err(FormatError::NotOurs { .. }) if buf.bytes().iter().any(|&byte| byte != 0) => {
+            Err(FormatError::NotOurs { .. }) if *buf.bytes() != [0; BLOCK_SIZE] => {
                 self.suspects.insert(segment);
             }
             _ => {}

@@ -51,7 +51,10 @@ impl Engine {
     /// Lets writes that wait for room, or for their turn, go on.
     pub(crate) fn resume_stalled(&mut self) {
         self.shorten_pause();
-        let mut turns: Vec<(u64, VolumeId)> = self.reqs.turns.volumes().collect();
+        if self.reqs.turns.len() == 0 {
+            return;
+        }
+        let mut turns = self.reqs.turns.line_up();
         while let Some(at) = (0..turns.len()).min_by_key(|&at| turns[at]) {
             let (given, id) = turns[at];
             let went = self.resume_one(id);
@@ -63,6 +66,7 @@ impl Engine {
                 None => drop(turns.swap_remove(at)),
             }
         }
+        self.reqs.turns.went(turns);
     }
 
     /// Lets the first write of a volume go on that waits. Whether it waits no more.
@@ -97,7 +101,7 @@ impl Engine {
 
     /// Whether the origin of a volume takes nothing, and others should not wait for it.
     fn lags(&self, volume: &Volume) -> bool {
-        volume.lags(self.io.now()) && !self.is(Mutant::LagUnseen) && self.volumes.iter().count() > 1
+        self.volumes.count() > 1 && volume.lags(self.io.now()) && !self.is(Mutant::LagUnseen)
     }
 
     /// Whether a volume whose origin takes nothing has its share of what the pool can hold dirty:
@@ -109,7 +113,7 @@ impl Engine {
         let volumes = self.volumes.iter();
         let lagging =
             volumes.filter(|it| !it.service.is_on() || it.lags(self.io.now())).count() as u64;
-        let others = self.volumes.iter().count() as u64 > lagging;
+        let others = self.volumes.count() as u64 > lagging;
         let most = self.segments.dirty_blocks_max() as f64 * self.tuning().dirty_max;
         volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
     }

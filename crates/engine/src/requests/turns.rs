@@ -39,6 +39,8 @@ pub(crate) struct Turns {
     /// Nobody goes on before.
     pause_until: Time,
     wave: Wave,
+    /// To use again: see [`Turns::line_up`].
+    list: Vec<(u64, VolumeId)>,
 }
 
 impl Turns {
@@ -86,6 +88,19 @@ impl Turns {
     pub(crate) fn volumes(&self) -> impl Iterator<Item = (u64, VolumeId)> {
         let waiting = self.lines.iter().filter(|line| !line.waiting.is_empty());
         waiting.map(|line| (line.served, line.volume))
+    }
+
+    /// As [`Turns::volumes`], in a list, which is to be given back when they had their turns.
+    pub(crate) fn line_up(&mut self) -> Vec<(u64, VolumeId)> {
+        let mut list = std::mem::take(&mut self.list);
+        list.extend(self.volumes());
+        list
+    }
+
+    /// See [`Turns::line_up`].
+    pub(crate) fn went(&mut self, mut list: Vec<(u64, VolumeId)>) {
+        list.clear();
+        self.list = list;
     }
 
     /// What a volume was given so far whose writes wait.

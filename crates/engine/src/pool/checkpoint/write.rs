@@ -120,20 +120,19 @@ impl Engine {
         let to = (from + self.tuning().scan_buckets).min(self.map.bucket_count());
         self.io.did((to - from) * WRITTEN_BUCKET_STEPS);
         for bucket in from..to {
-            let (item, slots) = self.map.bucket(bucket);
-            for slot in slots.into_iter().flatten() {
-                let mask = self.map.mask(slot);
-                if mask != MASK_FULL {
-                    let item = MaskItem { slot: U32::new(slot.raw()), mask, reserved: [0; 3] };
-                    self.run().masks.push(item);
-                }
+            let item = self.map.bucket(bucket);
+            let run = self.pool.checkpoint.run.as_mut().expect("a checkpoint is under way");
+            for (slot, mask) in self.map.partial_in(bucket) {
+                run.masks.push(MaskItem { slot: U32::new(slot.raw()), mask, reserved: [0; 3] });
             }
-            self.run().buckets.push(item);
+            run.buckets.push(item);
             let full = items_per_chunk::<BucketItem>(CHUNK_BLOCKS_MAX);
-            if self.run().buckets.len() == full || bucket + 1 == self.map.bucket_count() {
-                let items = std::mem::take(&mut self.run().buckets);
+            if run.buckets.len() == full || bucket + 1 == self.map.bucket_count() {
+                let mut items = std::mem::take(&mut run.buckets);
                 let first = bucket + 1 - items.len();
                 self.checkpoint_chunk(ChunkKind::Buckets, first as u32, &items);
+                items.clear();
+                self.run().buckets = items;
             }
         }
         self.moves_seen();
