@@ -22,6 +22,8 @@ type Ranked = (u32, u32);
 #[derive(Debug, Clone, Copy)]
 struct Proposal {
     extent: u32,
+    /// The tier in which it lives: elsewhere it does not count.
+    from: u8,
     to: u8,
     why: Why,
 }
@@ -45,6 +47,8 @@ pub(crate) struct Planner {
     walk: Option<Walk>,
     due: Time,
     proposals: VecDeque<Proposal>,
+    /// Extents that the last plan proposed to move: each one way.
+    proposed: BTreeSet<u32>,
     /// When new data last went to a slower tier for want of room.
     spilled_at: Option<Time>,
     /// Mean heat of the extents of each tier, as the last walk found it.
@@ -64,6 +68,7 @@ impl Planner {
             walk: None,
             due: now,
             proposals: VecDeque::new(),
+            proposed: BTreeSet::new(),
             spilled_at: None,
             mean: BTreeMap::new(),
             coldest: BTreeMap::new(),
@@ -94,6 +99,22 @@ impl Planner {
     /// Extents that should move and have no room where they should go.
     pub fn unplaced(&self) -> u32 {
         self.unplaced
+    }
+
+    fn propose(&mut self, it: Proposal) {
+        if self.proposed.insert(it.extent) {
+            self.proposals.push_back(it);
+        }
+    }
+
+    /// The coldest of these that has not been proposed to move.
+    fn pop_coldest(&self, cold: &mut BTreeSet<Ranked>) -> Option<Ranked> {
+        std::iter::from_fn(|| cold.pop_first()).find(|it| !self.proposed.contains(&it.1))
+    }
+
+    /// And the hottest.
+    fn pop_hottest(&self, hot: &mut BTreeSet<Ranked>) -> Option<Ranked> {
+        std::iter::from_fn(|| hot.pop_last()).find(|it| !self.proposed.contains(&it.1))
     }
 
     /// A plan is wanted at once.
@@ -155,7 +176,8 @@ impl Tiers {
     }
 
     pub(crate) fn plan_due(&self) -> Option<Time> {
-        if !matches!(self.phase, Phase::Open) || self.moves.is_paused() {
+        let is_open = matches!(self.phase, Phase::Open) && self.journal.is_held();
+        if !is_open || self.moves.is_paused() {
             return None;
         }
         if self.planner.walk.is_some() {
@@ -176,7 +198,8 @@ impl Tiers {
 
     /// Goes on with a walk, or begins moves that were proposed.
     pub(crate) fn step_plan(&mut self) {
-        if !matches!(self.phase, Phase::Open) || self.moves.is_paused() || !self.wants_plans() {
+        let is_open = matches!(self.phase, Phase::Open) && self.journal.is_held();
+        if !is_open || self.moves.is_paused() || !self.wants_plans() {
             self.planner.walk = None;
             return;
         }
@@ -269,11 +292,12 @@ impl Tiers {
         };
         self.planner.coldest = walk.coldest.iter().filter_map(coldest).collect();
         self.planner.unplaced = 0;
+        self.planner.proposed.clear();
         let tiers = self.set.tiers().to_vec();
         for &extent in &walk.leaving {
             let own = self.map.place(extent).map_or(0, |place| place.member());
             let own = self.set.member(MemberId(own)).tier;
-            self.planner.proposals.push_back(Proposal { extent, to: own, why: Why::Evacuation });
+            self.planner.propose(Proposal { extent, from: own, to: own, why: Why::Evacuation });
         }
         self.fetch_pinned(&mut walk);
         if self.tuning.placement == Placement::Spill {
@@ -287,7 +311,7 @@ impl Tiers {
             let mut hot = walk.hottest.remove(&slow).unwrap_or_default();
             let mut room = free.saturating_sub(reserve);
             if free < reserve {
-                self.fill_reserve(reserve + reserve / 4 + 1 - free, slow, &mut cold);
+                self.fill_reserve(reserve + reserve / 4 + 1 - free, (fast, slow), &mut cold);
                 room = 0;
             }
             self.swaps((fast, slow), room, &mut cold, &mut hot);
@@ -303,12 +327,16 @@ impl Tiers {
             match room.checked_sub(1) {
                 Some(rest) => *room = rest,
                 None => {
-                    let leaves = coldest.and_then(BTreeSet::pop_first).map(|it| it.1);
-                    let leaves = leaves.map(|extent| Proposal { extent, to, why: Why::Room });
-                    self.planner.proposals.extend(leaves);
+                    let leaves = coldest.and_then(|cold| self.planner.pop_coldest(cold));
+                    let why = Why::Room;
+                    if let Some((_, extent)) = leaves {
+                        self.planner.propose(Proposal { extent, from: to, to, why });
+                    }
                 }
             }
-            self.planner.proposals.push_back(Proposal { extent, to, why: Why::Pin });
+            let own = self.map.place(extent).map_or(0, |place| place.member());
+            let from = self.set.member(MemberId(own)).tier;
+            self.planner.propose(Proposal { extent, from, to, why: Why::Pin });
         }
     }
 
@@ -317,13 +345,13 @@ impl Tiers {
         self.pins.of(extent).filter(|&tier| self.set.taking(tier).next().is_some())
     }
 
-    fn fill_reserve(&mut self, count: u32, slow: u8, cold: &mut BTreeSet<Ranked>) {
-        let mut extents: Vec<u32> =
-            std::iter::from_fn(|| cold.pop_first()).take(count as usize).map(|it| it.1).collect();
+    fn fill_reserve(&mut self, count: u32, (from, to): (u8, u8), cold: &mut BTreeSet<Ranked>) {
+        let coldest = std::iter::from_fn(|| self.planner.pop_coldest(cold));
+        let mut extents: Vec<u32> = coldest.take(count as usize).map(|it| it.1).collect();
         // Neighbours go to neighbours: what is read in order later lies in order.
         extents.sort_unstable();
         for extent in extents {
-            self.planner.proposals.push_back(Proposal { extent, to: slow, why: Why::Reserve });
+            self.planner.propose(Proposal { extent, from, to, why: Why::Reserve });
         }
     }
 
@@ -335,7 +363,8 @@ impl Tiers {
         hot: &mut BTreeSet<Ranked>,
     ) {
         let cost = self.tuning.swap_cost as f32;
-        while let Some((heat, extent)) = hot.pop_last() {
+        let up = |extent, why| Proposal { extent, from: slow, to: fast, why };
+        while let Some((heat, extent)) = self.planner.pop_hottest(hot) {
             let heat = f32::from_bits(heat);
             if heat < cost.max(1.0) {
                 return;
@@ -344,16 +373,16 @@ impl Tiers {
             if room > 0 {
                 room -= 1;
                 let why = why_of(heat);
-                self.planner.proposals.push_back(Proposal { extent, to: fast, why });
+                self.planner.propose(up(extent, why));
                 continue;
             }
-            let Some((least, coldest)) = cold.pop_first() else { return };
+            let Some((least, coldest)) = self.planner.pop_coldest(cold) else { return };
             if heat <= self.least_to_swap(f32::from_bits(least)) {
                 return;
             }
             let why = why_of(heat - f32::from_bits(least));
-            self.planner.proposals.push_back(Proposal { extent: coldest, to: slow, why });
-            self.planner.proposals.push_back(Proposal { extent, to: fast, why });
+            self.planner.propose(Proposal { extent: coldest, from: fast, to: slow, why });
+            self.planner.propose(up(extent, why));
         }
     }
 
@@ -375,12 +404,14 @@ impl Tiers {
             }
             let own = self.set.member(MemberId(place.member())).tier;
             let is_pinned = self.pin_of(it.extent).is_some() && !self.is(Mutant::PinForgotten);
+            if own != it.from {
+                continue;
+            }
             if is_pinned && !matches!(it.why, Why::Pin | Why::Evacuation) {
                 continue;
             }
             let to = match it.why {
                 Why::Evacuation => self.refuge(it.to),
-                Why::Room if own != it.to => continue,
                 Why::Room => self.elsewhere(own),
                 Why::Pin if own == it.to || self.pin_of(it.extent) != Some(it.to) => continue,
                 Why::Pin => match self.roomiest(it.to) {
@@ -391,7 +422,6 @@ impl Tiers {
                     to => to,
                 },
                 Why::Reserve => self.below(own),
-                Why::Heat | Why::Gain if own == it.to => continue,
                 Why::Heat | Why::Gain if own > it.to => match self.above(it.to) {
                     // Its room is what another is about to leave.
                     None if self.is_being_left(it.to) => {
