@@ -8,7 +8,7 @@
 
 use crate::event::MemberId;
 use forebay_format::io::Time;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How far it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub(crate) struct Barrier {
     target: u64,
     /// What the last one did.
     confirmed: u64,
-    /// Flushes under way.
-    flushing: BTreeSet<MemberId>,
-    /// Members of which a flush of data failed.
+    /// Flushes under way, and whether what is to be confirmed needs them.
+    flushing: BTreeMap<MemberId, bool>,
+    /// Members of which a flush of data failed that was needed.
     failed: BTreeSet<MemberId>,
     /// Flushes that failed, whatever they were for; how many had when this one began; and of how
     /// many clients were told. What a client wrote while one was under way is told of by the next.
@@ -53,7 +53,7 @@ impl Barrier {
             step: Step::Idle,
             target: confirmed,
             confirmed,
-            flushing: BTreeSet::new(),
+            flushing: BTreeMap::new(),
             failed: BTreeSet::new(),
             failures: 0,
             failures_before: 0,
@@ -122,13 +122,20 @@ impl Barrier {
         self.wanted = self.wanted.filter(|&(seq, _)| seq > target);
     }
 
-    pub fn flushing(&mut self, member: MemberId) {
-        self.flushing.insert(member);
+    /// Whether clients wait for the one under way.
+    pub fn has_clients(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// A member is flushed. If that is not needed, it is for clients alone: what is said of what
+    /// the member has counts in any case.
+    pub fn flushing(&mut self, member: MemberId, is_needed: bool) {
+        self.flushing.insert(member, is_needed);
     }
 
     pub fn flushed(&mut self, member: MemberId, is_ok: bool) {
-        assert!(self.flushing.remove(&member));
-        if !is_ok && self.step == Step::Data {
+        let is_needed = self.flushing.remove(&member).expect("it is being flushed");
+        if !is_ok && is_needed && self.step == Step::Data {
             self.failed.insert(member);
         }
     }

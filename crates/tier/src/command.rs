@@ -155,6 +155,10 @@ impl Tiers {
     /// An evacuation is over when nothing lives there any more.
     pub(crate) fn step_evacuation(&mut self) {
         let Some((id, tier)) = self.evacuation else { return };
+        if !self.journal.is_held() {
+            self.evacuation = None;
+            return self.reply(id, CommandReply::Refused(Refusal::Failed));
+        }
         if self.set.is_writing() || self.living_on(tier) > 0 {
             return;
         }
@@ -165,6 +169,10 @@ impl Tiers {
     /// Stops when everything is at rest and written.
     pub(crate) fn step_stop(&mut self) {
         let Phase::Stopping(id) = self.phase else { return };
+        if !self.journal.is_held() {
+            // Nobody will confirm where they have moved to.
+            self.moves.forget();
+        }
         let is_quiet = self.requests.is_idle() && self.moves.len() == 0 && self.io.is_idle();
         if !is_quiet || self.change.is_some() || self.set.is_writing() {
             return;
@@ -176,7 +184,8 @@ impl Tiers {
         if self.barrier.confirmed() < self.journal.last() {
             return self.barrier.want(self.journal.last(), self.io.now());
         }
-        if self.checkpoint.is_idle() {
+        // A place that is free now is told to its device.
+        if self.checkpoint.is_idle() && !self.space.is_freeing() {
             match self.is_written {
                 false => {
                     self.is_written = true;

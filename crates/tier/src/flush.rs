@@ -43,12 +43,13 @@ impl Tiers {
         let target = self.journal.last();
         self.barrier.begin(target);
         self.io.stir();
-        let dirty = self.set.take_dirty();
+        let asks_again = self.barrier.has_clients() && !self.is(Mutant::NotAskedAgain);
+        let dirty = self.set.take_dirty(asks_again);
         if self.set.superblock().is_ephemeral() || self.is(Mutant::FlushSkipsMembers) {
             return;
         }
-        for member in dirty {
-            self.barrier.flushing(member);
+        for (member, is_needed) in dirty {
+            self.barrier.flushing(member, is_needed);
             self.io.flush(member, Purpose::Barrier(member));
         }
     }
@@ -82,7 +83,7 @@ impl Tiers {
         let holders: Vec<MemberId> = self.journal.holders().map(|(_, member)| member).collect();
         for member in holders {
             if self.set.member(member).settings.volatile_cache {
-                self.barrier.flushing(member);
+                self.barrier.flushing(member, true);
                 self.io.flush(member, Purpose::Barrier(member));
             }
         }
@@ -111,6 +112,7 @@ impl Tiers {
     /// written there.
     pub(crate) fn flush_failed(&mut self, member: MemberId) {
         self.barrier.count_failure();
+        self.set.owes(member);
         let holder = self.journal.holders().find(|it| it.1 == member);
         if let Some((index, _)) = holder {
             self.holder_failed(index);
@@ -140,13 +142,14 @@ impl Tiers {
                 true => known.blocks.without(self.map.sound(extent)),
                 false => known.blocks,
             };
-            if lost.is_empty() {
+            let before = self.map.lost(extent);
+            if lost.without(before).is_empty() {
                 continue;
             }
-            let all = lost.or(self.map.lost(extent));
+            let all = lost.or(before);
             self.map.set_lost(extent, all);
             self.journal.say(lost_entry(extent, all));
-            self.notice(Notice::BlocksLost { extent, blocks: lost.count() });
+            self.notice(Notice::BlocksLost { extent, blocks: lost.without(before).count() });
         }
     }
 }

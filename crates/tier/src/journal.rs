@@ -231,7 +231,7 @@ impl Journal {
     pub fn is_said(&self, seq: u64) -> bool {
         let is_staying = |holder: &&Holder| holder.role == Role::Holds;
         let first = self.alive().find(is_staying).or_else(|| self.alive().next());
-        first.is_some_and(|holder| holder.written >= seq)
+        self.is_held() && first.is_some_and(|holder| holder.written >= seq)
     }
 
     /// Whether all holders have this record.

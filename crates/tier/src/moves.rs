@@ -4,17 +4,19 @@
 //! when that is confirmed the old place is left (T6). Until then both are whole, so a start may
 //! believe either.
 
+mod trouble;
+
 use crate::Mutant;
 use crate::budget::Budget;
-use crate::event::{MemberId, Notice};
+use crate::event::MemberId;
 use crate::io::{Purpose, UnderWay};
-use crate::limits::{GATHER_NS, MOVE_RETRY_NS};
+use crate::limits::GATHER_NS;
 use crate::map::State;
 use crate::settings::Tuning;
 use crate::tiers::Tiers;
 use crate::view::Pending;
 use forebay_format::BLOCK_SIZE;
-use forebay_format::io::{Completion, IoError, Time};
+use forebay_format::io::{Completion, Time};
 use forebay_format::tier::{Blocks, EXTENT_BLOCKS, Place};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -67,8 +69,8 @@ struct Move {
     /// Clients write what is copied: small pieces, which writes wait for.
     is_contended: bool,
     step: Step,
-    /// The old place has what the new one has.
-    has_way_back: bool,
+    /// Blocks of which the old place does not have what the new one has.
+    missed: Blocks,
 }
 
 /// What yields has this part of its rate at least.
@@ -156,7 +158,7 @@ impl Moves {
     pub fn mirror(&self, extent: u32, blocks: Blocks) -> Option<Place> {
         let it = self.moves.get(&extent)?;
         match it.step {
-            Step::Said(_) => it.has_way_back.then_some(it.from),
+            Step::Said(_) => (it.missed != Blocks::ALL).then_some(it.from),
             _ => (!it.copied.and(blocks).is_empty()).then_some(it.to),
         }
     }
@@ -167,6 +169,19 @@ impl Moves {
         if let Some(Step::Copying(range, spoilt)) = step {
             *spoilt = spoilt.or(blocks.and(Blocks::range(range.start, range.end)));
         }
+    }
+
+    /// The map is nowhere any more: nothing will be said of moves, nor of what they leave behind.
+    pub fn forget(&mut self) {
+        self.moves.clear();
+    }
+
+    /// Extents that move, those first that began first: each waits for those before it only.
+    fn in_order(&self) -> Vec<u32> {
+        let mut all: Vec<(u64, u32)> =
+            self.moves.iter().map(|(&extent, it)| (it.number, extent)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|it| it.1).collect()
     }
 
     /// Both places of an extent that moves.
@@ -227,7 +242,7 @@ impl Tiers {
             copied: Blocks::NONE,
             is_contended: false,
             step: Step::Ready,
-            has_way_back: true,
+            missed: Blocks::NONE,
         };
         let before = self.moves.moves.insert(extent, it);
         assert!(before.is_none(), "an extent moves once at a time");
@@ -243,8 +258,10 @@ impl Tiers {
         if self.moves.resting.len() > 1024 {
             self.moves.resting.retain(|_, it| it.0 > now);
         }
-        let extents: Vec<u32> = self.moves.moves.keys().copied().collect();
-        for extent in extents {
+        if !self.journal.is_held() {
+            return self.stop_moves();
+        }
+        for extent in self.moves.in_order() {
             self.step_move(extent);
         }
     }
@@ -313,10 +330,15 @@ impl Tiers {
         }
     }
 
-    /// Reads a piece, of which these blocks are being changed.
+    /// Reads a piece, of which these blocks are being changed. Blocks of it that were copied before
+    /// are not until it is written: a write to one of them would be overwritten by it.
     fn copy_piece(&mut self, extent: u32, range: Range<usize>, spoilt: Blocks) {
+        let is_twice = self.is(Mutant::CopiedTwice);
         let it = self.moves.moves.get_mut(&extent).expect("it moves");
         it.step = Step::Copying(range.clone(), spoilt);
+        if !is_twice {
+            it.copied = it.copied.without(Blocks::range(range.start, range.end));
+        }
         let (from, number, why) = (it.from, it.number, it.why);
         let bytes = range.len() * BLOCK_SIZE;
         self.moves.budget(why).spend(bytes);
@@ -410,72 +432,5 @@ impl Tiers {
         };
         self.space.retire(left, seq, self.barrier.confirmed());
         self.requests.unclaim(extent);
-    }
-
-    /// A write to the second place of an extent failed.
-    pub(crate) fn mirror_failed(&mut self, extent: u32, place: Option<Place>, error: IoError) {
-        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
-        if place == Some(it.from) {
-            it.has_way_back = false;
-        } else if place == Some(it.to) {
-            let member = MemberId(it.to.member());
-            self.move_failed(extent, member, error);
-        }
-    }
-
-    /// A write failed where its extent lives, of these blocks. Until it is written again either
-    /// stands there, the old or the new: the other place must not have the other of them.
-    pub(crate) fn main_failed(&mut self, extent: u32, place: Option<Place>, blocks: Blocks) {
-        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
-        if place == Some(it.from) {
-            it.copied = it.copied.without(blocks);
-        } else if place == Some(it.to) {
-            it.has_way_back = false;
-        }
-    }
-
-    /// Ends a move that cannot go on now.
-    pub(crate) fn move_failed(&mut self, extent: u32, member: MemberId, error: IoError) {
-        let reads = self.map.place(extent).is_some_and(|place| place.member() == member.0);
-        self.drop_move(extent, 0);
-        self.rest(extent, if reads { Pending::SourceFails } else { Pending::TargetFails });
-        self.notice(Notice::MoveFailed { extent, member, error });
-    }
-
-    /// What was copied to a member may be lost: it is copied again.
-    pub(crate) fn copy_again(&mut self, member: MemberId) {
-        for it in self.moves.moves.values_mut().filter(|it| it.to.member() == member.0) {
-            it.copied = Blocks::NONE;
-            if let Step::Copying(range, spoilt) = &mut it.step {
-                *spoilt = Blocks::range(range.start, range.end);
-            }
-        }
-        for it in self.moves.moves.values_mut().filter(|it| it.from.member() == member.0) {
-            it.has_way_back = false;
-        }
-    }
-
-    /// What an extent has written to a member since it was confirmed may be lost: back to where it
-    /// came from, if it moved and everything is there, too.
-    pub(crate) fn go_back(&mut self, extent: u32, member: MemberId) -> bool {
-        let Some(it) = self.moves.moves.get(&extent) else { return false };
-        let is_here = matches!(it.step, Step::Said(_)) && it.to.member() == member.0;
-        if !is_here || !it.has_way_back {
-            return false;
-        }
-        let it = self.moves.moves.remove(&extent).expect("it moves");
-        let state = State { place: Some(it.from), blocks: self.map.blocks(extent) };
-        let entry = crate::part::state_entry(extent, state, self.map.entry(extent).heat);
-        let seq = self.journal.say(entry);
-        let now_s = self.now_s();
-        self.map.change(seq, extent, state, now_s);
-        self.space.retire(it.to, seq, self.barrier.confirmed());
-        self.barrier.want(seq, self.io.now() + GATHER_NS);
-        self.rest(extent, Pending::TargetFails);
-        true
-    }
-
-    fn rest(&mut self, extent: u32, why: Pending) {
-        self.moves.resting.insert(extent, (self.io.now() + MOVE_RETRY_NS, why));
     }
 }

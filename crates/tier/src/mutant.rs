@@ -22,6 +22,8 @@ mutants! {
     WriteMissesCopy,
     /// A write does not wait for the piece that is being copied.
     WriteDuringPiece,
+    /// What is copied a second time counts as copied meanwhile.
+    CopiedTwice,
     /// What was discarded is there again after a start.
     DiscardResurrects,
     /// A place is given to two extents.
@@ -36,6 +38,8 @@ mutants! {
     EpochIgnored,
     /// The rest of a block that is written for the first time holds what was there before.
     NoPadding,
+    /// Zeros around a small write stand for what was lost there.
+    PaddingRestores,
     /// A FLUSH does not reach the journal.
     FlushSkipsJournal,
     /// A FLUSH does not reach the members.
@@ -48,6 +52,8 @@ mutants! {
     PageUnconfirmed,
     /// What a failed flush may have lost is read as if nothing were.
     LostUnnoticed,
+    /// A FLUSH does not ask a device again that failed to keep what it was asked to.
+    NotAskedAgain,
     /// A full tier is waited for.
     FullIsWaitedFor,
     /// A budget of moves that is smaller than a piece never suffices.

@@ -178,6 +178,10 @@ impl Tiers {
 
     /// Begins a part that changes its extent; or goes on with one that waited.
     pub(crate) fn change(&mut self, number: u64) {
+        if !self.journal.is_held() {
+            // The next start would not know of it.
+            return self.end_part(number, Some(IoError::Io));
+        }
         match self.requests.part(number).what {
             What::Read => unreachable!("a read changes nothing"),
             What::Write => self.write(number),
@@ -318,7 +322,9 @@ impl Tiers {
                     self.main_failed(extent, place, touched.or(written));
                 }
             }
-            (false, Err(error)) => self.mirror_failed(extent, place, error),
+            (false, Err(error)) => {
+                self.mirror_failed(extent, place, touched.or(written), error);
+            }
         }
         if what == What::Read && !self.map.lost(extent).and(touched).is_empty() {
             // It was lost while it was read.
@@ -360,16 +366,20 @@ impl Tiers {
     fn written(&mut self, number: u64) {
         let part = self.requests.part(number);
         let (extent, blocks, error) = (part.extent, part.blocks, part.error);
-        if error.is_some() || !part.is_first {
+        let (range, is_first) = (part.range.clone(), part.is_first);
+        // What zeros around it have gone over stays lost.
+        let own = if self.is(Mutant::PaddingRestores) { blocks } else { covered(&range) };
+        let error = error.or((!self.journal.is_held()).then_some(IoError::Io));
+        if error.is_some() || !is_first {
             return self.end_part(number, error);
         }
         let State { place, blocks: before } = self.map.state(extent);
         let lost = self.map.lost(extent);
         let state = State { place, blocks: before.or(blocks) };
         let mut seq = self.say(number, extent, state);
-        if !lost.and(blocks).is_empty() {
-            self.map.set_lost(extent, lost.without(blocks));
-            seq = self.journal.say(lost_entry(extent, lost.without(blocks)));
+        if !lost.and(own).is_empty() {
+            self.map.set_lost(extent, lost.without(own));
+            seq = self.journal.say(lost_entry(extent, lost.without(own)));
         }
         self.said_by(number, seq);
     }

@@ -16,6 +16,11 @@ pub(crate) struct Member {
     pub slots: u32,
     /// Something was written since it was last flushed.
     is_dirty: bool,
+    /// It failed to keep what it was asked to, or to write something that may be there in part, and
+    /// has not been asked with success since.
+    owes: bool,
+    /// It has been asked since that.
+    is_asked: bool,
     /// I/O of clients under way.
     clients: u32,
     /// It takes part when all superblocks say so.
@@ -95,6 +100,8 @@ impl Set {
             tier: entry.tier,
             slots: entry.slots.get(),
             is_dirty: false,
+            owes: false,
+            is_asked: false,
             clients: 0,
             joins: false,
         };
@@ -208,14 +215,30 @@ impl Set {
         self.members[usize::from(member.0)].is_dirty = true;
     }
 
-    /// Members that have to be flushed; what is written from now on is for the next flush.
-    pub fn take_dirty(&mut self) -> Vec<MemberId> {
+    /// A member failed to keep what it was asked to, or a write that may have changed something:
+    /// nothing is said of it.
+    pub fn owes(&mut self, member: MemberId) {
+        let it = &mut self.members[usize::from(member.0)];
+        (it.owes, it.is_asked) = (true, false);
+    }
+
+    /// A member has kept what it was asked to.
+    pub fn kept(&mut self, member: MemberId) {
+        let it = &mut self.members[usize::from(member.0)];
+        it.owes &= !std::mem::take(&mut it.is_asked);
+    }
+
+    /// Members that have to be flushed, and whether they were written to; what is written from now
+    /// on is for the next flush. With those that owe something from before, if that is asked for.
+    pub fn take_dirty(&mut self, owing_too: bool) -> Vec<(MemberId, bool)> {
         let mut dirty = Vec::new();
         for (number, it) in self.members.iter_mut().enumerate() {
             let is_dirty = std::mem::take(&mut it.is_dirty);
             let is_used = self.superblock.block.members[number].is_used();
-            if is_used && is_dirty && it.settings.volatile_cache && it.settings.is_here {
-                dirty.push(MemberId(number as u8));
+            let is_asked = is_dirty || (it.owes && owing_too);
+            if is_used && is_asked && it.settings.volatile_cache && it.settings.is_here {
+                it.is_asked = true;
+                dirty.push((MemberId(number as u8), is_dirty));
             }
         }
         dirty
@@ -331,7 +354,9 @@ impl Set {
         assert!(self.joining.is_none() && !self.is_used(member));
         let settings = MemberSettings { is_here: true, ..settings };
         let (tier, slots) = (entry.tier, entry.slots.get());
-        let new = Member { settings, tier, slots, is_dirty: false, clients: 0, joins: true };
+        let (is_dirty, owes, is_asked) = (false, false, false);
+        let new =
+            Member { settings, tier, slots, is_dirty, owes, is_asked, clients: 0, joins: true };
         let number = usize::from(member.0);
         match self.members.get_mut(number) {
             Some(own) => *own = new,

@@ -75,9 +75,11 @@ impl Tiers {
         }
         for after in after {
             match after {
-                After::Command(id) | After::Stopped(id) if !is_held => {
+                After::Command(id) if !is_held => {
                     self.reply(id, CommandReply::Refused(Refusal::Failed));
                 }
+                // It is answered when nothing is under way any more.
+                After::Stopped(_) if !is_held => {}
                 After::Life => self.life_has_begun(),
                 After::Opened => self.has_opened(),
                 After::Nobody => {}

@@ -202,7 +202,11 @@ impl Tiers {
                 self.io.give(completion.buf);
             }
             Purpose::Barrier(member) => {
-                self.barrier.flushed(member, completion.result.is_ok());
+                let is_ok = completion.result.is_ok();
+                if is_ok {
+                    self.set.kept(member);
+                }
+                self.barrier.flushed(member, is_ok);
             }
             Purpose::Checkpoint(index) => self.checkpoint_done(index, completion),
             Purpose::Superblock(member) => self.superblock_done(member, completion),
@@ -220,9 +224,10 @@ impl Tiers {
         if what.is_flush && !is_ok && what.purpose != Purpose::Wipe {
             self.flush_failed(what.member);
         }
-        if what.is_write {
-            // A write that failed may have changed something, too.
-            self.set.written(what.member);
+        match is_ok {
+            true if what.is_write => self.set.written(what.member),
+            false if what.is_write => self.set.owes(what.member),
+            _ => {}
         }
         if let Some(place) = what.place {
             self.space.release(place, self.barrier.confirmed());

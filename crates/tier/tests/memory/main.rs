@@ -1,6 +1,8 @@
 //! The machine on devices that are memory, each I/O of which ends at once.
 
+mod failing;
 mod members;
+mod moves;
 mod pins;
 mod view;
 mod world;

@@ -5,7 +5,16 @@ use forebay_format::tier::{EXTENT_SIZE, JOURNAL_OFFSET, SUPERBLOCK_OFFSETS, Supe
 use forebay_tier::*;
 
 const BLOCK: usize = 4096;
-const JOURNAL_BLOCKS: u32 = 64;
+pub const JOURNAL_BLOCKS: u32 = 64;
+
+/// What becomes of an I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Done,
+    Fails,
+    /// It waits in `held`.
+    Held,
+}
 
 pub struct World {
     pub tiers: Tiers,
@@ -22,6 +31,8 @@ pub struct World {
     /// Records that go to this one wait in `held`.
     pub slow: Option<MemberId>,
     pub held: Vec<Effect>,
+    /// What becomes of each I/O.
+    pub fate: Box<dyn FnMut(&Effect) -> Fate>,
 }
 
 pub fn member(uuid: u8, tier: u8, slots: u64) -> NewMember {
@@ -50,6 +61,22 @@ pub fn superblock(device: &[u8]) -> Option<Superblock> {
     let copy = |offset| device.get(offset as usize..).and_then(|it| it.get(..BLOCK));
     let [Some(one), Some(other)] = SUPERBLOCK_OFFSETS.map(copy) else { return None };
     Superblock::newest_of([one, other]).ok()
+}
+
+/// The end of an I/O that failed.
+fn failed(effect: Effect) -> Event {
+    let (op, buf) = match effect {
+        Effect::Read { op, buf, .. } | Effect::Write { op, buf, .. } => (op, buf),
+        Effect::Flush { op, .. } | Effect::Discard { op, .. } => (op, Buf::empty()),
+        other => unreachable!("{other:?} is no I/O"),
+    };
+    Event::Done(op, Completion { result: Err(IoError::Io), buf })
+}
+
+pub fn filled(len: usize, byte: u8) -> Buf {
+    let mut buf = Buf::zeroed(len);
+    buf.bytes_mut().fill(byte);
+    buf
 }
 
 impl World {
@@ -83,8 +110,21 @@ impl World {
         let (replies, done, notices) = (Vec::new(), Vec::new(), Vec::new());
         let (now, next, fuel) = (0, 0, u64::MAX);
         let (broken, slow, held) = (None, None, Vec::new());
-        let mut world =
-            World { tiers, devices, now, next, replies, done, notices, fuel, broken, slow, held };
+        let fate: Box<dyn FnMut(&Effect) -> Fate> = Box::new(|_| Fate::Done);
+        let mut world = World {
+            tiers,
+            devices,
+            now,
+            next,
+            replies,
+            done,
+            notices,
+            fuel,
+            broken,
+            slow,
+            held,
+            fate,
+        };
         world.run(out);
         assert!(world.tiers.is_open(), "{:?}", world.notices);
         world
@@ -135,6 +175,14 @@ impl World {
                 return None;
             }
         }
+        match if is_io { (self.fate)(&effect) } else { Fate::Done } {
+            Fate::Done => {}
+            Fate::Fails => return Some(failed(effect)),
+            Fate::Held => {
+                self.held.push(effect);
+                return None;
+            }
+        }
         let (op, buf) = match effect {
             Effect::Read { op, member, offset, mut buf } => {
                 let len = buf.len();
@@ -167,6 +215,61 @@ impl World {
             }
         };
         Some(Event::Done(op, Completion { result: Ok(()), buf }))
+    }
+
+    /// What becomes of each I/O from now on.
+    pub fn decide(&mut self, fate: impl FnMut(&Effect) -> Fate + 'static) {
+        self.fate = Box::new(fate);
+    }
+
+    /// What was held goes on, and nothing is held any more.
+    pub fn release(&mut self) {
+        self.decide(|_| Fate::Done);
+        let held = std::mem::take(&mut self.held);
+        self.run(held);
+    }
+
+    /// What was held fails.
+    pub fn fail_held(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        let mut out = Vec::new();
+        for effect in held {
+            self.tiers.handle(self.now, failed(effect), &mut out);
+        }
+        self.run(out);
+    }
+
+    /// What all of a block is, or why it cannot be read.
+    pub fn byte(&mut self, offset: u64) -> Result<u8, IoError> {
+        let done = self.ask(Io::Read { offset, buf: Buf::zeroed(BLOCK) });
+        let bytes = done.buf.bytes();
+        done.result.map(|()| {
+            assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a block is written as a whole");
+            bytes[0]
+        })
+    }
+
+    /// A request that may not be answered at once.
+    pub fn submit(&mut self, io: Io) -> IoId {
+        self.next += 1;
+        let id = IoId(self.next);
+        let mut out = Vec::new();
+        self.tiers.handle(self.now, Event::Submit(id, io), &mut out);
+        self.run(out);
+        id
+    }
+
+    /// A command that may not be answered at once.
+    pub fn begin(&mut self, command: Command) {
+        let mut out = Vec::new();
+        self.tiers.handle(self.now, Event::Command(CommandId(1), command), &mut out);
+        self.run(out);
+    }
+
+    /// The answer to a request, if there is one.
+    pub fn answer(&mut self, id: IoId) -> Option<Result<(), IoError>> {
+        let at = self.replies.iter().position(|reply| reply.0 == id)?;
+        Some(self.replies.remove(at).1.result)
     }
 
     pub fn ask(&mut self, io: Io) -> Completion {
@@ -214,8 +317,7 @@ impl World {
     }
 
     pub fn write(&mut self, offset: u64, len: usize, byte: u8) {
-        let mut buf = Buf::zeroed(len);
-        buf.bytes_mut().fill(byte);
+        let buf = filled(len, byte);
         assert_eq!(self.ask(Io::Write { offset, buf }).result, Ok(()));
     }
 

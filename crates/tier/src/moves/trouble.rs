@@ -1,0 +1,105 @@
+//! Moves of which a member fails: what of the copy and of the old place does not count any more,
+//! and which extents go back to where they came from.
+
+use super::Step;
+use crate::event::{MemberId, Notice};
+use crate::limits::{GATHER_NS, MOVE_RETRY_NS};
+use crate::map::{State, lost_entry};
+use crate::tiers::Tiers;
+use crate::view::Pending;
+use forebay_format::io::IoError;
+use forebay_format::tier::{Blocks, Place};
+
+impl Tiers {
+    /// A write of these blocks to the second place of an extent failed.
+    pub(crate) fn mirror_failed(
+        &mut self,
+        extent: u32,
+        place: Option<Place>,
+        blocks: Blocks,
+        error: IoError,
+    ) {
+        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
+        if place == Some(it.from) {
+            it.missed = it.missed.or(blocks);
+        } else if place == Some(it.to) {
+            let member = MemberId(it.to.member());
+            self.move_failed(extent, member, error);
+        }
+    }
+
+    /// A write failed where its extent lives, of these blocks. Until it is written again either
+    /// stands there, the old or the new: the other place must not have the other of them.
+    pub(crate) fn main_failed(&mut self, extent: u32, place: Option<Place>, blocks: Blocks) {
+        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
+        if place == Some(it.from) {
+            it.copied = it.copied.without(blocks);
+        } else if place == Some(it.to) {
+            it.missed = it.missed.or(blocks);
+        }
+    }
+
+    /// Ends a move that cannot go on now.
+    pub(crate) fn move_failed(&mut self, extent: u32, member: MemberId, error: IoError) {
+        let reads = self.map.place(extent).is_some_and(|place| place.member() == member.0);
+        self.drop_move(extent, 0);
+        self.rest(extent, if reads { Pending::SourceFails } else { Pending::TargetFails });
+        self.notice(Notice::MoveFailed { extent, member, error });
+    }
+
+    /// What was written to a member lately may be lost. What was copied there, or from there, is
+    /// copied again: what is read there now may be older than what was. Of what has just left it,
+    /// only what was confirmed there is certain.
+    pub(crate) fn copy_again(&mut self, member: MemberId) {
+        let Tiers { moves, map, .. } = self;
+        for (&extent, it) in &mut moves.moves {
+            if ![it.from, it.to].iter().any(|place| place.member() == member.0) {
+                continue;
+            }
+            match &mut it.step {
+                Step::Said(_) if it.from.member() == member.0 => {
+                    it.missed = it.missed.or(Blocks::ALL.without(map.sound(extent)));
+                }
+                Step::Said(_) => {}
+                Step::Copying(range, spoilt) => *spoilt = Blocks::range(range.start, range.end),
+                Step::Ready | Step::Wanted(_) => {}
+            }
+            it.copied = Blocks::NONE;
+        }
+    }
+
+    /// What an extent has written to a member since it was confirmed may be lost: back to where it
+    /// came from, if it moved. What is not there, either, is lost.
+    pub(crate) fn go_back(&mut self, extent: u32, member: MemberId) -> bool {
+        let Some(it) = self.moves.moves.get(&extent) else { return false };
+        let is_here = matches!(it.step, Step::Said(_)) && it.to.member() == member.0;
+        let is_confirmed = self.map.confirmed(extent).place == Some(it.to);
+        if !is_here || (is_confirmed && !it.missed.is_empty()) {
+            return false;
+        }
+        let it = self.moves.moves.remove(&extent).expect("it moves");
+        let state = State { place: Some(it.from), blocks: self.map.blocks(extent) };
+        let before = self.map.lost(extent);
+        let lost = before.or(it.missed.and(state.blocks));
+        if lost != before {
+            // In this order: what is said first holds even alone.
+            self.journal.say(lost_entry(extent, lost));
+            self.notice(Notice::BlocksLost { extent, blocks: lost.without(before).count() });
+        }
+        let entry = crate::part::state_entry(extent, state, self.map.entry(extent).heat);
+        let seq = self.journal.say(entry);
+        let now_s = self.now_s();
+        self.map.change(seq, extent, state, now_s);
+        if lost != before {
+            self.map.set_lost(extent, lost);
+        }
+        self.space.retire(it.to, seq, self.barrier.confirmed());
+        self.barrier.want(seq, self.io.now() + GATHER_NS);
+        self.rest(extent, Pending::TargetFails);
+        true
+    }
+
+    fn rest(&mut self, extent: u32, why: Pending) {
+        self.moves.resting.insert(extent, (self.io.now() + MOVE_RETRY_NS, why));
+    }
+}

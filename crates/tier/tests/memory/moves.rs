@@ -1,0 +1,134 @@
+//! Moves beside writes and beside devices that fail, and which moves are made.
+
+use crate::world::{Fate, World, filled, member, spec, still, superblock};
+use forebay_format::io::IoError;
+use forebay_format::tier::EXTENT_SIZE;
+use forebay_tier::*;
+
+const BLOCK: u64 = 4096;
+const SLOW: MemberId = MemberId(1);
+
+/// Two tiers, and a volume of four extents.
+fn two() -> World {
+    World::new(&spec(vec![member(1, 0, 4), member(2, 1, 8)], 4), still())
+}
+
+fn pin(first: u32, count: u32, tier: u8) -> Command {
+    Command::Pin { first, count, tier: Some(tier) }
+}
+
+/// Holds writes of so many bytes to slots of a member.
+fn hold_writes(world: &mut World, to: MemberId, len: u64) {
+    let slots = superblock(&world.devices[0]).expect("it is a member").layout().slots_offset();
+    world.decide(move |effect| match effect {
+        Effect::Write { member, offset, buf, .. }
+            if *member == to && *offset >= slots && buf.len() as u64 == len =>
+        {
+            Fate::Held
+        }
+        _ => Fate::Done,
+    });
+}
+
+fn place(world: &World, extent: u32) -> Option<MemberId> {
+    world.tiers.place_of(extent).map(|it| it.0)
+}
+
+#[test]
+fn a_write_to_what_is_copied_a_second_time_is_in_the_new_place() {
+    let mut world = two();
+    world.write(BLOCK, 4096, 1);
+    hold_writes(&mut world, SLOW, BLOCK);
+    world.begin(Command::Evacuate(0));
+    world.pass(2);
+    assert_eq!(world.held.len(), 1, "the block is being copied");
+    // Its neighbours are written: the next piece reaches over all three.
+    world.write(0, 4096, 2);
+    world.write(2 * BLOCK, 4096, 3);
+    let copied = std::mem::take(&mut world.held);
+    hold_writes(&mut world, SLOW, 3 * BLOCK);
+    world.run(copied);
+    world.pass(2);
+    assert_eq!(world.held.len(), 1, "it is being copied again, as it was");
+    world.submit(Io::Write { offset: BLOCK, buf: filled(4096, 4) });
+    world.release();
+    world.pass(20);
+    assert_eq!(place(&world, 0), Some(SLOW));
+    assert_eq!(world.byte(BLOCK), Ok(4));
+    let mut world = world.again(still());
+    assert_eq!([0, BLOCK, 2 * BLOCK].map(|at| world.byte(at)), [Ok(2), Ok(4), Ok(3)]);
+}
+
+#[test]
+fn an_extent_goes_back_with_what_was_confirmed_though_both_places_failed() {
+    // The map is on the first two tiers.
+    let tiers = (0..4).map(|tier| member(tier + 1, tier, 4)).collect();
+    let mut world = World::new(&spec(tiers, 4), still());
+    let (before, after) = (MemberId(2), MemberId(3));
+    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
+    world.write(0, 3 * 4096, 1);
+    assert_eq!(world.ask(Io::Flush).result, Ok(()));
+    assert_eq!(place(&world, 0), Some(before));
+    // One that nobody has confirmed, and a newer version of one that was.
+    world.write(8 * BLOCK, 4096, 2);
+    world.write(BLOCK, 4096, 3);
+    world.decide(move |effect| match effect {
+        Effect::Flush { member, .. } if [before, after].contains(member) => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(world.command(pin(0, 1, 3)), CommandReply::Changed);
+    world.pass(10);
+    assert_eq!((place(&world, 0), world.held.len()), (Some(after), 2), "it waits to be confirmed");
+    world.fail_held();
+    world.release();
+    world.pass(10);
+    assert_eq!(place(&world, 0), Some(before));
+    let expected = [Ok(1), Ok(3), Ok(1), Err(IoError::Io)];
+    let read = |world: &mut World| [0, BLOCK, 2 * BLOCK, 8 * BLOCK].map(|at| world.byte(at));
+    assert_eq!(read(&mut world), expected, "what was confirmed is whole in the old place");
+    let mut world = world.again(still());
+    assert_eq!(read(&mut world), expected);
+}
+
+#[test]
+fn an_extent_that_could_go_up_and_down_moves_once() {
+    let members = vec![member(1, 0, 3), member(2, 1, 2), member(3, 2, 8)];
+    let mut world = World::new(&spec(members, 8), still());
+    assert_eq!(world.command(pin(0, 2, 1)), CommandReply::Changed);
+    for extent in 0..2_u64 {
+        world.write(extent * EXTENT_SIZE, 64 << 10, extent as u8 + 1);
+    }
+    let free = Command::Pin { first: 1, count: 1, tier: None };
+    assert_eq!(world.command(free), CommandReply::Changed);
+    for _ in 0..50 {
+        world.read(EXTENT_SIZE, 4096);
+    }
+    // Of its tier, where room is wanted, it is the hottest that is not pinned, and the coldest.
+    let tuning = Tuning { reserve_per_mille: 300, moves_max: 1, ..Tuning::default() };
+    assert_eq!(world.command(Command::Tune(tuning)), CommandReply::Changed);
+    world.pass(400);
+    assert_eq!(place(&world, 1), Some(MemberId(0)));
+    assert_eq!(world.tiers.moved_bytes(), 64 << 10);
+}
+
+#[test]
+fn moves_end_in_the_order_in_which_they_began() {
+    let tuning = Tuning { move_rate: 1_000_000, ..still() };
+    let mut world = World::new(&spec(vec![member(1, 0, 4), member(2, 1, 8)], 4), tuning);
+    for extent in 0..3_u64 {
+        world.write(extent * EXTENT_SIZE, 1 << 20, extent as u8 + 1);
+    }
+    for extent in [2, 0, 1] {
+        assert_eq!(world.command(pin(extent, 1, 1)), CommandReply::Changed);
+        world.pass(3);
+    }
+    assert_eq!(world.tiers.moving(), 3);
+    let mut came = Vec::new();
+    for _ in 0..1000 {
+        world.pass(1);
+        let is_new = |it: &u32| place(&world, *it) == Some(SLOW) && !came.contains(it);
+        let new: Vec<u32> = (0..3).filter(is_new).collect();
+        came.extend(new);
+    }
+    assert_eq!(came, [2, 0, 1]);
+}
