@@ -155,6 +155,7 @@ impl Tiered {
                 *kind = before;
                 sector
             }
+            _ if places.window > 0 => self.choose_in_window(places.window, places.moving),
             _ if self.rng.chance(places.hot) => {
                 (self.hot_first + self.rng.below(places.hot_sectors)) % size
             }
@@ -169,6 +170,16 @@ impl Tiered {
         let end = (first + count).min(size).min(self.space.end_of_part(first));
         self.clients[client].stream = Some((*kind, end));
         first..end
+    }
+
+    /// A sector near the beginning of an extent: of one that is being moved, if it may be.
+    fn choose_in_window(&mut self, window: u64, moving: f64) -> u64 {
+        let moves = if self.rng.chance(moving) { self.moving_extents() } else { Vec::new() };
+        let extent = match moves.is_empty() {
+            true => self.rng.below(self.sectors()) / EXTENT_SECTORS,
+            false => self.rng.pick(&moves),
+        };
+        extent * EXTENT_SECTORS + self.rng.below(window)
     }
 
     /// Sends a request, or holds it back as long as others touch the same blocks.

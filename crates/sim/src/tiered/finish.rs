@@ -93,7 +93,7 @@ impl Tiered {
         self.pin_one()?;
         let tier = self.rng.below(self.plan.tiers().into()) as u8;
         let (used, free) = self.room_without(tier);
-        let away = self.any_away();
+        let away = self.any_away() || self.is_map_lost();
         // Blocks that are lost are no reason not to move the rest, but one may say so.
         let lost =
             self.checker.any_lost(0, 0..self.space.extents_max() * EXTENT_SECTORS, self.stamp);

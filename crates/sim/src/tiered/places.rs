@@ -7,7 +7,7 @@ use crate::content::{self, Content};
 use crate::model::{NEVER, Stamp, Violation};
 use forebay_format::io::Time;
 use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
-use forebay_tier::MemberId;
+use forebay_tier::{MemberId, NotHigher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -118,6 +118,16 @@ impl Tiered {
         let (tiers, extent) = (self.tiers.as_ref()?, self.space.extent_of(extent));
         let place = if extent < tiers.extents() { tiers.place_of(extent) } else { None };
         place.map(|(MemberId(member), slot)| (usize::from(member), slot))
+    }
+
+    /// Extents that the machine is moving.
+    pub(super) fn moving_extents(&self) -> Vec<u64> {
+        let is_moving = |&extent: &u64| {
+            let extent = self.space.extent_of(extent);
+            let explained = self.tiers.as_ref().and_then(|tiers| tiers.explain(extent));
+            explained.is_some_and(|it| matches!(it.why, NotHigher::Moving(_)))
+        };
+        (0..self.space.extents_max()).filter(is_moving).collect()
     }
 
     /// The extent that lives in a slot, or is being copied there.

@@ -4,8 +4,8 @@ use super::space::Space;
 use crate::disk::{CUT_MODES, CutMode, FlushLoss};
 use crate::rng::Rng;
 use crate::swarm::Latency;
-use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::{EXTENT_SIZE, PAGE_ENTRIES, TierLayout};
+use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use forebay_tier::{Placement, Tuning};
 
 const MICROSECOND: u64 = 1_000;
@@ -71,6 +71,10 @@ pub struct Places {
     pub hot_requests: u64,
     /// Share of requests with which a client goes on where it ended, doing the same.
     pub sequential: f64,
+    /// Requests begin within so many sectors of their extent, if this is not zero.
+    pub window: u64,
+    /// And this share of them in an extent that is being moved, if there is one.
+    pub moving: f64,
 }
 
 /// How often an administrator does what, by weight.
@@ -226,7 +230,34 @@ impl Plan {
             plan.admin.pin = own.log_range(1, 16);
             plan.admin.tune = own.log_range(1, 4);
         }
+        if swarm && own.one_in(6) {
+            plan.follow_moves(&mut own);
+        }
         plan
+    }
+
+    /// Clients write and discard single blocks of what is being moved, in pieces that reach over
+    /// many of them.
+    fn follow_moves(&mut self, rng: &mut Rng) {
+        self.never_rest(rng);
+        self.clients = self.clients.max(3);
+        self.depth = self.depth.max(2);
+        self.think_ns = rng.log_range(10 * MICROSECOND, MILLISECOND);
+        self.tuning.fine_max = 64;
+        for member in &mut self.members {
+            member.piece_blocks = rng.log_range(8, 64) as u32;
+        }
+        self.mix.write = rng.log_range(16, 64);
+        self.mix.discard = rng.log_range(8, 64);
+        (self.mix.whole, self.mix.everything) = (0.02, 0.0);
+        self.places = Places {
+            sectors_max: rng.pick(&[2, 8, 16]),
+            large: 0.0,
+            sequential: 0.0,
+            window: rng.log_range(3, 32) * SECTORS_PER_BLOCK as u64,
+            moving: rng.pick(&[0.5, 0.9]),
+            ..self.places
+        };
     }
 
     /// Members join and leave.
@@ -399,6 +430,8 @@ fn draw_places(rng: &mut Rng, hot_sectors: u64) -> Places {
         hot_sectors,
         hot_requests: rng.log_range(20, 1000),
         sequential: rng.pick(&[0.0, 0.2, 0.9]),
+        window: 0,
+        moving: 0.0,
     }
 }
 
