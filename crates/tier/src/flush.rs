@@ -117,6 +117,7 @@ impl Tiers {
         if let Some((index, _)) = holder {
             self.holder_failed(index);
         }
+        self.requests.doubt(member.0);
         self.copy_again(member);
         self.doubt(member);
     }

@@ -242,7 +242,8 @@ impl Tiers {
         if let Some(mirror) = mirror
             && !self.is(Mutant::WriteMissesCopy)
         {
-            self.requests.part(number).legs += 1;
+            let part = self.requests.part(number);
+            (part.legs, part.mirror) = (2, Some(mirror));
             let copy = Buf::copy_of(buf.bytes());
             let (what, offset) = self.client_io(number, mirror, written.start);
             self.io.write(what, offset, copy);
@@ -313,15 +314,16 @@ impl Tiers {
         part.legs -= 1;
         let (extent, what) = (part.extent, part.what);
         let (is_main, written) = (part.place == place, part.blocks);
-        let touched = touched_by(&self.requests.place_of(number).1);
+        let touched = touched_by(&part.range);
+        if is_main {
+            part.main_ended(done.result);
+        } else {
+            part.mirror_error = done.result.err();
+        }
         match (is_main, done.result) {
             (_, Ok(())) => {}
-            (true, Err(error)) => {
-                self.requests.part(number).error = Some(error);
-                if what != What::Read {
-                    self.main_failed(extent, place, touched.or(written));
-                }
-            }
+            (true, Err(_)) if what == What::Read => {}
+            (true, Err(_)) => self.main_failed(extent, place, touched.or(written)),
             (false, Err(error)) => {
                 self.mirror_failed(extent, place, touched.or(written), error);
             }
@@ -364,9 +366,10 @@ impl Tiers {
 
     /// All that a part writes is written.
     fn written(&mut self, number: u64) {
+        let (extent, range) = self.requests.place_of(number);
+        let place = self.map.place(extent);
         let part = self.requests.part(number);
-        let (extent, blocks, error) = (part.extent, part.blocks, part.error);
-        let (range, is_first) = (part.range.clone(), part.is_first);
+        let (blocks, is_first, error) = (part.blocks, part.is_first, part.outcome(place));
         // What zeros around it have gone over stays lost.
         let own = if self.is(Mutant::PaddingRestores) { blocks } else { covered(&range) };
         let error = error.or((!self.journal.is_held()).then_some(IoError::Io));

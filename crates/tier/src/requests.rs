@@ -68,12 +68,35 @@ pub(crate) struct Part {
     pub error: Option<IoError>,
     /// Where the one that counts goes.
     pub place: Option<Place>,
+    /// That one has ended well, and may not be durable.
+    pub is_there: bool,
+    /// Where the other one of a write goes, and how that has failed.
+    pub mirror: Option<Place>,
+    pub mirror_error: Option<IoError>,
     /// The journal has promised room.
     pub is_promised: bool,
     /// The journal has to say that blocks are written.
     pub is_first: bool,
     /// The request's own buffer is with the device.
     pub has_buf: bool,
+}
+
+impl Part {
+    /// The I/O that counts has ended.
+    pub fn main_ended(&mut self, result: Result<(), IoError>) {
+        self.is_there = result.is_ok() && self.what != What::Read && self.legs > 0;
+        self.error = self.error.or(result.err());
+    }
+
+    /// How a write has ended, of an extent that lives here now: it may have gone back meanwhile to
+    /// where it came from.
+    pub fn outcome(&self, place: Option<Place>) -> Option<IoError> {
+        match place {
+            _ if place == self.place => self.error,
+            Some(_) if place == self.mirror => self.mirror_error,
+            _ => Some(IoError::Io),
+        }
+    }
 }
 
 /// What goes on with one extent.
@@ -153,6 +176,17 @@ impl Requests {
         let part = self.parts.remove(&number).expect("a part ends once");
         self.request(part.request).parts -= 1;
         part
+    }
+
+    /// A member may have lost what was written there: so have writes that wait for their other
+    /// place only, and of which nothing is said yet.
+    pub fn doubt(&mut self, member: u8) {
+        for part in self.parts.values_mut() {
+            let is_here = part.place.is_some_and(|it| it.member() == member);
+            if is_here && part.is_there && part.is_first {
+                part.error = part.error.or(Some(IoError::Io));
+            }
+        }
     }
 
     /// More parts of this request can be made later.

@@ -84,6 +84,8 @@ impl Tiered {
         let met = |error: &Delivered| {
             error.stamp > asked.invoke && error.area == Area::Slots && here(error)
         };
-        self.life.errors.iter().any(met)
+        // It is where it counts, and waited for a second place: the first may have lost it.
+        let forgot = |error: &Delivered| error.stamp > asked.invoke && error.kind == IoKind::Flush;
+        self.life.errors.iter().any(|error| met(error) || (asked.writes() && forgot(error)))
     }
 }

@@ -90,6 +90,73 @@ fn an_extent_goes_back_with_what_was_confirmed_though_both_places_failed() {
     assert_eq!(read(&mut world), expected);
 }
 
+/// An extent of two blocks that has moved from the third tier to the fourth, which nobody has
+/// confirmed: the map is on the first two. Flushes of those and writes to the old place are held.
+fn moved() -> (World, MemberId, MemberId) {
+    let tiers = (0..4).map(|tier| member(tier + 1, tier, 4)).collect();
+    let mut world = World::new(&spec(tiers, 4), still());
+    let (before, after) = (MemberId(2), MemberId(3));
+    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
+    world.write(0, 2 * 4096, 1);
+    assert_eq!(world.ask(Io::Flush).result, Ok(()));
+    let slots = superblock(&world.devices[0]).expect("it is a member").layout().slots_offset();
+    world.decide(move |effect| match effect {
+        Effect::Flush { member, .. } if [before, after].contains(member) => Fate::Held,
+        Effect::Write { member, offset, .. } if *member == before && *offset >= slots => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(world.command(pin(0, 1, 3)), CommandReply::Changed);
+    world.pass(10);
+    assert_eq!((place(&world, 0), world.held.len()), (Some(after), 1), "it waits to be confirmed");
+    (world, before, after)
+}
+
+#[test]
+fn a_write_is_not_answered_for_that_the_old_place_misses_to_which_the_extent_goes_back() {
+    let (mut world, before, _) = moved();
+    let write = world.submit(Io::Write { offset: BLOCK, buf: filled(4096, 2) });
+    assert_eq!(world.held.len(), 2, "it is written in the new place");
+    // That fails to flush, and then the write to the old place.
+    world.fail_held();
+    assert_eq!(place(&world, 0), Some(before));
+    assert_eq!(world.answer(write), Some(Err(IoError::Io)));
+}
+
+#[test]
+fn a_write_that_waits_for_its_second_place_may_be_lost_in_the_first() {
+    let mut world = World::new(&spec((0..4).map(|it| member(it + 1, it, 4)).collect(), 4), still());
+    let (from, to) = (MemberId(2), MemberId(3));
+    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
+    world.write(0, 2 << 16, 1);
+    assert_eq!(world.ask(Io::Flush).result, Ok(()));
+    let slots = superblock(&world.devices[0]).expect("it is a member").layout().slots_offset();
+    // The second piece is not copied yet, and what is written goes to both places.
+    world.decide(move |effect| match effect {
+        Effect::Write { member, offset, buf, .. }
+            if *member == to && (*offset >= slots + (1 << 16) || buf.len() == 18 << 12) =>
+        {
+            Fate::Held
+        }
+        Effect::Flush { member, .. } if *member == from => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(world.command(pin(0, 1, 3)), CommandReply::Changed);
+    world.pass(10);
+    assert_eq!(world.held.len(), 1, "the second piece is being copied");
+    let write = world.submit(Io::Write { offset: 15 * BLOCK, buf: filled(18 << 12, 2) });
+    let flush = world.submit(Io::Flush);
+    assert_eq!((world.held.len(), world.answer(write)), (3, None), "one of both places has it");
+    let is_flush = |effect: &mut Effect| matches!(effect, Effect::Flush { .. });
+    let flushes: Vec<Effect> = world.held.extract_if(.., is_flush).collect();
+    let others = std::mem::replace(&mut world.held, flushes);
+    world.fail_held();
+    world.decide(|_| Fate::Done);
+    world.run(others);
+    world.pass(10);
+    assert_eq!(world.answer(flush), Some(Err(IoError::Io)));
+    assert_eq!(world.answer(write), Some(Err(IoError::Io)));
+}
+
 #[test]
 fn an_extent_that_could_go_up_and_down_moves_once() {
     let members = vec![member(1, 0, 3), member(2, 1, 2), member(3, 2, 8)];
