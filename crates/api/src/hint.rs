@@ -64,6 +64,10 @@ hints! {
     Reattach { volume: String } =
         "when its users have let go: forebay volume detach {volume} (asked for twice), then \
          forebay volume attach {volume}",
+    DropLost { volume: String, device: String } =
+        "or, if it will never be back, and what lives there is lost: forebay tier remove {volume} \
+         {device} --drop-lost",
+    Grow { volume: String } = "to make it larger: forebay volume resize {volume} --size SIZE",
     Resize { volume: String } =
         "make the origin larger first, then: forebay volume resize {volume}",
     SwitchMode { volume: String, mode: Mode } = "switch it: forebay volume mode {volume} {mode}",
@@ -213,6 +217,9 @@ words! {
         ForceMachine = "or let it have errors: --force",
         Yes = "to go on without being asked: --yes",
         Run = "or let this command start one: --run",
+        Overcommit = "or let writes fail when the rest is full: --overcommit",
+        AllowMissing = "or serve the rest, and bring it back later: --allow-missing",
+
     }
 }
 
@@ -248,6 +255,11 @@ words! {
         TiersFull = "delete what nobody needs and trim it, or give it more: forebay tier add",
         SlowDisk = "requests that need it wait: look at the disk, or what is behind it",
         Device = "mend it and start forebayd again: what the device holds is used again",
+        TiersMore = "make room for it first: forebay tier add",
+        TierMemory = "add other memory first: forebay tier add VOLUME ram:SIZE",
+        TiersLost = "write it again, or discard it: until then it fails to be read",
+        MissingTier = "bring it back, and name it with the others",
+        Twin = "leave out the copy",
         Files = "reads of them fail until they are written again: restore these files",
         Memory = "then do it again, before forebayd is stopped",
         Socket = "check that this is a socket of forebayd",

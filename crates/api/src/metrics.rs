@@ -313,6 +313,12 @@ pub const METRICS: &[Metric] = &[
         "Bytes that they read.",
     ),
     metric(
+        "forebay_tier_read_nanoseconds_total",
+        Counter,
+        Tier(|it| it.read_ns),
+        "Nanoseconds that those reads took, all together.",
+    ),
+    metric(
         "forebay_tier_writes_total",
         Counter,
         Tier(|it| it.writes),
@@ -323,6 +329,12 @@ pub const METRICS: &[Metric] = &[
         Counter,
         Tier(|it| it.written_bytes),
         "Bytes that they wrote.",
+    ),
+    metric(
+        "forebay_tier_write_nanoseconds_total",
+        Counter,
+        Tier(|it| it.write_ns),
+        "Nanoseconds that those writes took, all together.",
     ),
     metric(
         "forebay_tier_moved_in_bytes_total",

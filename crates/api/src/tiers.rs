@@ -40,6 +40,72 @@ impl std::str::FromStr for Placement {
     }
 }
 
+/// Minutes of a day.
+const DAY_MINUTES: u16 = 24 * 60;
+
+/// A part of each day: from one minute to another, which is not in it. It may go past midnight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Window {
+    from: u16,
+    to: u16,
+}
+
+impl Window {
+    /// Whether this minute of the day is in it.
+    pub fn has(self, minute: u16) -> bool {
+        match self.from < self.to {
+            true => (self.from..self.to).contains(&minute),
+            false => minute >= self.from || minute < self.to,
+        }
+    }
+}
+
+impl std::fmt::Display for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (from, to) = (self.from, self.to);
+        write!(f, "{:02}:{:02}-{:02}:{:02}", from / 60, from % 60, to / 60, to % 60)
+    }
+}
+
+impl std::str::FromStr for Window {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Window, String> {
+        let wrong = || format!("no part of a day {text:?}; give one as 22:00-06:00, or always");
+        let minute = |text: &str| {
+            let (hours, minutes) = text.split_once(':')?;
+            let is_number = |it: &str| it.len() == 2 && it.bytes().all(|it| it.is_ascii_digit());
+            if !is_number(hours) || !is_number(minutes) {
+                return None;
+            }
+            let (hours, minutes) = (hours.parse::<u16>().ok()?, minutes.parse::<u16>().ok()?);
+            (minutes < 60 && hours * 60 + minutes <= DAY_MINUTES).then_some(hours * 60 + minutes)
+        };
+        let (from, to) = text.split_once('-').ok_or_else(wrong)?;
+        let (from, to) = (minute(from).ok_or_else(wrong)?, minute(to).ok_or_else(wrong)?);
+        let window = Window { from: from % DAY_MINUTES, to: to % DAY_MINUTES };
+        match window.from == window.to {
+            true => Err(wrong()),
+            false => Ok(window),
+        }
+    }
+}
+
+impl TryFrom<String> for Window {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Window, String> {
+        text.parse()
+    }
+}
+
+impl From<Window> for String {
+    fn from(window: Window) -> String {
+        window.to_string()
+    }
+}
+
 /// A volume over tiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,6 +149,9 @@ pub struct VolumeCreateTiered {
     /// Its content may end with the machine.
     #[serde(default)]
     pub accept_ephemeral: bool,
+    /// Serve what is on the devices already, though others that belong to it are missing.
+    #[serde(default)]
+    pub allow_missing: bool,
 }
 
 /// The tiers of a volume.
@@ -92,8 +161,17 @@ pub struct TiersInfo {
     pub placement: Placement,
     /// The content ends with the machine.
     pub ephemeral: bool,
+    /// It may be larger than its devices together.
+    #[serde(default)]
+    pub overcommit: bool,
     /// Moves were paused by an administrator.
     pub paused: bool,
+    /// When moves may run, as `22:00-06:00`, in the time zone of the machine; always, if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+    /// It is not the time for moves now.
+    #[serde(default)]
+    pub outside_window: bool,
     /// Bytes that all of its devices together hold.
     pub capacity_bytes: u64,
     /// Bytes of them that hold data.
@@ -171,6 +249,9 @@ pub struct TierChange {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
+    /// The volume may be larger than what is left.
+    #[serde(default)]
+    pub overcommit: bool,
 }
 
 /// A device for the tiers of a volume.
@@ -222,6 +303,9 @@ pub struct TierRemove {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
+    /// The volume may be larger than what is left.
+    #[serde(default)]
+    pub overcommit: bool,
 }
 
 /// Parts of a volume that are to live on a certain tier, or on any again.
@@ -252,6 +336,9 @@ pub struct TierSet {
     /// Most bytes a second that moves copy, as `Size` reads it; as before, if `None`.
     #[serde(default)]
     pub rate: Option<String>,
+    /// When moves may run, as `22:00-06:00`, or `always`; as before, if `None`.
+    #[serde(default)]
+    pub window: Option<String>,
 }
 
 /// A part of a volume, to be looked at.
@@ -322,12 +409,51 @@ pub struct TierDevice {
     pub reads: u64,
     /// Bytes that they read.
     pub read_bytes: u64,
+    /// Nanoseconds that they took there, all together.
+    #[serde(default)]
+    pub read_ns: u64,
     /// Writes of clients since the volume was opened.
     pub writes: u64,
     /// Bytes that they wrote.
     pub written_bytes: u64,
+    /// Nanoseconds that they took there, all together.
+    #[serde(default)]
+    pub write_ns: u64,
     /// Bytes that moved here.
     pub moved_in_bytes: u64,
     /// Bytes that moved away.
     pub moved_out_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_day_may_go_past_midnight() {
+        let window = |text: &str| text.parse::<Window>();
+        let night = window("22:00-06:00").unwrap();
+        assert!(night.has(22 * 60) && night.has(0) && night.has(6 * 60 - 1));
+        assert!(!night.has(6 * 60) && !night.has(22 * 60 - 1));
+        let noon = window("11:30-24:00").unwrap();
+        assert!(noon.has(11 * 60 + 30) && noon.has(DAY_MINUTES - 1));
+        assert!(!noon.has(0) && !noon.has(11 * 60 + 29));
+        assert_eq!(night.to_string(), "22:00-06:00");
+        let json = serde_json::to_string(&night).unwrap();
+        assert_eq!(serde_json::from_str::<Window>(&json).unwrap(), night);
+        for bad in [
+            "",
+            "22:00",
+            "22-06",
+            "22:60-06:00",
+            "25:00-06:00",
+            "24:01-06:00",
+            "6:00-7:00",
+            "06:00-06:00",
+            "00:00-24:00",
+            "+1:00-06:00",
+        ] {
+            assert!(window(bad).unwrap_err().contains("22:00-06:00"), "{bad}");
+        }
+    }
 }

@@ -167,7 +167,7 @@ pub fn volume_create(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError>
 fn volume_create_tiered(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiError> {
     let device = crate::tiers::device;
     let tier = |devices: &String| devices.split(',').map(device).collect::<Result<Vec<_>, _>>();
-    let TieredArgs { size, use_percent, overcommit, placement, durable, force } = &args.tiered;
+    let TieredArgs { size, use_percent, overcommit, placement, durable, force, .. } = &args.tiered;
     let wanted = VolumeCreateTiered {
         name: args.name.clone(),
         tiers: args.tiers.iter().map(tier).collect::<Result<_, _>>()?,
@@ -182,6 +182,7 @@ fn volume_create_tiered(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiErr
         dry_run: args.flags.dry_run,
         force: *force,
         accept_ephemeral: false,
+        allow_missing: args.tiered.allow_missing,
     };
     let client = cli.client()?;
     let request = |dry_run, accept_ephemeral| {

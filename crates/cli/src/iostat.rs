@@ -47,6 +47,9 @@ pub struct TierRates {
     writes_per_s: f64,
     read_bytes_per_s: f64,
     write_bytes_per_s: f64,
+    /// What a read took there, on the average; `None` without any.
+    read_ns: Option<f64>,
+    write_ns: Option<f64>,
     moved_in_bytes_per_s: f64,
     moved_out_bytes_per_s: f64,
 }
@@ -58,6 +61,10 @@ impl TierRates {
             let was = before.map(of).filter(|was| *was <= of(now)).unwrap_or(0);
             (of(now) - was) as f64 / seconds.max(1e-9)
         };
+        let average = |ns: fn(&TierDevice) -> u64, count: fn(&TierDevice) -> u64| {
+            let count = rate(count);
+            (count > 0.0).then(|| rate(ns) / count)
+        };
         TierRates {
             tier: now.tier,
             device: now.device.clone(),
@@ -65,6 +72,8 @@ impl TierRates {
             writes_per_s: rate(|it| it.writes),
             read_bytes_per_s: rate(|it| it.read_bytes),
             write_bytes_per_s: rate(|it| it.written_bytes),
+            read_ns: average(|it| it.read_ns, |it| it.reads),
+            write_ns: average(|it| it.write_ns, |it| it.writes),
             moved_in_bytes_per_s: rate(|it| it.moved_in_bytes),
             moved_out_bytes_per_s: rate(|it| it.moved_out_bytes),
         }
@@ -72,13 +81,16 @@ impl TierRates {
 
     fn text(&self) -> String {
         format!(
-            "  tier {} {}: {} reads/s ({}/s), {} writes/s ({}/s), moves {}/s in, {}/s out",
+            "  tier {} {}: {} reads/s ({}/s, {} ms each), {} writes/s ({}/s, {} ms each), moves \
+             {}/s in, {}/s out",
             self.tier,
             self.device,
             count(self.reads_per_s),
             bytes(self.read_bytes_per_s),
+            each(self.read_ns),
             count(self.writes_per_s),
             bytes(self.write_bytes_per_s),
+            each(self.write_ns),
             bytes(self.moved_in_bytes_per_s),
             bytes(self.moved_out_bytes_per_s)
         )
@@ -135,6 +147,10 @@ fn milliseconds(p50: Option<u64>, p99: Option<u64>) -> String {
 fn raw_ns(p50: Option<u64>, p99: Option<u64>) -> String {
     let text = |ns: Option<u64>| ns.map_or_else(String::new, |ns| ns.to_string());
     format!("{}/{}", text(p50), text(p99))
+}
+
+fn each(ns: Option<f64>) -> String {
+    ns.map_or_else(|| "-".to_string(), |ns| format!("{:.2}", ns / 1e6))
 }
 
 fn count(rate: f64) -> String {

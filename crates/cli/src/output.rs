@@ -93,7 +93,9 @@ impl<T> Column<T> {
     /// For people.
     pub fn text(&self, row: &T) -> String {
         match self.cell {
-            Cell::Words(text) | Cell::Numbers(text, _) => text(row),
+            // As it is printed: what is escaped is longer.
+            Cell::Words(text) => escaped(&text(row)),
+            Cell::Numbers(text, _) => text(row),
             Cell::Bytes(bytes) => human(bytes(row)),
             Cell::Count(count) => count(row).to_string(),
             Cell::Ratio(ratio) => {

@@ -86,6 +86,8 @@ fn below_volume(volume: &VolumeInfo) -> Vec<String> {
     if let Some(job) = volume.job.as_ref().filter(|job| job.progress == JobState::Running) {
         lines.push(format!("  job:    {}", job_line(job)));
     }
+    let doings = volume.tiers.as_ref().and_then(|tiers| crate::tiers::doings(tiers));
+    lines.extend(doings.map(|doings| format!("  tiers:  {doings}")));
     if let Some(tiers) = volume.tiers.as_ref().filter(|tiers| tiers.ephemeral) {
         let why = tiers.emptied.as_ref().map(|why| format!("; it began empty: {why}"));
         lines.push(format!("  ephemeral{}", why.unwrap_or_default()));

@@ -66,11 +66,12 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
             show(cli.output, shown, *lost)
         }
-        TierCommand::Evacuate { tier, no_wait } => {
+        TierCommand::Evacuate { tier, overcommit, no_wait } => {
             let interrupts = watch::Interrupts::catch()?;
-            let mut answer = ask(&client, &Request::TierEvacuate(change(tier)?))?;
+            let wanted = TierChange { overcommit: *overcommit, ..change(tier)? };
+            let mut answer = ask(&client, &Request::TierEvacuate(wanted.clone()))?;
             if answer.outcome == Outcome::Started && !no_wait {
-                watch::evacuation(&client, &tier.name, &interrupts)?;
+                watch::evacuation(&client, &wanted, &interrupts)?;
                 answer.outcome = Outcome::Changed;
                 answer.messages = vec![format!("tier {} of {} is empty", tier.tier, tier.name)];
             }
@@ -88,17 +89,19 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             dry_run: args.dry_run,
             force: args.force,
         })),
-        TierCommand::Remove { tier, drop_lost, yes } => {
+        TierCommand::Remove { tier, drop_lost, overcommit, yes } => {
+            let tier = TierChange { overcommit: *overcommit, ..change(tier)? };
             remove(cli, &client, (tier, *drop_lost, *yes))
         }
         TierCommand::Pin { what, tier, dry_run } => {
             pin(cli, &client, (what, *dry_run), Some(named_tier(tier)?))
         }
         TierCommand::Unpin { what, dry_run } => pin(cli, &client, (what, *dry_run), None),
-        TierCommand::Set { name, placement, rate } => done(Request::TierSet(TierSet {
+        TierCommand::Set { name, placement, rate, window } => done(Request::TierSet(TierSet {
             name: name.clone(),
             placement: *placement,
             rate: rate.clone(),
+            window: window.clone(),
         })),
         TierCommand::Cancel(tier) => done(Request::TierCancel(change(tier)?)),
         TierCommand::Pause { name } => done(Request::TierPause(named(name))),
@@ -118,12 +121,12 @@ pub fn device(uri: &str) -> Result<String, ApiError> {
 fn remove(
     cli: &Cli,
     client: &Client,
-    (tier, drop_lost, yes): (&TierArgs, bool, bool),
+    (wanted, drop_lost, yes): (TierChange, bool, bool),
 ) -> Result<u8, ApiError> {
-    let TierChange { name, tier: number, dry_run } = change(tier)?;
+    let TierChange { dry_run, overcommit, .. } = wanted;
     let remove = |dry_run| {
-        let (name, tier) = (name.clone(), number.clone());
-        Request::TierRemove(TierRemove { name, tier, drop_lost, dry_run })
+        let (name, tier) = (wanted.name.clone(), wanted.tier.clone());
+        Request::TierRemove(TierRemove { name, tier, drop_lost, dry_run, overcommit })
     };
     let planned = ask(client, &remove(true))?;
     if drop_lost {
@@ -134,13 +137,15 @@ fn remove(
         return finish(cli.output, ask(client, &remove(false))?);
     }
     let interrupts = watch::Interrupts::catch()?;
-    let mut answer = ask(client, &Request::TierEvacuate(change(tier)?))?;
+    let mut answer = ask(client, &Request::TierEvacuate(wanted.clone()))?;
     if dry_run {
+        // Both tell what they are about to do, and the same of what is left.
+        answer.messages.retain(|text| !planned.messages.contains(text));
         answer.messages.extend(planned.messages);
         return finish(cli.output, answer);
     }
     if answer.outcome == Outcome::Started {
-        watch::evacuation(client, &name, &interrupts)?;
+        watch::evacuation(client, &wanted, &interrupts)?;
     }
     finish(cli.output, ask(client, &remove(false))?)
 }
@@ -156,7 +161,8 @@ fn named_tier(tier: &str) -> Result<String, ApiError> {
 
 fn change(args: &TierArgs) -> Result<TierChange, ApiError> {
     let tier = named_tier(&args.tier)?;
-    Ok(TierChange { name: args.name.clone(), tier, dry_run: args.dry_run })
+    let (name, dry_run) = (args.name.clone(), args.dry_run);
+    Ok(TierChange { name, tier, dry_run, overcommit: false })
 }
 
 /// `tier pin` and `unpin`.
@@ -208,15 +214,19 @@ pub fn lines(tiers: &TiersInfo) -> Vec<String> {
         "TIERS",
         &format!("{used} of {all} used, placement {}{ephemeral}", tiers.placement.name()),
     )];
-    let moves = match (tiers.paused, tiers.moving) {
-        (true, _) => "paused".to_string(),
-        (false, 0) => "nothing moves".to_string(),
-        (false, moving) => format!("{} on the way", human(moving << 20)),
+    let moves = match (tiers.paused, tiers.window, tiers.moving) {
+        (true, ..) => "paused".to_string(),
+        (_, Some(window), _) if tiers.outside_window => format!("wait for their time, {window}"),
+        (_, _, 0) => "nothing moves".to_string(),
+        (_, _, moving) => format!("{} on the way", human(moving << 20)),
     };
     let moved = human(tiers.moved_bytes);
     let rate = human(tiers.rate_bytes);
     let moves = format!("{moves}, {moved} moved since it was opened, at most {rate}/s");
     lines.push(field("MOVES", &moves));
+    if let Some(window) = tiers.window {
+        lines.push(field("WINDOW", &format!("{window}, by the clock of the machine")));
+    }
     if tiers.pinned_bytes > 0 {
         lines.push(field("PINNED", &human(tiers.pinned_bytes)));
     }
@@ -232,6 +242,23 @@ pub fn lines(tiers: &TiersInfo) -> Vec<String> {
     }
     lines.extend(output::table(DEVICES, &tiers.devices, false, |_| Vec::new()));
     lines
+}
+
+/// What of tiers is under way or held up, on one line, for those who did not ask.
+pub fn doings(tiers: &TiersInfo) -> Option<String> {
+    let mut doings = Vec::new();
+    match (tiers.paused, tiers.window) {
+        (true, _) => doings.push("moves are paused".to_string()),
+        (false, Some(window)) if tiers.outside_window => {
+            doings.push(format!("moves wait for their time, {window}"));
+        }
+        _ => {}
+    }
+    doings.extend(tiers.evacuations.iter().map(|it| match it.left_bytes {
+        0 => format!("tier {} is empty, and takes nothing new", it.tier),
+        left => format!("tier {} is being emptied, {} left on it", it.tier, human(left)),
+    }));
+    (!doings.is_empty()).then(|| doings.join("; "))
 }
 
 /// `explain`.

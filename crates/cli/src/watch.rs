@@ -3,10 +3,10 @@
 
 use crate::show::unexpected;
 use forebay_api::reply::{Job, JobState};
-use forebay_api::request::Named;
-use forebay_api::tiers::TiersShown;
+use forebay_api::request::{Named, TierChange};
+use forebay_api::tiers::{TierDevice, TiersShown};
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -83,10 +83,13 @@ pub fn job(
 /// What is told of an evacuation that does not go on.
 fn stuck(shown: &TiersShown, left: u64) -> ApiError {
     let tiers = &shown.tiers;
-    let why = match (tiers.paused, tiers.pending.first()) {
-        (true, _) => "moves are paused".to_string(),
-        (false, Some(pending)) => pending.reason.clone(),
-        (false, None) => "clients may keep the devices busy".to_string(),
+    let why = match (tiers.paused, tiers.window, tiers.pending.first()) {
+        (true, ..) => "moves are paused".to_string(),
+        (_, Some(window), _) if tiers.outside_window => {
+            format!("moves wait for their time, {window}")
+        }
+        (_, _, Some(pending)) => pending.reason.clone(),
+        (_, _, None) => "clients may keep the devices busy".to_string(),
     };
     let left = forebay_api::size::human(left);
     let seconds = STUCK.as_secs();
@@ -96,23 +99,30 @@ fn stuck(shown: &TiersShown, left: u64) -> ApiError {
     ))
 }
 
-/// Waits until nothing is left of what leaves the tiers of a volume. Ctrl-C only ends that: the
-/// daemon goes on.
+/// Waits until nothing is left on a tier that is being emptied. Ctrl-C only ends that: the daemon
+/// goes on.
 ///
 /// # Errors
 /// [`ErrorKind::Cancelled`] after Ctrl-C.
-pub fn evacuation(client: &Client, volume: &str, interrupts: &Interrupts) -> Result<(), ApiError> {
+pub fn evacuation(
+    client: &Client,
+    TierChange { name: volume, tier, .. }: &TierChange,
+    interrupts: &Interrupts,
+) -> Result<(), ApiError> {
     let style = ProgressStyle::with_template(
-        "{prefix} [{bar:30}] {binary_bytes} of {binary_total_bytes} moved, \
-         {binary_bytes_per_sec}, {eta} to go (Ctrl-C ends the watching only)",
+        "{prefix} [{bar:30}] {done} of {all} moved, {rate}/s, {eta} to go (Ctrl-C ends the \
+         watching only)",
     );
-    let bar = hidden_or_bar().with_style(style.expect("a valid template"));
-    let bar = bar.with_prefix(volume.to_string());
+    let bar = hidden_or_bar().with_style(in_our_units(style.expect("a valid template")));
+    let bar = bar.with_prefix(volume.clone());
     let (mut least, mut moved) = (u64::MAX, Instant::now());
     loop {
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
         let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
-        let left: u64 = shown.tiers.evacuations.iter().map(|it| it.left_bytes).sum();
+        let is_named = |it: &&TierDevice| tier.parse() == Ok(it.tier) || it.device.as_str() == tier;
+        let number = shown.tiers.devices.iter().find(is_named).map(|it| it.tier);
+        let own = shown.tiers.evacuations.iter().filter(|it| number.is_none_or(|n| it.tier == n));
+        let left: u64 = own.map(|it| it.left_bytes).sum();
         let total = bar.length().unwrap_or(0).max(left);
         bar.set_length(total);
         bar.set_position(total - left);
@@ -160,14 +170,28 @@ fn hidden_or_bar() -> ProgressBar {
     ProgressBar::with_draw_target(Some(0), target)
 }
 
+/// Sizes as they are told everywhere else.
+fn in_our_units(style: ProgressStyle) -> ProgressStyle {
+    let size = |of: fn(&ProgressState) -> u64| {
+        move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            // Nobody sees a bar that cannot be written.
+            let _ = out.write_str(&forebay_api::size::human(of(state)));
+        }
+    };
+    style
+        .with_key("done", size(ProgressState::pos))
+        .with_key("all", size(|state| state.len().unwrap_or(0)))
+        .with_key("rate", size(|state| state.per_sec() as u64))
+}
+
 fn bar(volume: &str) -> ProgressBar {
     let bar = hidden_or_bar();
     let style = ProgressStyle::with_template(
-        "{prefix} [{bar:30}] {binary_bytes} of {binary_total_bytes} sent home, \
-         {binary_bytes_per_sec}, {eta} to go (Ctrl-C stops, and the volume stays as it is)",
+        "{prefix} [{bar:30}] {done} of {all} sent home, {rate}/s, {eta} to go (Ctrl-C stops, and \
+         the volume stays as it is)",
     );
     // The template is fixed, so that only a test of this function could see it refused.
-    bar.with_style(style.expect("a valid template")).with_prefix(volume.to_string())
+    bar.with_style(in_our_units(style.expect("a valid template"))).with_prefix(volume.to_string())
 }
 
 /// New writes make new dirty data while a job runs: the bar is never behind what is left.

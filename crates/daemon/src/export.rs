@@ -195,7 +195,7 @@ impl Exports {
         });
         let by = by.unwrap_or_else(Export::Missing);
         if let Some(device) = by.device() {
-            machine.links.put(name, &device);
+            machine.links.put(name, &device, machine.is_ephemeral(name));
             tracing::info!(volume = name, "block device {} {what}", device.display());
         }
         let offered = Some(Offered { offer: offer.clone(), shard: shard.number(), why });

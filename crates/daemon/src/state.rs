@@ -2,23 +2,25 @@
 //! know of their volumes. One JSON file, written beside and moved over, durable before a change is
 //! answered.
 
-use crate::convert::hex;
+mod tiered;
+
 use crate::lock::lock;
 use anyhow::{Context, bail};
 use forebay_api::hint::{NoRoom, Writing};
 use forebay_api::request::{Export, check_name};
-use forebay_api::tiers::Placement;
 use forebay_api::{ApiError, Hint, Mode};
 use forebay_host::file::{read_plain, replace_private};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+pub use tiered::{LeftState, MemberState, PinState, TieredState};
 
 const FILE: &str = "state.json";
 const SCHEMA: u32 = 1;
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Removed volumes whose tiers are remembered.
+const LEFT_MAX: usize = 64;
 
 /// Everything that is remembered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,9 @@ pub struct State {
     /// NBD devices of the kernel that were made for volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nbd: Vec<NbdState>,
+    /// Where the devices of tiers were whose volumes were removed, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<LeftState>,
     /// What was removed while the devices that hold it were missing. Old when they are back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_up: Vec<GivenUp>,
@@ -203,86 +208,6 @@ pub struct NbdState {
     pub backend: String,
 }
 
-/// The tiers of a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TieredState {
-    /// The volume.
-    #[serde(deserialize_with = "name")]
-    pub name: String,
-    /// What its devices have in common, as hexadecimal digits.
-    pub set: String,
-    /// Its devices, the fastest tier first.
-    pub members: Vec<MemberState>,
-    /// It may be larger than its devices together.
-    pub overcommit: bool,
-    /// How data is placed.
-    pub placement: Placement,
-    /// Most bytes a second that moves copy, where somebody chose that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<u64>,
-    /// What is to live on a certain tier; sorted, and apart from each other.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pins: Vec<PinState>,
-    /// Of one that is ephemeral, the life of the machine in which its content began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub boot: Option<String>,
-    /// Why what it held before is gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emptied: Option<String>,
-}
-
-impl TieredState {
-    /// Where the device with this identity is.
-    pub fn uri_of(&self, uuid: &[u8; 16]) -> Option<&str> {
-        let uuid = hex(uuid);
-        self.members.iter().find(|member| member.uuid == uuid).map(|member| member.uri.as_str())
-    }
-
-    /// Devices, by identity, were found where others were before: the names are theirs now. Those
-    /// that were not found keep theirs, or get one that is left: no two have the same.
-    pub fn rename(&mut self, found: &BTreeMap<String, String>) {
-        let names = self.members.iter().map(|it| it.uri.clone());
-        let mut left: BTreeSet<String> = names.collect();
-        left.retain(|name| !found.values().any(|it| it == name));
-        let mut nameless = Vec::new();
-        for member in &mut self.members {
-            match found.get(&member.uuid) {
-                Some(name) => member.uri.clone_from(name),
-                None if left.remove(&member.uri) => {}
-                None => nameless.push(member),
-            }
-        }
-        nameless.into_iter().zip(left).for_each(|(member, name)| member.uri = name);
-    }
-}
-
-/// Extents that are to live on a certain tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PinState {
-    /// The first.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
-    /// The tier; 0 is the fastest.
-    pub tier: u8,
-}
-
-/// A device of a tier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MemberState {
-    /// Where it is: an absolute path, `spindle:…`, or `ram:SIZE`.
-    pub uri: String,
-    /// Its identity, as hexadecimal digits.
-    pub uuid: String,
-    /// The tier; 0 is the fastest.
-    pub tier: u8,
-    /// How much of it is used, in percent.
-    pub use_percent: u8,
-}
-
 /// Stands for the pool of a volume that has none: a pool in memory, of its own, whose name nobody
 /// can type.
 pub fn own_pool(volume: &str) -> String {
@@ -348,6 +273,11 @@ impl State {
     /// Forgets a volume, and which devices its tiers are.
     pub fn forget_volume(&mut self, name: &str) {
         self.volumes.retain(|volume| volume.name != name);
+        if let Some(left) = self.tiers_of(name).and_then(TieredState::left) {
+            self.left.retain(|it| it.set != left.set);
+            self.left.push(left);
+            self.left.drain(..self.left.len().saturating_sub(LEFT_MAX));
+        }
         self.tiered.retain(|tiers| tiers.name != name);
     }
 

@@ -21,6 +21,7 @@ pub mod shard;
 pub mod witness;
 
 pub use executor::{note_distrust, read_distrust};
+pub use forebay_sys::clock;
 pub use forebay_sys::driver::Backend;
 pub use forebay_sys::file;
 pub use forebay_sys::memory::LazyZeros;

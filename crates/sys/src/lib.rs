@@ -5,6 +5,7 @@
 //! call goes on by itself is *lent*: its owner gives it to the [`driver`] and gets it back when the
 //! call has ended ([`driver::Loans`]).
 
+pub mod clock;
 pub mod driver;
 mod epoll;
 pub mod eventfd;

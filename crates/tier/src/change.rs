@@ -131,14 +131,39 @@ impl Tiers {
         self.planner.forget(self.io.now());
     }
 
+    /// Has the numbers of tiers follow each other, where some have gone.
+    pub(crate) fn close_up(&mut self, id: CommandId) {
+        let Some(numbers) = self.set.close_up() else {
+            return self.reply(id, CommandReply::Unchanged);
+        };
+        let number = |tier: u8| numbers.get(usize::from(tier)).copied().flatten();
+        if let Some((_, tier)) = &mut self.evacuation {
+            *tier = number(*tier).unwrap_or(*tier);
+        }
+        self.pins.renumber(number);
+        self.planner.forget(self.io.now());
+        // Nobody leaves; but who names a tier meanwhile would not know which numbers count.
+        self.change = Some(Change { id, joins: None, leave: Vec::new(), step: Step::Naming });
+        self.set.ask(After::Change(id));
+    }
+
+    /// Why a tier cannot be removed, be it empty or not.
+    pub fn why_not_remove(&self, tier: u8) -> Option<Refusal> {
+        let leave = self.set.of_tier(tier);
+        match () {
+            () if leave.is_empty() => Some(Refusal::NoTier),
+            () if self.next_holders(&leave).is_empty() => Some(Refusal::LastPersistent),
+            () => None,
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: CommandId, tier: u8) {
         let leave = self.set.of_tier(tier);
         let left = self.living_on(tier);
-        let refusal = match () {
-            () if leave.is_empty() => Some(Refusal::NoTier),
-            () if left > 0 => Some(Refusal::NotEmpty(left)),
-            () if self.next_holders(&leave).is_empty() => Some(Refusal::LastPersistent),
-            () => None,
+        let refusal = match self.why_not_remove(tier) {
+            Some(Refusal::NoTier) => Some(Refusal::NoTier),
+            _ if left > 0 => Some(Refusal::NotEmpty(left)),
+            refusal => refusal,
         };
         if let Some(refusal) = refusal {
             return self.reply(id, CommandReply::Refused(refusal));

@@ -19,6 +19,7 @@ impl Tiers {
                 | Command::Add(_)
                 | Command::Remove(_)
                 | Command::GiveUp(_)
+                | Command::CloseUp
                 | Command::Pin { .. }
         );
         if is_of_members && self.change.is_some() {
@@ -32,6 +33,7 @@ impl Tiers {
             Command::Add(addition) => self.add(id, &addition),
             Command::Remove(tier) => self.remove(id, tier),
             Command::GiveUp(member) => self.give_up(id, member),
+            Command::CloseUp => self.close_up(id),
             Command::Pin { first, count, tier } => self.pin(id, (first, count), tier),
             Command::Tune(tuning) => self.tune(id, tuning),
             Command::Resize(bytes) => self.resize(id, bytes),

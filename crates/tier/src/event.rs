@@ -79,6 +79,9 @@ pub enum Command {
     /// back. The extents that live there are lost: what of them was written fails to be read until
     /// it is written again or discarded.
     GiveUp(MemberId),
+    /// Has the numbers of tiers follow each other, where some have gone: 0 is the fastest. What
+    /// was pinned to a tier that has gone is not pinned any more.
+    CloseUp,
     /// Gives extents a tier of their own, or none: they are moved there when there is room, for
     /// which others leave, and away only to empty the tier. Forgotten when the set is closed.
     Pin {

@@ -40,6 +40,8 @@ pub(crate) struct UnderWay {
     pub is_client: bool,
     /// Bytes that are read or written.
     pub bytes: u64,
+    /// When it was wanted.
+    pub began: Time,
 }
 
 /// The owner of names, of effects and of the time.
@@ -113,7 +115,7 @@ impl Io {
         self.stir();
         self.next += 1;
         let op = OpId(self.next);
-        self.under_way.insert(op, under_way);
+        self.under_way.insert(op, UnderWay { began: self.now, ..under_way });
         op
     }
 
@@ -164,6 +166,7 @@ impl UnderWay {
             is_flush: false,
             is_client: false,
             bytes: 0,
+            began: 0,
         }
     }
 }

@@ -58,6 +58,17 @@ impl Pins {
     pub fn grow(&mut self, from: u8) {
         self.ranges.iter_mut().for_each(|pin| pin.tier += u8::from(pin.tier >= from));
     }
+
+    /// The numbers of tiers have become these; what was pinned to one that is gone is not pinned.
+    pub fn renumber(&mut self, numbers: impl Fn(u8) -> Option<u8>) {
+        self.ranges.retain_mut(|pin| match numbers(pin.tier) {
+            Some(tier) => {
+                pin.tier = tier;
+                true
+            }
+            None => false,
+        });
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 use crate::event::{CommandId, MemberId};
 use crate::settings::{MemberSettings, Settings};
 use forebay_format::io::Buf;
-use forebay_format::tier::{MEMBERS_MAX, MemberEntry, Superblock, TierLayout, member_state};
+use forebay_format::tier::{
+    MEMBERS_MAX, MemberEntry, Superblock, TIERS_MAX, TierLayout, member_state,
+};
 use forebay_format::{BLOCK_SIZE, tier};
 use std::collections::BTreeSet;
 
@@ -381,6 +383,28 @@ impl Set {
         }
         self.grown = joining.grown;
         self.find_tiers();
+    }
+
+    /// Has the numbers of tiers follow each other, as the next superblock says it. What each number
+    /// has become, if any has changed; `None` for those that no member has.
+    pub fn close_up(&mut self) -> Option<[Option<u8>; TIERS_MAX as usize]> {
+        let entries = &mut self.superblock.block.members;
+        let used = entries.iter().filter(|it| it.is_used());
+        let tiers: BTreeSet<u8> = used.map(|it| it.tier).collect();
+        let mut numbers = [None; TIERS_MAX as usize];
+        for (new, &old) in (0..).zip(&tiers) {
+            numbers[usize::from(old)] = Some(new);
+        }
+        if (0..).zip(&tiers).all(|(new, &old)| new == old) {
+            return None;
+        }
+        for (own, entry) in self.members.iter_mut().zip(entries) {
+            if let (true, Some(new)) = (entry.is_used(), numbers[usize::from(entry.tier)]) {
+                (own.tier, entry.tier) = (new, new);
+            }
+        }
+        self.find_tiers();
+        Some(numbers)
     }
 
     /// From which tier on numbers have grown since this was asked.

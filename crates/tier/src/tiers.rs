@@ -219,7 +219,7 @@ impl Tiers {
     /// What each end of an I/O means, whatever it was for.
     fn account(&mut self, what: &UnderWay, is_ok: bool) {
         if is_ok {
-            self.traffic.ended(what);
+            self.traffic.ended(what, self.io.now());
         }
         if what.is_flush && !is_ok && what.purpose != Purpose::Wipe {
             self.flush_failed(what.member);

@@ -24,6 +24,10 @@ pub struct TieredArgs {
     /// Overwrite what the devices hold
     #[arg(long, requires = "tiers")]
     pub force: bool,
+    /// Serve the volume that is on the devices already without others that belong to it: what
+    /// lives on those cannot be read until they are back
+    #[arg(long, requires = "tiers", conflicts_with = "force")]
+    pub allow_missing: bool,
 }
 
 fn parse_percent(text: &str) -> Result<u8, String> {
@@ -53,6 +57,9 @@ pub enum TierCommand {
         /// The device is missing for good: what of the volume lives on it is lost
         #[arg(long)]
         drop_lost: bool,
+        /// The volume may be larger than what is left; when that is full, writes fail
+        #[arg(long)]
+        overcommit: bool,
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
@@ -61,6 +68,9 @@ pub enum TierCommand {
     Evacuate {
         #[command(flatten)]
         tier: TierArgs,
+        /// The volume may be larger than what is left; when that is full, writes fail
+        #[arg(long)]
+        overcommit: bool,
         /// Return at once; the daemon goes on, and `tier show` tells how far it is
         #[arg(long)]
         no_wait: bool,
@@ -86,7 +96,7 @@ pub enum TierCommand {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Change how data is placed
+    /// Change how data is placed, how fast it moves and when
     Set {
         /// The volume
         name: String,
@@ -96,8 +106,11 @@ pub enum TierCommand {
         /// Most that moves copy in a second, as 100M
         #[arg(long, value_name = "SIZE")]
         rate: Option<String>,
+        /// When moves may run, as 22:00-06:00 in the time zone of forebayd, or always
+        #[arg(long, value_name = "FROM-TO")]
+        window: Option<String>,
     },
-    /// Move nothing until `resume`
+    /// Move nothing until `resume`, also after a restart
     Pause {
         /// The volume
         name: String,

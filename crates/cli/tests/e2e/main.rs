@@ -22,6 +22,7 @@ mod sizes;
 mod starting;
 mod taken;
 mod tiers;
+mod tiers_changed;
 mod witness;
 mod world;
 mod written;

@@ -19,13 +19,14 @@ impl Links {
         Links { dir, notes }
     }
 
-    /// Leaves a link of the volume's name to its device, and tells udev.
-    pub fn put(&self, name: &str, device: &Path) {
+    /// Leaves a link of the volume's name to its device, and tells udev, also whether its content
+    /// ends with the machine.
+    pub fn put(&self, name: &str, device: &Path, is_ephemeral: bool) {
         if let Err(error) = put_link(&self.dir, name, device) {
             tracing::warn!(volume = name, "the link in {}: {error}", self.dir.display());
         }
-        if let Err(error) = self.note(device).map_or(Ok(()), |note| tell_udev(&note, name, device))
-        {
+        let tell = |note: PathBuf| tell_udev(&note, &properties(name, is_ephemeral), device);
+        if let Err(error) = self.note(device).map_or(Ok(()), tell) {
             tracing::debug!(volume = name, "tell udev: {error}");
         }
     }
@@ -71,8 +72,7 @@ fn leads_to(link: &Path, device: &Path) -> bool {
 
 /// Writes down what udev is to know of a device, and has it look. The rule reads a file, so that
 /// it never waits for this daemon.
-fn tell_udev(note: &Path, name: &str, device: &Path) -> std::io::Result<()> {
-    let text = properties(name);
+fn tell_udev(note: &Path, text: &str, device: &Path) -> std::io::Result<()> {
     if fs::read_to_string(note).is_ok_and(|known| known == text) {
         // It was told by an earlier daemon.
         return Ok(());
@@ -84,10 +84,14 @@ fn tell_udev(note: &Path, name: &str, device: &Path) -> std::io::Result<()> {
 }
 
 /// The properties of a volume's device. Names of volumes need no quoting.
-fn properties(name: &str) -> String {
+fn properties(name: &str, is_ephemeral: bool) -> String {
+    let (model, more) = match is_ephemeral {
+        true => ("Forebay_ephemeral_volume", "FOREBAY_EPHEMERAL=1\n"),
+        false => ("Forebay_volume", ""),
+    };
     format!(
-        "FOREBAY_VOLUME={name}\nID_VENDOR=Forebay\nID_MODEL=Forebay_volume\n\
-         ID_SERIAL=forebay-{name}\nID_SERIAL_SHORT={name}\n"
+        "FOREBAY_VOLUME={name}\nID_VENDOR=Forebay\nID_MODEL={model}\n\
+         ID_SERIAL=forebay-{name}\nID_SERIAL_SHORT={name}\n{more}"
     )
 }
 
@@ -107,6 +111,14 @@ fn put_link(dir: &Path, name: &str, device: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn udev_is_told_of_content_that_ends_with_the_machine() {
+        let [stays, ends] = [false, true].map(|is_ephemeral| properties("data", is_ephemeral));
+        assert!(stays.contains("ID_MODEL=Forebay_volume\n") && !stays.contains("EPHEMERAL"));
+        assert!(ends.contains("ID_MODEL=Forebay_ephemeral_volume\n"));
+        assert!(ends.ends_with("ID_SERIAL_SHORT=data\nFOREBAY_EPHEMERAL=1\n"));
+    }
 
     #[test]
     fn a_link_beside_the_devices_is_relative_as_udev_makes_it() {

@@ -40,6 +40,11 @@ impl Machine {
         format!("nbd+unix:///{volume}?socket={}", self.nbd_socket.display())
     }
 
+    /// Whether the content of a volume ends with the machine.
+    pub fn is_ephemeral(&self, volume: &str) -> bool {
+        self.store.get().tiers_of(volume).is_some_and(|tiers| tiers.boot.is_some())
+    }
+
     /// Whether the block device of a volume has sectors of 512 bytes whatever its size is.
     pub fn has_small_sectors(&self, volume: &str) -> bool {
         self.store.get().volume(volume).is_some_and(|volume| volume.small_sectors)

@@ -132,7 +132,7 @@ pub(super) fn mend(
     if let Err(error) = remembered {
         tracing::warn!(volume = name, "its device ends with forebayd: {}", error.message);
     }
-    machine.links.put(name, &made.path());
+    machine.links.put(name, &made.path(), machine.is_ephemeral(name));
     tracing::info!(volume = name, "block device {} made", made.path().display());
     *device = Some(made);
     Ok(())

@@ -1,4 +1,5 @@
 use super::*;
+use forebay_api::tiers::Placement;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -124,4 +125,58 @@ fn names_of_devices_follow_what_was_found_and_stay_apart() {
     assert_eq!(renamed(&[("1", "c"), ("2", "a"), ("3", "b")]), "cab");
     assert_eq!(renamed(&[("1", "c")]), "cba", "the third is missing where the first was");
     assert_eq!(renamed(&[("1", "b"), ("3", "a")]), "bca");
+}
+
+#[test]
+fn what_is_pinned_goes_with_its_tier_and_not_with_its_number() {
+    let member = |uuid: &str, tier| MemberState {
+        uri: format!("/dev/{uuid}"),
+        uuid: uuid.into(),
+        tier,
+        use_percent: 100,
+    };
+    let pin = |first, tier| PinState { first, count: 1, tier };
+    let mut tiers = TieredState {
+        name: "big".into(),
+        set: "00".into(),
+        members: vec![member("a", 1), member("b", 3), member("new", 4)],
+        overcommit: false,
+        placement: Placement::Heat,
+        rate: None,
+        pins: vec![pin(0, 1), pin(1, 3), pin(2, 7)],
+        paused: false,
+        window: None,
+        boot: None,
+        emptied: None,
+    };
+    // Nobody has heard of the new one, and there is no tier 7.
+    tiers.renumber(&[("a".to_string(), 1), ("b".to_string(), 0)].into());
+    assert_eq!(tiers.pins, [pin(0, 1), pin(1, 0)]);
+    let members: Vec<(&str, u8)> = tiers.members.iter().map(|it| (&*it.uuid, it.tier)).collect();
+    assert_eq!(members, [("b", 0), ("a", 1), ("new", 4)]);
+}
+
+#[test]
+fn names_of_devices_are_kept_of_as_many_removed_volumes_as_the_limit() {
+    let mut state = State::default();
+    for number in 0..LEFT_MAX + 5 {
+        let name = format!("v{number}");
+        let (uri, uuid) = ("/dev/x".to_string(), "ab".to_string());
+        state.tiered.push(TieredState {
+            name: name.clone(),
+            set: number.to_string(),
+            members: vec![MemberState { uri, uuid, tier: 0, use_percent: 100 }],
+            overcommit: false,
+            placement: Placement::Heat,
+            rate: None,
+            pins: Vec::new(),
+            paused: false,
+            window: None,
+            boot: None,
+            emptied: None,
+        });
+        state.forget_volume(&name);
+    }
+    assert_eq!((state.left.len(), &*state.left[0].set), (LEFT_MAX, "5"));
+    assert_eq!(state.left[0].uris["ab"], "/dev/x");
 }

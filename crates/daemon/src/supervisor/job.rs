@@ -151,12 +151,16 @@ impl Supervisor {
     }
 
     /// Who holds the content of a volume when it is not served any more.
-    fn who_keeps(&self, name: &str) -> &'static str {
-        match self.store.get().tiers_of(name) {
-            None => "its origin holds everything",
-            Some(tiers) if tiers.boot.is_none() => "its tiers hold everything",
-            Some(_) => "its tiers hold everything until the machine is started anew",
-        }
+    fn who_keeps(&self, name: &str) -> String {
+        let state = self.store.get();
+        let Some(tiers) = state.tiers_of(name) else {
+            return "its origin holds everything".to_string();
+        };
+        let until = match tiers.boot {
+            None => "",
+            Some(_) => " until the machine is started anew",
+        };
+        format!("its tiers hold everything{}{until}", self.what_tiers_lack(name))
     }
 
     /// Waits for the engine, and finishes. Runs on the job's own thread.

@@ -3,9 +3,11 @@
 //! What the devices of a set are is remembered in the state directory, by their identities; which
 //! of them is which, and where what lives, they say themselves.
 
+mod again;
 mod change;
 mod create;
 mod members;
+mod pace;
 mod pins;
 mod show;
 
@@ -27,11 +29,14 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) fn memory_bytes(uri: &str) -> Option<Result<u64, String>> {
     let size = uri.strip_prefix("ram:")?;
     Some(match size.parse::<Size>() {
-        Ok(Size::Bytes(bytes)) => Ok(bytes),
-        Ok(Size::PerMille(_)) => Err(format!("{uri}: give a size, such as ram:40G")),
+        Ok(Size::Bytes(bytes @ 1..)) => Ok(bytes),
+        Ok(_) => Err(format!("{uri}: give a size, such as ram:40G")),
         Err(why) => Err(format!("{uri}: {why}")),
     })
 }
+
+/// Bytes a second that moves copy at most, where nobody chose a rate.
+const MOVE_RATE: u64 = 20 << 20;
 
 /// How data is placed, for those who place it.
 fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
@@ -39,8 +44,7 @@ fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
         Placement::Heat => forebay_tier::Placement::Heat,
         Placement::Spill => forebay_tier::Placement::Spill,
     };
-    let tuning = Tuning::default();
-    Tuning { placement, move_rate: rate.unwrap_or(tuning.move_rate), ..tuning }
+    Tuning { placement, move_rate: rate.unwrap_or(MOVE_RATE), ..Tuning::default() }
 }
 
 /// A device of a set that is to be made.
@@ -136,6 +140,8 @@ impl Supervisor {
             placement,
             rate: None,
             pins: Vec::new(),
+            paused: false,
+            window: None,
             boot: planned.is_ephemeral().then(boot),
             emptied: None,
         };
@@ -174,7 +180,11 @@ impl Supervisor {
         }
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
+        let known = &self.learn_numbers(known, &tiered.snapshot(0));
         known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
+        if pace::rests(known) {
+            tiered.pause();
+        }
         let found = tiered.given().map(|(uuid, index)| (hex(&uuid), uris[index].clone()));
         // Memory has no name of its own.
         self.rename_members(known, &found.filter(|it| memory_bytes(&it.1).is_none()).collect());
@@ -238,13 +248,16 @@ impl Supervisor {
         let bytes = self.store.get().volume(name).map(|volume| volume.bytes);
         let spec = NewTiered { name: name.to_string(), bytes, overcommit: known.overcommit };
         let new = NewTiers::plan(&spec, given.collect()).map_err(|(_, error)| error)?;
-        let (state, made) = self.make_tiers(name, new, known.placement)?;
+        let (state, mut made) = self.make_tiers(name, new, known.placement)?;
+        if pace::rests(known) {
+            made.pause();
+        }
         tracing::warn!(volume = name, "it is empty: {why}, and its content with it");
         let emptied = Some(why.to_string());
         let remembered = self.remember(|all| {
             all.tiered.retain(|it| it.name != name);
-            let (rate, pins) = (known.rate, known.pins.clone());
-            all.tiered.push(TieredState { emptied, rate, pins, ..state.clone() });
+            let TieredState { rate, pins, paused, window, .. } = known.clone();
+            all.tiered.push(TieredState { emptied, rate, pins, paused, window, ..state.clone() });
         });
         remembered.map_err(|error| TieredError::Create(error.message))?;
         self.memories.let_go(name, |uuid| state.members.iter().any(|it| it.uuid == uuid));

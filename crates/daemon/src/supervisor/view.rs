@@ -351,6 +351,10 @@ impl Supervisor {
         let inner = self.inner();
         let pool = shown_pool(pool);
         let before = |window| inner.samples.before(&view.name, &pool, window).hits;
+        let tiers = volume.tiers.as_ref().map(|it| Box::new(self.tiers_info(&view.name, it)));
+        // Without a cache, what is used is the devices of its tiers.
+        let own = tiers.as_ref().filter(|_| pool.is_empty()).map(|it| it.used_bytes);
+        let cached = stats.cached_blocks * BLOCK_SIZE as u64;
         let ratio = |window| stats.hits().ratio_since(before(window));
         VolumeInfo {
             name: view.name.clone(),
@@ -359,7 +363,7 @@ impl Supervisor {
             mode: view.mode,
             origin: view.origin.clone(),
             bytes: view.bytes,
-            used_bytes: Some(stats.cached_blocks * BLOCK_SIZE as u64),
+            used_bytes: Some(own.unwrap_or(cached)),
             dirty_bytes: Some(stats.dirty_bytes()),
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),
@@ -367,7 +371,7 @@ impl Supervisor {
             export_why,
             clients: volume.clients as u64,
             job,
-            tiers: volume.tiers.as_ref().map(|it| Box::new(self.tiers_info(&view.name, it))),
+            tiers,
             attention,
         }
     }

@@ -29,6 +29,7 @@ impl Supervisor {
                 last = Instant::now();
                 self.sample();
                 self.watch_sizes();
+                self.watch_windows();
                 if !self.listeners.unheard().is_empty() {
                     self.listeners.listen(self.any_pool(), false);
                 }

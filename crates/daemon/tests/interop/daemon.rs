@@ -81,6 +81,7 @@ impl Daemon {
             dry_run: false,
             force: false,
             accept_ephemeral: true,
+            allow_missing: false,
         }));
         daemon
     }

@@ -324,6 +324,12 @@ impl Tiered {
         self.tell(0, Event::Command(CommandId(0), pin));
     }
 
+    /// Moves nothing until somebody says so.
+    pub fn pause(&mut self) {
+        // Nobody waits for the answer.
+        self.tell(0, Event::Command(CommandId(0), Command::Pause));
+    }
+
     /// Takes an I/O on the origin.
     pub(crate) fn submit(&mut self, op: OpId, io: OriginIo, now: Time) {
         let io = match io {

@@ -5,7 +5,7 @@ use crate::supervisor::late::in_time;
 use crate::supervisor::plan::same_file;
 use crate::supervisor::volume::origin_error;
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::{Care, Choice, Until};
+use forebay_api::hint::{Care, Choice, Flag, Until, When};
 use forebay_api::reply::Done;
 use forebay_api::request::TierChange;
 use forebay_api::size::human;
@@ -29,7 +29,15 @@ pub(super) struct NamedTier {
     used_bytes: u64,
     /// Free on the tiers that stay.
     elsewhere_bytes: u64,
+    /// What those tiers hold, free or not.
+    rest_bytes: u64,
+    /// It is being emptied, with so much left on it.
+    left_bytes: Option<u64>,
     pub devices: Vec<String>,
+    /// Devices of it that are missing, and what lives on them.
+    missing: Vec<(String, u64)>,
+    /// Whether the volume has others.
+    is_only: bool,
 }
 
 impl Supervisor {
@@ -52,12 +60,90 @@ impl Supervisor {
         let (own, others): (Vec<_>, Vec<_>) =
             info.devices.iter().partition(|device| device.tier == number);
         let stays = |it: &&&TierDevice| it.state == DeviceState::Ok;
-        let others = others.iter().filter(stays);
+        let staying: Vec<_> = others.iter().filter(stays).collect();
+        let missing = own.iter().filter(|it| it.state == DeviceState::Missing);
+        let leaving = info.evacuations.iter().find(|it| it.tier == number);
         Ok(NamedTier {
             number,
             used_bytes: own.iter().map(|it| it.used_bytes).sum(),
-            elsewhere_bytes: others.map(|it| it.bytes - it.used_bytes).sum(),
+            elsewhere_bytes: staying.iter().map(|it| it.bytes - it.used_bytes).sum(),
+            rest_bytes: staying.iter().map(|it| it.bytes).sum(),
+            left_bytes: leaving.map(|it| it.left_bytes),
             devices: own.iter().map(|it| it.device.clone()).collect(),
+            missing: missing.map(|it| (it.device.clone(), it.used_bytes)).collect(),
+            is_only: others.is_empty(),
+        })
+    }
+
+    /// Refuses to empty a tier whose content has no place, or without which the volume is larger
+    /// than it was meant to be. What is to be known of the rest is told.
+    pub(super) fn check_emptying(
+        &self,
+        found: &FoundVolume,
+        tier: &NamedTier,
+        overcommit: bool,
+    ) -> Result<Option<String>, ApiError> {
+        let (name, bytes) = (&found.snapshot.view.name, found.snapshot.view.bytes);
+        if let Some((device, lives)) = tier.missing.iter().find(|it| it.1 > 0) {
+            let lives = human(*lives);
+            let text = format!("{device} is missing, and {lives} that live there cannot move");
+            let (volume, device) = (name.clone(), device.clone());
+            return Err(ApiError::refused(text)
+                .hint(Hint::attach(name, When::DevicesBack))
+                .hint(Hint::DropLost { volume, device }));
+        }
+        if tier.used_bytes > tier.elsewhere_bytes {
+            return Err(no_room(tier));
+        }
+        if bytes.div_ceil(EXTENT_SIZE) * EXTENT_SIZE <= tier.rest_bytes {
+            return Ok(None);
+        }
+        let (has, rest) = (human(bytes), human(tier.rest_bytes));
+        if !overcommit && !self.store.get().tiers_of(name).is_some_and(|it| it.overcommit) {
+            let text = format!("volume {name} has {has}, and the other tiers hold {rest}");
+            return Err(ApiError::refused(text)
+                .hint(Hint::SeeTo { what: Care::TiersMore })
+                .hint(Hint::Again { with: Flag::Overcommit }));
+        }
+        Ok(Some(format!(
+            "volume {name} has {has}, and what is left holds {rest}: writes fail when they are full"
+        )))
+    }
+
+    /// Refuses to take a tier away without which there is no volume.
+    pub(super) fn check_removal(
+        &self,
+        found: &FoundVolume,
+        tier: &NamedTier,
+    ) -> Result<(), ApiError> {
+        let view = &found.snapshot.view;
+        let (name, number) = (&view.name, tier.number);
+        let devices = tier.devices.join(", ");
+        if tier.is_only {
+            let text = format!("tier {number} ({devices}) is the only tier of volume {name}");
+            return Err(ApiError::refused(text).hint(Hint::remove(name, When::NotNeeded)));
+        }
+        let look = found.open.handle.look_at_tiers(view.id, move |tiered, _| {
+            (tiered.tiers().why_not_remove(number), tiered.is_ephemeral())
+        });
+        match look.map_err(|error| shard_error(&found.pool, &error))? {
+            Some((Some(Refusal::LastPersistent), true)) => {
+                let text = format!(
+                    "{devices} is the last memory of volume {name}, and only memory holds the map \
+                     of a volume that ends with the machine"
+                );
+                Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::TierMemory }))
+            }
+            Some((Some(why), _)) => Err(refused(why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// From now on the volume may be larger than its tiers.
+    pub(super) fn allow_overcommit(&self, name: &str) -> Result<(), ApiError> {
+        self.remember(|all| {
+            let own = all.tiered.iter_mut().filter(|it| it.name == name);
+            own.for_each(|it| it.overcommit = true);
         })
     }
 
@@ -69,9 +155,10 @@ impl Supervisor {
         let (found, now) = self.find_tiers(name)?;
         let tier = self.named_tier(name, &now, &wanted.tier)?;
         let (number, used) = (tier.number, human(tier.used_bytes));
-        if tier.used_bytes > tier.elsewhere_bytes {
-            return Err(no_room(&tier));
+        if let Some(left) = tier.left_bytes.filter(|_| tier.missing.is_empty()) {
+            return Ok(goes_on(name, number, left, wanted.dry_run));
         }
+        let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         if wanted.dry_run {
             let rate = self.tuning_of_volume(name).move_rate;
             let text = format!(
@@ -80,7 +167,12 @@ impl Supervisor {
                 human(rate),
                 how_long(tier.used_bytes / rate.max(1))
             );
-            return Ok(Done::new(Outcome::Planned, text));
+            let mut planned = Done::new(Outcome::Planned, text);
+            planned.messages.extend(larger);
+            return Ok(planned);
+        }
+        if larger.is_some() {
+            self.allow_overcommit(name)?;
         }
         let view = &found.snapshot.view;
         let started = found.open.handle.tiers_start(view.id, Command::Evacuate(number));
@@ -113,23 +205,6 @@ impl Supervisor {
         }
         let outcome = ask(&found, Command::Cancel(tier))?;
         Ok(Done::new(outcome, format!("tier {tier} is in use again")))
-    }
-
-    pub(in crate::supervisor) fn tier_pause(
-        &self,
-        name: &str,
-        pause: bool,
-    ) -> Result<Done, ApiError> {
-        let (found, now) = self.find_tiers(name)?;
-        let text = match pause {
-            true => format!("nothing moves in volume {name} until forebay tier resume {name}"),
-            false => format!("volume {name} moves what should move"),
-        };
-        if now.view.is_paused == pause {
-            return Ok(Done::new(Outcome::Unchanged, text));
-        }
-        let outcome = ask(&found, if pause { Command::Pause } else { Command::Resume })?;
-        Ok(Done::new(outcome, text))
     }
 
     /// Bytes that the tiers of a volume hold, which has `bytes`, and most that it can have.
@@ -248,6 +323,22 @@ pub(super) fn ask(found: &FoundVolume, command: Command) -> Result<Outcome, ApiE
         CommandReply::Unchanged => Ok(Outcome::Unchanged),
         CommandReply::Refused(why) => Err(refused(why)),
     }
+}
+
+/// What is told of a tier that is being emptied already.
+fn goes_on(name: &str, number: u8, left: u64, dry_run: bool) -> Done {
+    let outcome = match (left, dry_run) {
+        (_, true) => Outcome::Planned,
+        (0, false) => Outcome::Unchanged,
+        (_, false) => Outcome::Started,
+    };
+    if left == 0 {
+        return Done::new(outcome, format!("tier {number} is empty already"));
+    }
+    let text = format!("{} are moving off tier {number} already", human(left));
+    let mut done = Done::new(outcome, text);
+    done.messages.push(format!("how far it is: forebay tier show {name}"));
+    done
 }
 
 fn no_room(tier: &NamedTier) -> ApiError {

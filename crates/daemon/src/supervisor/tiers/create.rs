@@ -1,9 +1,9 @@
 //! Making volumes over tiers: everything that stands against one is told before anything is
 //! written.
 
+use super::again::check_size;
 use super::{Given, NewTiers, memory_bytes};
-use crate::convert::hex;
-use crate::state::{MemberState, TieredState, own_pool};
+use crate::state::{TieredState, own_pool};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{content_of, file_of, same_file};
@@ -13,16 +13,14 @@ use forebay_api::reply::{Done, State};
 use forebay_api::request::{VolumeCreate, VolumeCreateTiered, check_name};
 use forebay_api::size::{Size, human};
 use forebay_api::tiers::SCHEME;
-use forebay_api::{ApiError, Hint, Mode, Outcome};
-use forebay_format::superblock::field_text;
-use forebay_format::tier::{MEMBERS_MAX, Superblock, TIERS_MAX};
-use forebay_host::origin::tiered::{Member, NewTiered};
-use forebay_tier::assemble;
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
+use forebay_format::tier::{MEMBERS_MAX, TIERS_MAX};
+use forebay_host::origin::tiered::NewTiered;
 use std::path::Path;
 use std::sync::Arc;
 
 /// What the size of a volume is a multiple of, in bytes.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 
 impl Supervisor {
     pub(in crate::supervisor) fn tiered_create(
@@ -44,8 +42,8 @@ impl Supervisor {
             }
             None => None,
         };
-        if let Some(known) = there_already(wanted, &devices)? {
-            return self.adopt(wanted, pool, known);
+        if let Some(found) = self.found_again(wanted, &devices)? {
+            return self.adopt(wanted, pool, found);
         }
         if !wanted.force {
             devices.iter().try_for_each(|uri| self.check_empty(uri))?;
@@ -79,7 +77,7 @@ impl Supervisor {
     }
 
     /// Remembers the tiers of a volume, and serves it.
-    fn add_over(
+    pub(super) fn add_over(
         self: &Arc<Self>,
         wanted: &VolumeCreateTiered,
         pool: Option<String>,
@@ -88,6 +86,7 @@ impl Supervisor {
         let name = &wanted.name;
         self.remember(|all| {
             all.tiered.retain(|it| it.name != *name);
+            all.left.retain(|it| it.set != known.set);
             all.tiered.push(known);
         })?;
         let has_pool = pool.is_some();
@@ -118,27 +117,6 @@ impl Supervisor {
         })
     }
 
-    /// Serves a set that is on the devices already: its volume was removed, or comes from
-    /// elsewhere.
-    fn adopt(
-        self: &Arc<Self>,
-        wanted: &VolumeCreateTiered,
-        pool: Option<String>,
-        known: TieredState,
-    ) -> Result<Done, ApiError> {
-        let name = &wanted.name;
-        if wanted.dry_run {
-            let text = format!("would serve the volume {name} that is on these devices");
-            return Ok(Done::new(Outcome::Planned, text));
-        }
-        self.check_memory()?;
-        self.add_over(wanted, pool, known)?;
-        let mut done = self.how_to_use(name, false)?;
-        done.outcome = Outcome::Changed;
-        done.messages.insert(0, format!("volume {name} was on the devices; it is served again"));
-        Ok(done)
-    }
-
     /// What there is to say when exactly this volume is there. Another one of its name is an error.
     fn is_this_tiered(&self, wanted: &VolumeCreateTiered) -> Result<Option<Done>, ApiError> {
         let name = &wanted.name;
@@ -154,6 +132,10 @@ impl Supervisor {
         if !is_same {
             let text = format!("there is a volume {name:?} on {}", there.origin);
             return Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::Name }));
+        }
+        if let (Some(tiers), Some(size)) = (&there.tiers, &wanted.size) {
+            check_size(name, size, (there.bytes, tiers.capacity_bytes))
+                .map_err(|error| ApiError { kind: ErrorKind::Failed, ..error })?;
         }
         if matches!(there.state, State::Detached | State::Offline) {
             let text = format!("volume {name} is there, and not served");
@@ -305,55 +287,6 @@ fn plan_of(wanted: &VolumeCreateTiered) -> Result<NewTiers, ApiError> {
         let given = planned.given_again();
         drop(planned);
         NewTiers::plan(&NewTiered { bytes, ..spec }, given).map_err(of)
-    })
-}
-
-/// The set of this name that all of the devices belong to, and no others.
-fn there_already(
-    wanted: &VolumeCreateTiered,
-    devices: &[String],
-) -> Result<Option<TieredState>, ApiError> {
-    if wanted.force || devices.iter().any(|uri| memory_bytes(uri).is_some()) {
-        return Ok(None);
-    }
-    let (name, devices, placement) = (wanted.name.clone(), devices.to_vec(), wanted.placement);
-    in_time(&format!("look at the devices of {name}"), move || {
-        let mut found = Vec::new();
-        for uri in &devices {
-            let member = Member::open(uri).map_err(|error| origin_error(uri, &error))?;
-            let superblock = member.superblock().map_err(|e| origin_error(uri, &e.into()))?;
-            let Some(superblock) = superblock else { return Ok(None) };
-            found.push(superblock);
-        }
-        let set = found[0].block.set;
-        let is_of = |it: &Superblock| {
-            it.block.set == set && field_text(&it.block.name) == name && !it.is_ephemeral()
-        };
-        let assembled = assemble(&found).filter(|_| found.iter().all(is_of));
-        let Some(assembled) = assembled else { return Ok(None) };
-        let entries = assembled.superblock.members().iter().zip(&assembled.found);
-        let mut members = Vec::new();
-        for (entry, number) in entries.filter(|(entry, _)| entry.is_used()) {
-            let Some(number) = *number else { return Ok(None) };
-            members.push(MemberState {
-                uri: devices[number].clone(),
-                uuid: hex(&entry.uuid),
-                tier: entry.tier,
-                use_percent: 100,
-            });
-        }
-        members.sort_by_key(|it| it.tier);
-        Ok(Some(TieredState {
-            name,
-            set: hex(&set),
-            members,
-            overcommit: false,
-            placement,
-            rate: None,
-            pins: Vec::new(),
-            boot: None,
-            emptied: None,
-        }))
     })
 }
 

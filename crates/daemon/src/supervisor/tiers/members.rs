@@ -3,19 +3,21 @@
 use super::change::{ask, refused};
 use super::memory_bytes;
 use crate::convert::{hex, random_uuid};
-use crate::state::MemberState;
+use crate::state::{MemberState, TieredState};
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
 use crate::supervisor::volume::origin_error;
-use crate::supervisor::{COMMAND_TIMEOUT, Supervisor, shard_error};
+use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::Flag;
 use forebay_api::reply::Done;
 use forebay_api::request::{TierAdd, TierRemove};
 use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierAt, TiersInfo};
 use forebay_api::{ApiError, Hint, Outcome};
-use forebay_host::origin::tiered::{Member, NewDevice};
+use forebay_format::tier::TIERS_MAX;
+use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot};
 use forebay_tier::{At, Command, CommandReply, MemberId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ impl Supervisor {
         if !(1..=100).contains(&use_percent) {
             return Err(ApiError::usage("of a device 1% to 100% are used"));
         }
-        let tier = tier_for(&info, wanted.at)?;
+        let (tier, is_closed_up) = tier_for(&info, wanted.at)?;
         self.check_new_device(device, wanted.force)?;
         let (member, memory) = open_new(device)?;
         if member.is_volatile() && !now.is_ephemeral {
@@ -46,6 +48,9 @@ impl Supervisor {
         if wanted.dry_run {
             let text = format!("would add {device} ({size}) to volume {name}, as tier {tier}");
             return Ok(Done::new(Outcome::Planned, text));
+        }
+        if is_closed_up {
+            self.close_up(&found)?;
         }
         let uuid = random_uuid()?;
         let at = match wanted.at {
@@ -111,6 +116,10 @@ impl Supervisor {
         self.remember(|all| {
             let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == name) else { return };
             tiers.members.retain(|it| it.uuid != uuid);
+            if at.is_none() {
+                let TieredState { members, pins, .. } = tiers;
+                pins.retain(|pin| members.iter().any(|it| it.tier == pin.tier));
+            }
             if let Some(At::Before(tier)) = at {
                 let later = tiers.members.iter_mut().filter(|it| it.tier > tier);
                 later.for_each(|it| it.tier -= 1);
@@ -129,24 +138,71 @@ impl Supervisor {
         }
         let tier = self.named_tier(name, &now, &wanted.tier)?;
         let number = tier.number;
+        self.check_removal(&found, &tier)?;
+        let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         if wanted.dry_run {
             let text = format!("would remove tier {number} ({})", tier.devices.join(", "));
-            return Ok(Done::new(Outcome::Planned, text));
+            let mut planned = Done::new(Outcome::Planned, text);
+            planned.messages.extend(larger);
+            return Ok(planned);
         }
         self.check_memory()?;
         let of = now.view.members.iter().zip(&now.uuids).filter(|(it, _)| it.tier == number);
         let uuids: Vec<String> = of.map(|(_, uuid)| hex(uuid)).collect();
+        if larger.is_some() {
+            self.allow_overcommit(name)?;
+        }
         ask(&found, Command::Remove(number))?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
         let devices = tier.devices.join(", ");
         let text = format!("tier {number} of volume {name} is gone; {devices} is free");
         let mut done = Done::new(Outcome::Changed, text);
+        done.messages.extend(self.close_up(&found)?);
+        done.messages.extend(larger);
         for device in tier.devices.iter().filter(|it| memory_bytes(it).is_none()) {
             if let Err(error) = self.wipe_device(file_of(device)) {
                 done.messages.push(format!("{device} was not wiped: {}", error.message));
             }
         }
         Ok(done)
+    }
+
+    /// Has the numbers of tiers follow each other, and tells which are others now. A tier without
+    /// devices has no number; without this, tiers that come and go would use them all up.
+    fn close_up(&self, found: &FoundVolume) -> Result<Option<String>, ApiError> {
+        let name = &found.snapshot.view.name;
+        let before = numbers_of(&self.find_tiers(name)?.1);
+        if let Err(error) = ask(found, Command::CloseUp) {
+            // They are closed up when the next tier has gone.
+            tracing::warn!(volume = name.as_str(), "numbers of tiers: {}", error.message);
+        }
+        let (_, now) = self.find_tiers(name)?;
+        if let Some(known) = self.store.get().tiers_of(name) {
+            self.learn_numbers(known, &now);
+        }
+        let now = numbers_of(&now);
+        let pairs = before.iter().filter_map(|(uuid, tier)| Some((*tier, *now.get(uuid)?)));
+        let changed: BTreeSet<(u8, u8)> = pairs.filter(|(was, is)| was != is).collect();
+        let changed: Vec<String> =
+            changed.iter().map(|(was, is)| format!("tier {was} is tier {is} now")).collect();
+        Ok(Some(changed.join(", ")).filter(|text| !text.is_empty()))
+    }
+
+    /// What tiers are called the devices say themselves; what is remembered follows.
+    pub(super) fn learn_numbers(&self, known: &TieredState, now: &TiersSnapshot) -> TieredState {
+        let (numbers, mut learnt) = (numbers_of(now), known.clone());
+        learnt.renumber(&numbers);
+        if learnt == *known {
+            return learnt;
+        }
+        let change = self.store.change(|all| {
+            let own = all.tiered.iter_mut().filter(|it| it.name == known.name);
+            own.for_each(|it| it.renumber(&numbers));
+        });
+        if let Err(error) = change {
+            tracing::error!(volume = known.name, "numbers of tiers: {}", error.message);
+        }
+        learnt
     }
 
     /// Gives up a device that will never be back.
@@ -162,15 +218,11 @@ impl Supervisor {
             let text = format!("no device {} of volume {name} is missing", wanted.tier);
             return Err(ApiError::usage(text));
         };
-        let state = self.store.get();
-        let known = state.tiers_of(name).and_then(|tiers| {
-            tiers.members.iter().find(|it| it.uri == device.device).map(|it| it.uuid.clone())
-        });
-        let uuid = known.unwrap_or_default();
-        let number = now.uuids.iter().position(|it| hex(it) == uuid);
-        let Some(number) = number else {
+        let uuid_of = |it: &[u8; 16]| self.device_name(name, it) == device.device;
+        let Some(number) = now.uuids.iter().position(uuid_of) else {
             return Err(ApiError::failed(format!("{} is not known by its name", device.device)));
         };
+        let uuid = hex(&now.uuids[number]);
         let lost = human(device.used_bytes);
         if wanted.dry_run {
             let text = format!("would give up {}, and {lost} that lived there", device.device);
@@ -184,8 +236,25 @@ impl Supervisor {
              to be read until it is written again or discarded",
             device.device
         );
-        Ok(Done::new(Outcome::Changed, text))
+        let mut done = Done::new(Outcome::Changed, text);
+        done.messages.extend(self.close_up(&found)?);
+        let rest = self.tiers_info(name, &self.find_tiers(name)?.1).capacity_bytes;
+        if found.snapshot.view.bytes > rest {
+            done.messages.push(format!(
+                "volume {name} has {}, and what is left holds {}: writes fail when they are full",
+                human(found.snapshot.view.bytes),
+                human(rest)
+            ));
+        }
+        Ok(done)
     }
+}
+
+/// The tier of each member, by its identity.
+fn numbers_of(now: &TiersSnapshot) -> BTreeMap<String, u8> {
+    let used = now.view.members.iter().zip(&now.uuids);
+    let used = used.filter(|(it, _)| it.state != forebay_tier::MemberState::None);
+    used.map(|(it, uuid)| (hex(uuid), it.tier)).collect()
 }
 
 /// Opens a device that is to be added, with its memory if it is that.
@@ -204,16 +273,16 @@ fn open_new(device: &str) -> Result<(Member, Option<(OwnedFd, u64)>), ApiError> 
     Ok((member, None))
 }
 
-/// The number of the tier of a new device.
-fn tier_for(info: &TiersInfo, at: TierAt) -> Result<u8, ApiError> {
-    let last = info.devices.iter().map(|it| it.tier).max().unwrap_or(0);
+/// The number of the tier of a new device, and whether numbers have to be closed up for it: those
+/// of tiers that have gone may be left over from before a kill.
+fn tier_for(info: &TiersInfo, at: TierAt) -> Result<(u8, bool), ApiError> {
+    let tiers: BTreeSet<u8> = info.devices.iter().map(|it| it.tier).collect();
+    let last = tiers.last().copied().unwrap_or(0);
     match at {
-        TierAt::Slowest => Ok(last + 1),
-        TierAt::Tier(tier) | TierAt::Before(tier)
-            if info.devices.iter().any(|it| it.tier == tier) =>
-        {
-            Ok(tier)
-        }
+        TierAt::Slowest if last + 1 < TIERS_MAX => Ok((last + 1, false)),
+        TierAt::Slowest if tiers.len() < usize::from(TIERS_MAX) => Ok((tiers.len() as u8, true)),
+        TierAt::Slowest => Err(refused(forebay_tier::Refusal::TooMany)),
+        TierAt::Tier(tier) | TierAt::Before(tier) if tiers.contains(&tier) => Ok((tier, false)),
         TierAt::Tier(tier) | TierAt::Before(tier) => {
             let text = format!("there is no tier {tier}; the slowest is {last}");
             Err(ApiError::usage(text).hint(Hint::Again { with: Flag::NoTier }))

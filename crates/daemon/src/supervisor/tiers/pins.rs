@@ -1,6 +1,7 @@
 //! What is to live on a certain tier, and how the rest is placed.
 
 use super::change::ask;
+use super::pace;
 use super::show::extents_of;
 use super::tuning_of;
 use crate::state::PinState;
@@ -8,6 +9,7 @@ use crate::supervisor::Supervisor;
 use forebay_api::reply::Done;
 use forebay_api::request::{TierPin, TierSet};
 use forebay_api::size::human;
+use forebay_api::tiers::{TiersInfo, Window};
 use forebay_api::{ApiError, Outcome, Size};
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_tier::Command;
@@ -33,9 +35,6 @@ impl Supervisor {
             }
             None => format!("{bytes} of volume {name} live where they would"),
         };
-        if wanted.dry_run {
-            return Ok(Done::new(Outcome::Planned, text));
-        }
         let state = self.store.get();
         let mut pins = state.tiers_of(name).map_or_else(Vec::new, |it| it.pins.clone());
         for &(first, count) in &runs {
@@ -44,6 +43,12 @@ impl Supervisor {
         if pins.len() > PINS_MAX {
             let text = format!("a volume has {PINS_MAX} pinned ranges at most");
             return Err(ApiError::refused(text));
+        }
+        if let Some(tier) = tier {
+            check_pinned(&self.tiers_info(name, &now), &pins, tier)?;
+        }
+        if wanted.dry_run {
+            return Ok(Done::new(Outcome::Planned, text));
         }
         self.remember(|all| {
             if let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == *name) {
@@ -68,20 +73,48 @@ impl Supervisor {
             Ok(Some(_)) => return Err(ApiError::usage("give the rate as a size, such as 100M")),
             Err(why) => return Err(ApiError::usage(why)),
         };
+        let window = match wanted.window.as_deref() {
+            None => None,
+            Some("always") => Some(None),
+            Some(text) => Some(Some(text.parse::<Window>().map_err(ApiError::usage)?)),
+        };
+        let before = self.store.get();
         self.remember(|all| {
             if let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == *name) {
                 tiers.placement = wanted.placement.unwrap_or(tiers.placement);
                 tiers.rate = rate.or(tiers.rate);
+                tiers.window = window.unwrap_or(tiers.window);
             }
         })?;
         let state = self.store.get();
         let known = state.tiers_of(name);
         let placement = known.map(|it| it.placement).unwrap_or_default();
         let tuning = tuning_of(placement, known.and_then(|it| it.rate));
-        let outcome = ask(&found, Command::Tune(tuning))?;
+        let mut outcome = ask(&found, Command::Tune(tuning))?;
+        if self.keep_pace(&found)? || before.tiers_of(name) != known {
+            outcome = Outcome::Changed;
+        }
         let (how, rate) = (placement.name(), human(tuning.move_rate));
-        Ok(Done::new(outcome, format!("volume {name}: placement {how}, moves of {rate}/s at most")))
+        let when = known
+            .and_then(|it| it.window)
+            .map_or_else(String::new, |window| format!(", {}", pace::when(window)));
+        let text = format!("volume {name}: placement {how}, moves of {rate}/s at most{when}");
+        Ok(Done::new(outcome, text))
     }
+}
+
+/// Refuses more than fits: what is promised is kept.
+fn check_pinned(info: &TiersInfo, pins: &[PinState], tier: u8) -> Result<(), ApiError> {
+    let own = info.devices.iter().filter(|it| it.tier == tier);
+    let holds: u64 = own.map(|it| it.bytes).sum();
+    let pinned = pins.iter().filter(|it| it.tier == tier);
+    let pinned: u64 = pinned.map(|it| u64::from(it.count) * EXTENT_SIZE).sum();
+    if pinned <= holds {
+        return Ok(());
+    }
+    let (holds, pinned) = (human(holds), human(pinned));
+    let text = format!("tier {tier} holds {holds}, and {pinned} would be pinned to it");
+    Err(ApiError::refused(text))
 }
 
 /// Runs of extents that follow each other, as the first and how many.

@@ -1,6 +1,8 @@
 //! What there is to tell of tiers.
 
+use super::pace::is_outside;
 use crate::convert::hex;
+use crate::state::TieredState;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::{Care, When};
 use forebay_api::reply::{Attention, State};
@@ -27,10 +29,7 @@ impl Supervisor {
     pub(in crate::supervisor) fn tiers_info(&self, name: &str, now: &TiersSnapshot) -> TiersInfo {
         let state = self.store.get();
         let known = state.tiers_of(name);
-        let uri = |uuid: &[u8; 16]| {
-            let unknown = || format!("unknown device {}", hex(uuid));
-            known.and_then(|it| it.uri_of(uuid)).map_or_else(unknown, str::to_string)
-        };
+        let uri = |uuid: &[u8; 16]| name_of(known, uuid);
         let used = |it: &(&MemberView, &[u8; 16])| it.0.state != MemberState::None;
         let members: Vec<_> = now.view.members.iter().zip(&now.uuids).filter(used).collect();
         let devices = members.iter().map(|(it, uuid)| device(it, uri(uuid)));
@@ -42,7 +41,10 @@ impl Supervisor {
         TiersInfo {
             placement: known.map(|it| it.placement).unwrap_or_default(),
             ephemeral: now.is_ephemeral,
-            paused: now.view.is_paused,
+            overcommit: known.is_some_and(|it| it.overcommit),
+            paused: known.map_or(now.view.is_paused, |it| it.paused),
+            window: known.and_then(|it| it.window),
+            outside_window: known.is_some_and(is_outside),
             capacity_bytes: devices.iter().map(|it| it.bytes).sum(),
             used_bytes: devices.iter().map(|it| it.used_bytes).sum(),
             lost_bytes: bytes(now.view.away + now.view.lost),
@@ -62,6 +64,11 @@ impl Supervisor {
             emptied: known.and_then(|it| it.emptied.clone()),
             devices,
         }
+    }
+
+    /// What a device of a volume's tiers is called.
+    pub(super) fn device_name(&self, volume: &str, uuid: &[u8; 16]) -> String {
+        name_of(self.store.get().tiers_of(volume), uuid)
     }
 
     /// The volume with this name, and its tiers.
@@ -126,9 +133,22 @@ impl Supervisor {
             heat: it.heat.into(),
             written_bytes: u64::from(it.blocks.0) * BLOCK_SIZE as u64,
             lost_bytes: u64::from(it.blocks.1) * BLOCK_SIZE as u64,
-            why: why_not_higher(&it),
+            why: why_not_higher(&it, &now, known),
         });
         Ok(Body::Extents { volume: wanted.name.clone(), extents: extents.collect() })
+    }
+
+    /// What of a volume is on no device that is here, to be said behind "everything".
+    pub(in crate::supervisor) fn what_tiers_lack(&self, name: &str) -> String {
+        let Ok((_, now)) = self.find_tiers(name) else { return String::new() };
+        let info = self.tiers_info(name, &now);
+        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
+        let missing: Vec<&str> = missing.map(|it| it.device.as_str()).collect();
+        match (missing.is_empty(), info.lost_bytes) {
+            (true, 0) => String::new(),
+            (true, lost) => format!(" but {} of it, which is lost,", human(lost)),
+            (false, _) => format!(" but what is on {}, which is missing,", missing.join(", ")),
+        }
     }
 
     /// What of a volume's tiers needs attention.
@@ -155,7 +175,11 @@ impl Supervisor {
             attention
                 .why
                 .push(format!("{lost} of it cannot be read: forebay tier show {name} --lost"));
-            attention.hints.push(Hint::attach(name, When::DevicesBack));
+            let is_missing = info.devices.iter().any(|it| it.state == DeviceState::Missing);
+            attention.hints.push(match is_missing {
+                true => Hint::attach(name, When::DevicesBack),
+                false => Hint::SeeTo { what: Care::TiersLost },
+            });
         }
         let full = info.used_bytes * 100 >= info.capacity_bytes * FULL_PERCENT;
         if full && found_larger(now, &info) {
@@ -171,6 +195,11 @@ impl Supervisor {
             attention.why.push(format!("it began empty, because {why}"));
         }
     }
+}
+
+fn name_of(known: Option<&TieredState>, uuid: &[u8; 16]) -> String {
+    let unknown = || format!("unknown device {}", hex(uuid));
+    known.and_then(|it| it.uri_of(uuid)).map_or_else(unknown, str::to_string)
 }
 
 /// Whether the volume may need more than its tiers hold.
@@ -216,8 +245,10 @@ fn device(it: &MemberView, device: String) -> TierDevice {
         used_bytes: u64::from(it.extents) * EXTENT_SIZE,
         reads: it.traffic.reads,
         read_bytes: it.traffic.read_bytes,
+        read_ns: it.traffic.read_ns,
         writes: it.traffic.writes,
         written_bytes: it.traffic.written_bytes,
+        write_ns: it.traffic.write_ns,
         moved_in_bytes: it.traffic.moved_in_bytes,
         moved_out_bytes: it.traffic.moved_out_bytes,
     }
@@ -233,15 +264,21 @@ fn why_pending(why: Pending) -> &'static str {
 }
 
 /// Why an extent is on no faster tier, in words.
-fn why_not_higher(it: &Explained) -> String {
+fn why_not_higher(it: &Explained, now: &TiersSnapshot, known: Option<&TieredState>) -> String {
     match it.why {
         NotHigher::Unwritten => "nothing of it is written: it takes no space".to_string(),
         NotHigher::Fastest => "it is on the fastest tier".to_string(),
-        NotHigher::Moving(_) => "it is on its way".to_string(),
+        NotHigher::Moving(to) => {
+            let to = now.view.members.get(usize::from(to.0)).map_or(0, |it| it.tier);
+            format!("it is on its way to tier {to}")
+        }
         NotHigher::Pending(why) => format!("it should move, but {}", why_pending(why)),
         NotHigher::Lost => "the device where it is, is missing".to_string(),
         NotHigher::Pinned => "it is pinned to this tier".to_string(),
-        NotHigher::Paused => "moves are paused".to_string(),
+        NotHigher::Paused => match known.filter(|it| !it.paused).and_then(|it| it.window) {
+            Some(window) => format!("moves wait for their time, {window}"),
+            None => "moves are paused".to_string(),
+        },
         NotHigher::Spill => "with the placement \"spill\" what has a place stays there".to_string(),
         NotHigher::TooCold { needed } => {
             format!("it is too cold: {:.1} accesses, and {needed:.1} are worth a move", it.heat)

@@ -86,6 +86,10 @@ impl Member {
 
     pub(super) fn path(&self) -> PathBuf {
         match self {
+            // Memory has no name but its size.
+            Member::File(device) if device.path().starts_with("/proc/self/fd") => {
+                PathBuf::from(format!("ram:{}", device.info().bytes))
+            }
             Member::File(device) => device.path().to_owned(),
             Member::Spindle(_) => PathBuf::from("a modelled disk"),
         }

@@ -1,0 +1,126 @@
+//! What is remembered of tiers: which devices they are, and how an administrator wants them used.
+
+use crate::convert::hex;
+use forebay_api::tiers::{Placement, Window};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The tiers of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TieredState {
+    /// The volume.
+    #[serde(deserialize_with = "super::name")]
+    pub name: String,
+    /// What its devices have in common, as hexadecimal digits.
+    pub set: String,
+    /// Its devices, the fastest tier first.
+    pub members: Vec<MemberState>,
+    /// It may be larger than its devices together.
+    pub overcommit: bool,
+    /// How data is placed.
+    pub placement: Placement,
+    /// Most bytes a second that moves copy, where somebody chose that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    /// What is to live on a certain tier; sorted, and apart from each other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<PinState>,
+    /// Nothing moves until an administrator says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// When moves may run, where somebody chose that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
+    /// Of one that is ephemeral, the life of the machine in which its content began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// Why what it held before is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emptied: Option<String>,
+}
+
+/// Devices of tiers that nobody serves any more: all there is to go by when some are missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftState {
+    /// What they have in common, as hexadecimal digits.
+    pub set: String,
+    /// Where each was, by its identity.
+    pub uris: BTreeMap<String, String>,
+}
+
+impl TieredState {
+    /// Devices, by identity, are on these tiers: what is pinned goes with its tier.
+    pub fn renumber(&mut self, now: &BTreeMap<String, u8>) {
+        let mut numbers = BTreeMap::new();
+        for member in &mut self.members {
+            if let Some(&tier) = now.get(&member.uuid) {
+                numbers.insert(member.tier, tier);
+                member.tier = tier;
+            }
+        }
+        self.members.sort_by_key(|member| member.tier);
+        self.pins.retain_mut(|pin| {
+            let is_known = numbers.contains_key(&pin.tier);
+            pin.tier = numbers.get(&pin.tier).copied().unwrap_or(pin.tier);
+            is_known || now.values().any(|&tier| tier == pin.tier)
+        });
+    }
+
+    /// Where the device with this identity is.
+    pub fn uri_of(&self, uuid: &[u8; 16]) -> Option<&str> {
+        let uuid = hex(uuid);
+        self.members.iter().find(|member| member.uuid == uuid).map(|member| member.uri.as_str())
+    }
+
+    /// What is kept of it when nobody serves it any more; nothing of one that is ephemeral.
+    pub fn left(&self) -> Option<LeftState> {
+        let uri = |it: &MemberState| (it.uuid.clone(), it.uri.clone());
+        let uris = self.members.iter().map(uri).collect();
+        self.boot.is_none().then(|| LeftState { set: self.set.clone(), uris })
+    }
+
+    /// Devices, by identity, were found where others were before: the names are theirs now. Those
+    /// that were not found keep theirs, or get one that is left: no two have the same.
+    pub fn rename(&mut self, found: &BTreeMap<String, String>) {
+        let names = self.members.iter().map(|it| it.uri.clone());
+        let mut left: BTreeSet<String> = names.collect();
+        left.retain(|name| !found.values().any(|it| it == name));
+        let mut nameless = Vec::new();
+        for member in &mut self.members {
+            match found.get(&member.uuid) {
+                Some(name) => member.uri.clone_from(name),
+                None if left.remove(&member.uri) => {}
+                None => nameless.push(member),
+            }
+        }
+        nameless.into_iter().zip(left).for_each(|(member, name)| member.uri = name);
+    }
+}
+
+/// Extents that are to live on a certain tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PinState {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// The tier; 0 is the fastest.
+    pub tier: u8,
+}
+
+/// A device of a tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberState {
+    /// Where it is: an absolute path, `spindle:…`, or `ram:SIZE`.
+    pub uri: String,
+    /// Its identity, as hexadecimal digits.
+    pub uuid: String,
+    /// The tier; 0 is the fastest.
+    pub tier: u8,
+    /// How much of it is used, in percent.
+    pub use_percent: u8,
+}

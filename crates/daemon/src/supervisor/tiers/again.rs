@@ -1,0 +1,183 @@
+//! Volumes over tiers that are found again on their devices: they were removed, or come from
+//! elsewhere.
+
+use super::create::SECTOR;
+use super::memory_bytes;
+use crate::convert::hex;
+use crate::state::{MemberState, TieredState};
+use crate::supervisor::Supervisor;
+use crate::supervisor::late::in_time;
+use crate::supervisor::volume::origin_error;
+use forebay_api::hint::{Care, Flag};
+use forebay_api::reply::Done;
+use forebay_api::request::VolumeCreateTiered;
+use forebay_api::size::{Size, human};
+use forebay_api::{ApiError, Hint, Outcome};
+use forebay_format::superblock::field_text;
+use forebay_format::tier::{EXTENT_SIZE, MemberEntry, Superblock};
+use forebay_host::origin::tiered::Member;
+use forebay_tier::assemble;
+use std::sync::Arc;
+
+/// A set that is on devices already.
+pub(super) struct Found {
+    known: TieredState,
+    /// Its devices that were not named, in words.
+    missing: Vec<String>,
+}
+
+impl Supervisor {
+    /// The set of this name that all of the devices belong to.
+    pub(super) fn found_again(
+        &self,
+        wanted: &VolumeCreateTiered,
+        devices: &[String],
+    ) -> Result<Option<Found>, ApiError> {
+        if wanted.force || devices.iter().any(|uri| memory_bytes(uri).is_some()) {
+            return Ok(None);
+        }
+        let Some(found) = superblocks(wanted, devices)? else { return Ok(None) };
+        let name = &wanted.name;
+        let first = &found[0].block;
+        let is_of = |it: &Superblock| {
+            it.block.set == first.set && field_text(&it.block.name) == *name && !it.is_ephemeral()
+        };
+        if !found.iter().all(is_of) {
+            return Ok(None);
+        }
+        check_twins(name, &found, devices)?;
+        let Some(assembled) = assemble(&found) else { return Ok(None) };
+        let is_used = |given: &usize| assembled.found.contains(&Some(*given));
+        if let Some(other) = (0..found.len()).find(|given| !is_used(given)) {
+            let text = format!(
+                "{} is no device of volume {name} any more, or an older copy of one",
+                devices[other]
+            );
+            return Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::Twin }));
+        }
+        let block = &assembled.superblock.block;
+        let entries = assembled.superblock.members().iter().zip(&assembled.found);
+        let entries: Vec<_> = entries.filter(|(entry, _)| entry.is_used()).collect();
+        let slots: u64 = entries.iter().map(|(entry, _)| u64::from(entry.slots.get())).sum();
+        let (bytes, capacity) = (block.bytes.get(), slots * EXTENT_SIZE);
+        if let Some(size) = &wanted.size {
+            check_size(name, size, (bytes, capacity))?;
+        }
+        let state = self.store.get();
+        let left = state.left.iter().find(|it| it.set == hex(&block.set));
+        let (mut members, mut missing) = (Vec::new(), Vec::new());
+        for (entry, number) in entries {
+            let uri = match number {
+                Some(number) => Some(&devices[*number]),
+                None => {
+                    let was = left.and_then(|it| it.uris.get(&hex(&entry.uuid)));
+                    missing.push(in_words(entry, was));
+                    was
+                }
+            };
+            members.extend(uri.map(|uri| MemberState {
+                uri: uri.clone(),
+                uuid: hex(&entry.uuid),
+                tier: entry.tier,
+                use_percent: 100,
+            }));
+        }
+        members.sort_by_key(|it| it.tier);
+        if !missing.is_empty() && !wanted.allow_missing {
+            let text = format!("volume {name} is on these devices, but {}", missing.join(", and "));
+            return Err(ApiError::refused(text)
+                .hint(Hint::SeeTo { what: Care::MissingTier })
+                .hint(Hint::Again { with: Flag::AllowMissing }));
+        }
+        let known = TieredState {
+            name: name.clone(),
+            set: hex(&block.set),
+            members,
+            overcommit: wanted.overcommit || bytes > capacity,
+            placement: wanted.placement,
+            rate: None,
+            pins: Vec::new(),
+            paused: false,
+            window: None,
+            boot: None,
+            emptied: None,
+        };
+        Ok(Some(Found { known, missing }))
+    }
+
+    /// Serves a set that is on the devices already.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        wanted: &VolumeCreateTiered,
+        pool: Option<String>,
+        Found { known, missing }: Found,
+    ) -> Result<Done, ApiError> {
+        let name = &wanted.name;
+        let lacks = missing.iter().map(|it| format!("{it}: what lives there cannot be read"));
+        if wanted.dry_run {
+            let text = format!("would serve the volume {name} that is on these devices");
+            let mut planned = Done::new(Outcome::Planned, text);
+            planned.messages.extend(lacks);
+            return Ok(planned);
+        }
+        self.check_memory()?;
+        self.add_over(wanted, pool, known)?;
+        let mut done = self.how_to_use(name, false)?;
+        done.outcome = Outcome::Changed;
+        done.messages.insert(0, format!("volume {name} was on the devices; it is served again"));
+        done.messages.splice(1..1, lacks);
+        Ok(done)
+    }
+}
+
+/// What is told of a device that is missing.
+fn in_words(entry: &MemberEntry, was: Option<&String>) -> String {
+    let (tier, identity) = (entry.tier, hex(&entry.uuid));
+    let name = was.map_or_else(String::new, |name| format!(", last known as {name}"));
+    format!("a device of tier {tier} is missing, with the identity {identity}{name}")
+}
+
+/// The superblocks of all devices; `None` if one has none.
+fn superblocks(
+    wanted: &VolumeCreateTiered,
+    devices: &[String],
+) -> Result<Option<Vec<Superblock>>, ApiError> {
+    let devices = devices.to_vec();
+    in_time(&format!("look at the devices of {}", wanted.name), move || {
+        let look = |uri: &String| {
+            let member = Member::open(uri).map_err(|error| origin_error(uri, &error))?;
+            member.superblock().map_err(|error| origin_error(uri, &error.into()))
+        };
+        devices.iter().map(look).collect()
+    })
+}
+
+/// Refuses two devices that say that they are the same one: nobody can tell which is right.
+fn check_twins(name: &str, found: &[Superblock], devices: &[String]) -> Result<(), ApiError> {
+    let own = |it: &Superblock| it.members().get(usize::from(it.block.member)).map(|it| it.uuid);
+    for (number, superblock) in found.iter().enumerate() {
+        let twin = found[..number].iter().position(|it| own(it) == own(superblock));
+        if let Some(twin) = twin {
+            let text = format!(
+                "{} and {} are the same device of volume {name}: one is a copy of the other",
+                devices[twin], devices[number]
+            );
+            return Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::Twin }));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a size that a volume which is there does not have; `capacity` is what shares are of.
+pub(super) fn check_size(
+    name: &str,
+    size: &str,
+    (bytes, capacity): (u64, u64),
+) -> Result<(), ApiError> {
+    let size = size.parse::<Size>().map_err(ApiError::usage)?.of(capacity) / SECTOR * SECTOR;
+    if size == bytes {
+        return Ok(());
+    }
+    let text = format!("volume {name} is there, and has {}, not {}", human(bytes), human(size));
+    Err(ApiError::refused(text).hint(Hint::Grow { volume: name.to_string() }))
+}
