@@ -133,6 +133,7 @@ impl Executor {
             volatile_cache: true,
             discards: true,
             piece_blocks: 16,
+            stripe_blocks: 0,
         };
         let tuning = Tuning {
             placement: Placement::Spill,

@@ -84,9 +84,13 @@ impl World {
             members: vec![member(1, 0, fast), member(2, 1, extents)],
         };
         let superblock = create(&spec).expect("a possible set").remove(0);
-        let (is_here, volatile_cache, discards) = (true, false, false);
-        let member =
-            |piece_blocks| MemberSettings { is_here, volatile_cache, discards, piece_blocks };
+        let member = |piece_blocks| MemberSettings {
+            is_here: true,
+            volatile_cache: false,
+            discards: false,
+            piece_blocks,
+            stripe_blocks: 0,
+        };
         let tuning = Tuning { plan_every: 1_000_000_000, ..Tuning::default() };
         let settings = Settings {
             superblock,

@@ -268,7 +268,7 @@ impl Tiers {
 
     fn step_move(&mut self, extent: u32) {
         let it = &self.moves.moves[&extent];
-        let (from, why, it_is_contended) = (it.from, it.why, it.is_contended);
+        let (why, it_is_contended) = (it.why, it.is_contended);
         match it.step.clone() {
             Step::Said(seq) => self.leave_when_confirmed(extent, seq),
             Step::Wanted(range) => self.try_piece(extent, range),
@@ -282,10 +282,7 @@ impl Tiers {
                 if !self.may_copy(extent, why) {
                     return self.requests.unclaim(extent);
                 }
-                let member = self.set.member(MemberId(from.member()));
-                let most = if it_is_contended { Blocks::PIECE } else { EXTENT_BLOCKS / 4 };
-                let size = (member.settings.piece_blocks as usize).clamp(1, most);
-                let end = ((first / size + 1) * size).min(last + 1).min(EXTENT_BLOCKS);
+                let end = self.piece_end(extent, first).min(last + 1);
                 match it_is_contended {
                     true => self.try_piece(extent, first..end),
                     false => {
@@ -297,6 +294,23 @@ impl Tiers {
                 }
             }
         }
+    }
+
+    /// Where the piece ends that begins with a block of an extent.
+    fn piece_end(&self, extent: u32, first: usize) -> usize {
+        let it = &self.moves.moves[&extent];
+        let of = |place: Place| self.set.member(MemberId(place.member())).settings;
+        let most = if it.is_contended { Blocks::PIECE } else { EXTENT_BLOCKS / 4 };
+        let size = (of(it.from).piece_blocks as usize).clamp(1, most);
+        let stripe = of(it.to).stripe_blocks as usize;
+        if it.is_contended || !(2..=EXTENT_BLOCKS).contains(&stripe) {
+            return ((first / size + 1) * size).min(EXTENT_BLOCKS);
+        }
+        // Stripes begin where the device does.
+        let size = size.next_multiple_of(stripe);
+        let offset = self.set.layout().slot_offset(it.to.slot()) / BLOCK_SIZE as u64;
+        let before = (offset % size as u64) as usize;
+        (((before + first) / size + 1) * size - before).min(EXTENT_BLOCKS)
     }
 
     /// Whether a piece may be copied now.

@@ -30,6 +30,9 @@ pub struct MemberSettings {
     pub discards: bool,
     /// Blocks that are moved at a time, 1 to 64: few on what seeks quickly.
     pub piece_blocks: u32,
+    /// Blocks of a stripe of a RAID array, which reads for its parity where it is written less; 0
+    /// or 1 where there is none. What moves there comes in whole ones, if an extent holds them.
+    pub stripe_blocks: u32,
 }
 
 /// How extents are placed.

@@ -52,6 +52,7 @@ impl Set {
             volatile_cache: true,
             discards: false,
             piece_blocks: 16,
+            stripe_blocks: 0,
         };
         let settings = Settings {
             members: assembled.found.iter().map(member).collect(),

@@ -153,6 +153,7 @@ impl Tiered {
             volatile_cache: true,
             discards: false,
             piece_blocks: PIECE_BLOCKS,
+            stripe_blocks: 0,
         };
         let settings = |member: &Option<Member>| member.as_ref().map_or(absent, Member::settings);
         let (bytes, set) = (assembled.superblock.block.bytes.get(), assembled.superblock.block.set);

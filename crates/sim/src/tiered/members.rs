@@ -84,6 +84,7 @@ impl Tiered {
             volatile_cache: plan.has_cache,
             discards: plan.discards,
             piece_blocks: plan.piece_blocks,
+            stripe_blocks: plan.stripe_blocks,
         };
         self.coverage.add("numbers used again", u64::from(number < self.plan.members.len()));
         self.plan.members.resize(self.plan.members.len().max(number + 1), plan.clone());

@@ -29,6 +29,8 @@ pub struct MemberPlan {
     pub has_cache: bool,
     pub discards: bool,
     pub piece_blocks: u32,
+    /// Blocks of a stripe; 0 where there are none.
+    pub stripe_blocks: u32,
     pub latency: Latency,
     /// It belongs to the set, as far as is known.
     pub is_in: bool,
@@ -246,6 +248,7 @@ impl Plan {
         self.tuning.fine_max = 64;
         for member in &mut self.members {
             member.piece_blocks = rng.log_range(8, 64) as u32;
+            member.stripe_blocks = [0, 48, 256][member.piece_blocks as usize % 3];
         }
         self.mix.write = rng.log_range(16, 64);
         self.mix.discard = rng.log_range(8, 64);
@@ -351,6 +354,7 @@ fn draw_members(rng: &mut Rng) -> Vec<MemberPlan> {
             has_cache: !is_ram && rng.chance(caches),
             discards: rng.chance(discards),
             piece_blocks: rng.log_range(1, 16) as u32,
+            stripe_blocks: 0,
             latency: slow[tier as usize].clone(),
             is_in: true,
             uuid: [0; 16],

@@ -113,6 +113,7 @@ impl Tiered {
             volatile_cache: plan.has_cache,
             discards: plan.discards,
             piece_blocks: plan.piece_blocks,
+            stripe_blocks: plan.stripe_blocks,
         };
         Settings {
             superblock,

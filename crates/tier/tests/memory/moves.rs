@@ -4,6 +4,8 @@ use crate::world::{Fate, World, filled, member, spec, still, superblock};
 use forebay_format::io::IoError;
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_tier::*;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
 const SLOW: MemberId = MemberId(1);
@@ -198,4 +200,43 @@ fn moves_end_in_the_order_in_which_they_began() {
         came.extend(new);
     }
     assert_eq!(came, [2, 0, 1]);
+}
+
+/// Where a member was written to beyond its map, in blocks of its first slot, and how many.
+fn pieces_to(world: &mut World, to: MemberId) -> Rc<RefCell<Vec<(u64, u64)>>> {
+    let slots = superblock(&world.devices[0]).expect("it is a member").layout().slots_offset();
+    let pieces: Rc<RefCell<Vec<(u64, u64)>>> = Rc::default();
+    let own = Rc::clone(&pieces);
+    world.decide(move |effect| {
+        if let Effect::Write { member, offset, buf, .. } = effect
+            && *member == to
+            && *offset >= slots
+        {
+            let piece = (*offset / BLOCK, buf.len() as u64 / BLOCK);
+            own.borrow_mut().push(piece);
+        }
+        Fate::Done
+    });
+    pieces
+}
+
+#[test]
+fn an_array_is_given_whole_stripes() {
+    for stripe in [48, 128, 256] {
+        let devices = two().without(&[]);
+        let mut world = World::open_striped(devices, still(), stripe);
+        world.write(0, 2 * EXTENT_SIZE as usize, 1);
+        let pieces = pieces_to(&mut world, SLOW);
+        world.begin(Command::Evacuate(0));
+        world.pass(20);
+        assert_eq!(place(&world, 1), Some(SLOW));
+        let pieces = pieces.borrow();
+        assert_eq!(pieces.iter().map(|it| it.1).sum::<u64>(), 512, "each block goes once");
+        let stripe = u64::from(stripe);
+        let is_whole = |it: &&(u64, u64)| it.0 % stripe == 0 && (it.0 + it.1) % stripe == 0;
+        let whole: u64 = pieces.iter().filter(is_whole).map(|it| it.1).sum();
+        // Of each extent the stripes in which it begins and ends are not all its own.
+        let shared = if 256 % stripe == 0 { 0 } else { 4 * (stripe - 1) };
+        assert!(whole >= 512 - shared, "stripes of {stripe}: {whole} of 512 blocks: {pieces:?}");
+    }
 }

@@ -95,9 +95,17 @@ impl World {
 
     /// Opens the set that is found on these devices, each at the place of its number.
     pub fn open(devices: Vec<Vec<u8>>, tuning: Tuning) -> World {
+        World::open_striped(devices, tuning, 0)
+    }
+
+    /// The same; all of them are RAID arrays with stripes of so many blocks.
+    pub fn open_striped(devices: Vec<Vec<u8>>, tuning: Tuning, stripe_blocks: u32) -> World {
         let found: Vec<Superblock> = devices.iter().filter_map(|it| superblock(it)).collect();
         let assembled = assemble(&found).expect("a set");
-        let settings = |found: &Option<usize>| World::settings(found.is_some());
+        let settings = |found: &Option<usize>| MemberSettings {
+            stripe_blocks,
+            ..World::settings(found.is_some())
+        };
         let settings = Settings {
             members: assembled.found.iter().map(settings).collect(),
             superblock: assembled.superblock,
@@ -131,7 +139,13 @@ impl World {
     }
 
     pub fn settings(is_here: bool) -> MemberSettings {
-        MemberSettings { is_here, volatile_cache: true, discards: true, piece_blocks: 16 }
+        MemberSettings {
+            is_here,
+            volatile_cache: true,
+            discards: true,
+            piece_blocks: 16,
+            stripe_blocks: 0,
+        }
     }
 
     pub fn run(&mut self, mut effects: Vec<Effect>) {

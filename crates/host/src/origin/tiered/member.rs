@@ -115,6 +115,10 @@ impl Member {
             },
             discards: matches!(self, Member::File(device) if device.info().discard),
             piece_blocks: if rotational { PIECE_BLOCKS_ROTATIONAL } else { PIECE_BLOCKS },
+            stripe_blocks: match self {
+                Member::File(device) => device.info().stripe_blocks,
+                Member::Spindle(_) => 0,
+            },
         }
     }
 
