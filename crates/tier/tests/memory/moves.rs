@@ -233,7 +233,8 @@ fn an_array_is_given_whole_stripes() {
         let pieces = pieces.borrow();
         assert_eq!(pieces.iter().map(|it| it.1).sum::<u64>(), 512, "each block goes once");
         let stripe = u64::from(stripe);
-        let is_whole = |it: &&(u64, u64)| it.0 % stripe == 0 && (it.0 + it.1) % stripe == 0;
+        let is_whole =
+            |it: &&(u64, u64)| it.0.is_multiple_of(stripe) && (it.0 + it.1).is_multiple_of(stripe);
         let whole: u64 = pieces.iter().filter(is_whole).map(|it| it.1).sum();
         // Of each extent the stripes in which it begins and ends are not all its own.
         let shared = if 256 % stripe == 0 { 0 } else { 4 * (stripe - 1) };
