@@ -114,6 +114,8 @@ fn names_of_devices_follow_what_was_found_and_stay_apart() {
             placement: Placement::Heat,
             rate: None,
             pins: Vec::new(),
+            paused: false,
+            window: None,
             boot: None,
             emptied: None,
         };
