@@ -307,7 +307,8 @@ pub struct VolumeInfo {
     pub origin: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Bytes of it in the cache, or, without one, on its tiers; `None` where its pool is not open, so that nobody can say.
+    /// Bytes of it in the cache, or, without one, on its tiers; `None` where its pool is not open,
+    /// so that nobody can say.
     pub used_bytes: Option<u64>,
     /// Dirty bytes among them; `None` where its pool is not open and may hold some.
     pub dirty_bytes: Option<u64>,

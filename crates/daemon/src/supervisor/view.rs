@@ -354,7 +354,6 @@ impl Supervisor {
         let tiers = volume.tiers.as_ref().map(|it| Box::new(self.tiers_info(&view.name, it)));
         // Without a cache, what is used is the devices of its tiers.
         let own = tiers.as_ref().filter(|_| pool.is_empty()).map(|it| it.used_bytes);
-        let cached = stats.cached_blocks * BLOCK_SIZE as u64;
         let ratio = |window| stats.hits().ratio_since(before(window));
         VolumeInfo {
             name: view.name.clone(),
@@ -363,7 +362,7 @@ impl Supervisor {
             mode: view.mode,
             origin: view.origin.clone(),
             bytes: view.bytes,
-            used_bytes: Some(own.unwrap_or(cached)),
+            used_bytes: Some(own.unwrap_or(stats.cached_blocks * BLOCK_SIZE as u64)),
             dirty_bytes: Some(stats.dirty_bytes()),
             hit_ratio_5m: ratio(FIVE_MINUTES),
             hit_ratio_1h: ratio(HOUR),

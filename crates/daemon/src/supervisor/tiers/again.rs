@@ -16,7 +16,7 @@ use forebay_api::{ApiError, Hint, Outcome};
 use forebay_format::superblock::field_text;
 use forebay_format::tier::{EXTENT_SIZE, MemberEntry, Superblock};
 use forebay_host::origin::tiered::Member;
-use forebay_tier::assemble;
+use forebay_tier::{Assembled, assemble};
 use std::sync::Arc;
 
 /// A set that is on devices already.
@@ -47,14 +47,7 @@ impl Supervisor {
         }
         check_twins(name, &found, devices)?;
         let Some(assembled) = assemble(&found) else { return Ok(None) };
-        let is_used = |given: &usize| assembled.found.contains(&Some(*given));
-        if let Some(other) = (0..found.len()).find(|given| !is_used(given)) {
-            let text = format!(
-                "{} is no device of volume {name} any more, or an older copy of one",
-                devices[other]
-            );
-            return Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::Twin }));
-        }
+        check_all_used(name, &assembled, devices)?;
         let block = &assembled.superblock.block;
         let entries = assembled.superblock.members().iter().zip(&assembled.found);
         let entries: Vec<_> = entries.filter(|(entry, _)| entry.is_used()).collect();
@@ -166,6 +159,15 @@ fn check_twins(name: &str, found: &[Superblock], devices: &[String]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Refuses a device that the others know better than it knows itself.
+fn check_all_used(name: &str, set: &Assembled, devices: &[String]) -> Result<(), ApiError> {
+    let is_used = |given: &usize| set.found.contains(&Some(*given));
+    let Some(other) = (0..devices.len()).find(|given| !is_used(given)) else { return Ok(()) };
+    let device = &devices[other];
+    let text = format!("{device} is no device of volume {name} any more, or an older copy of one");
+    Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::Twin }))
 }
 
 /// Refuses a size that a volume which is there does not have; `capacity` is what shares are of.
