@@ -9,11 +9,11 @@ use crate::manager::Manager;
 use crate::supervisor::Supervisor;
 use anyhow::Context;
 use axum::body::{Body as HttpBody, to_bytes};
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
-use clients::REQUEST_LIMIT;
+use clients::{Place, REQUEST_LIMIT};
 use forebay_api::hint::{Choice, Log};
 use forebay_api::request::REQUEST_BYTES_MAX;
 use forebay_api::{ApiError, Body, Hint, Reply, Request, metrics};
@@ -71,7 +71,11 @@ pub fn serve(socket: UnixListener, supervisor: &Shared, manager: &Manager) -> an
     done
 }
 
-async fn ask(State(supervisor): State<Shared>, body: HttpBody) -> Response {
+async fn ask(
+    State(supervisor): State<Shared>,
+    Extension(place): Extension<Place>,
+    body: HttpBody,
+) -> Response {
     let refused = |error| json(&Reply::from(Body::Error { error }));
     let body = match timeout(REQUEST_LIMIT, to_bytes(body, REQUEST_BYTES_MAX)).await {
         Ok(Ok(body)) => body,
@@ -83,6 +87,7 @@ async fn ask(State(supervisor): State<Shared>, body: HttpBody) -> Response {
             return refused(ApiError::usage(format!("no request came within {REQUEST_LIMIT:?}")));
         }
     };
+    place.is_finished().await;
     match Request::decode(&body) {
         Ok(request) => answer(supervisor, request).await,
         Err(error) => refused(error),

@@ -141,13 +141,15 @@ fn it_keeps_only_the_rights_that_it_uses_as_its_unit_says() {
     assert!(unit.contains("NoNewPrivileges=yes"));
 }
 
+/// Each 64 of them kept others out for as long as a request may take to come: 400 for half a
+/// minute.
 #[test]
 fn clients_that_say_nothing_are_dropped_and_keep_nobody_out() {
     let dir = TempDir::new().unwrap();
     let _daemon = Guard::start(dir.path());
     let socket = dir.path().join("control.sock");
-    // More than may be connected, and as many as may wait beside them.
-    let silent: Vec<UnixStream> = (0..100)
+    // Many times more than may be connected at once.
+    let silent: Vec<UnixStream> = (0..400)
         .map(|n| {
             let mut stream = UnixStream::connect(&socket).unwrap();
             let part =
@@ -159,11 +161,16 @@ fn clients_that_say_nothing_are_dropped_and_keep_nobody_out() {
     let begin = Instant::now();
     let told = Client::new(&socket).ask(&Request::Daemon);
     assert!(matches!(told, Ok(Body::Daemon(_))), "{told:?}");
-    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    // No time limit had to pass.
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     for mut stream in silent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it is dropped");
+        match stream.read_to_string(&mut answer) {
+            Ok(_) => {}
+            // It was dropped before anything of it was read.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
         assert!(answer.is_empty() || answer.contains("no request came") || answer.contains("408"));
     }
 }
