@@ -28,7 +28,8 @@ const TLS_FIRST: Refusal = (rep::ERR_TLS_REQD, "this server wants TLS first");
 const STOPPING: Refusal = (rep::ERR_SHUTDOWN, "the server stops");
 const TOO_MANY: Refusal = (
     rep::ERR_POLICY,
-    "the volume has as many clients as it may: requests of theirs have not ended",
+    "the volume has as many clients as it may: close a connection that is not used, or wait until \
+     requests of clients that left have ended",
 );
 const NO_DATA: Refusal = (rep::ERR_INVALID, "this option has no data");
 const CHUNKS_FIRST: Refusal =
