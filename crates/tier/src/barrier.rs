@@ -145,6 +145,11 @@ impl Barrier {
         self.failures += 1;
     }
 
+    /// Whether a flush failed of which no client has heard.
+    pub fn is_untold(&self) -> bool {
+        self.failures != self.told
+    }
+
     pub fn is_flushing(&self) -> bool {
         !self.flushing.is_empty()
     }

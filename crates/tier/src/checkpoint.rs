@@ -90,6 +90,12 @@ impl Tiers {
                 self.journal.say(entry);
             }
         }
+        if matches!(self.phase, Phase::Beginning) {
+            // What is not confirmed is said again, and stays out of pages until the set is open.
+            for entry in self.map.changed() {
+                self.journal.say(entry);
+            }
+        }
         self.journal.close();
         let needed = self.journal.last();
         let (copies, is_copying) = (Vec::new(), false);
@@ -209,7 +215,10 @@ impl Tiers {
             std::iter::from_fn(|| copying.pages.pop_first()).take(DOUBLES_MAX).collect();
         let set = self.set.id();
         let mut bytes = vec![0; batch.len() * BLOCK_SIZE];
-        let (confirmed, is_early) = (self.barrier.confirmed(), self.is(Mutant::PageUnconfirmed));
+        // At a start pages say what was confirmed before it.
+        let is_start = matches!(self.phase, Phase::Beginning);
+        let confirmed = if is_start { self.run().tail - 1 } else { self.barrier.confirmed() };
+        let is_early = self.is(Mutant::PageUnconfirmed);
         for (&number, room) in batch.iter().zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
             self.map.page(number, confirmed, is_early).encode(set, room);
         }

@@ -6,7 +6,7 @@ use crate::event::{MemberId, Notice};
 use crate::io::Purpose;
 use crate::limits::{GATHER_NS, UNCONFIRMED_MAX};
 use crate::map::lost_entry;
-use crate::tiers::Tiers;
+use crate::tiers::{Phase, Tiers};
 use forebay_format::io::IoError;
 
 impl Tiers {
@@ -98,9 +98,8 @@ impl Tiers {
         self.io.stir();
         if is_ok {
             let confirmed = self.barrier.confirmed();
-            self.map.confirm(confirmed);
             self.journal.set_durable(confirmed);
-            self.space.confirm(confirmed);
+            self.confirm(confirmed);
         }
         let error = (!is_durable).then_some(IoError::Io);
         for request in waiting {
@@ -117,9 +116,12 @@ impl Tiers {
         if let Some((index, _)) = holder {
             self.holder_failed(index);
         }
-        self.requests.doubt(member.0);
-        self.copy_again(member);
-        self.doubt(member);
+        // What clients had written was flushed when the start began.
+        if !matches!(self.phase, Phase::Naming | Phase::Beginning) {
+            self.requests.doubt(member.0);
+            self.copy_again(member);
+            self.doubt(member);
+        }
     }
 
     /// A flush of a member failed: what was written there since the last good one may be lost. What

@@ -22,6 +22,8 @@ pub(crate) enum Purpose {
     Superblock(MemberId),
     /// What says that a member belongs to the set is overwritten.
     Wipe,
+    /// A start flushes a member, or reads this copy of its superblock.
+    Settle(MemberId, usize),
     /// A read of a start.
     Recovery(u64),
     /// A member is told that a place is free.

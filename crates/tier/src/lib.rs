@@ -34,6 +34,7 @@ mod requests;
 mod set;
 mod settings;
 mod space;
+mod start;
 mod superblocks;
 mod tiers;
 mod traffic;

@@ -278,6 +278,17 @@ impl Map {
         self.fine.keys().map(state).chain(self.lost.iter().map(lost)).collect()
     }
 
+    /// And what it must say of extents that pages do not tell of as they are now.
+    pub fn changed(&self) -> Vec<Entry> {
+        let is_whole = |extent: &&u32| !self.fine.contains_key(extent);
+        self.unconfirmed.keys().filter(is_whole).map(|&extent| self.entry(extent)).collect()
+    }
+
+    /// Pages tell of these extents as they were.
+    pub fn changed_is_dirty(&mut self) {
+        self.dirty_pages.extend(self.unconfirmed.keys().map(|extent| extent / PAGE_ENTRIES));
+    }
+
     /// The entry that says what is known of an extent.
     pub fn entry(&self, extent: u32) -> Entry {
         let State { place, blocks } = self.state(extent).durable();

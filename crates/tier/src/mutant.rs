@@ -64,6 +64,12 @@ mutants! {
     HolderLetGoEarly,
     /// The number of a member is used again while extents may live there after a power cut.
     NumberReusedEarly,
+    /// A start confirms what a killed life had not before it is over.
+    StartConfirms,
+    /// A start does not flush the members before it writes.
+    UnsettledStart,
+    /// A flush that failed at a start, or of which no client has heard, is not remembered.
+    DoubtForgotten,
     /// What is pinned leaves its tier like everything else.
     PinForgotten,
 }

@@ -9,18 +9,17 @@
 mod want;
 
 use crate::Mutant;
-use crate::event::{MemberId, Notice, OpenError};
+use crate::event::{MemberId, OpenError};
 use crate::io::{Purpose, UnderWay};
-use crate::journal::Journal;
 use crate::limits::PAGES_PER_READ;
 use crate::map::{Map, State};
-use crate::set::After;
-use crate::tiers::{Opening, Phase, Tiers};
+use crate::start::{self, is_doubtful};
+use crate::tiers::{Phase, Tiers};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
 use forebay_format::tier::{
     Blocks, DOUBLES_MAX, EntryKind, HEAD_OFFSETS, Head, PAGE_ENTRIES, Page, PageEntry, Place,
-    Record, UNHELD, pages_of,
+    Record, pages_of,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use want::Want;
@@ -29,18 +28,18 @@ use want::Want;
 const JOURNAL_BLOCKS: u32 = 256;
 
 #[derive(Debug, Default)]
-struct Source {
-    member: u8,
+pub(crate) struct Source {
+    pub member: u8,
     /// The last life in which it was there, as the superblocks say: a head of an earlier one is
     /// not its last.
     epoch: u64,
-    heads: [Option<Head>; 2],
+    pub heads: [Option<Head>; 2],
     records: BTreeMap<u64, Record>,
     doubles: Vec<Page>,
 }
 
 impl Source {
-    fn head(&self) -> Option<Head> {
+    pub fn head(&self) -> Option<Head> {
         self.heads.iter().flatten().filter(|head| head.epoch >= self.epoch).max().copied()
     }
 
@@ -56,19 +55,19 @@ impl Source {
 pub(crate) struct Recovery {
     wants: BTreeMap<u64, Want>,
     next: u64,
-    sources: Vec<Source>,
+    pub sources: Vec<Source>,
     /// Sources that can be used, the one that knows most first.
-    order: Vec<usize>,
-    head: Option<Head>,
+    pub order: Vec<usize>,
+    pub head: Option<Head>,
     /// Records that count, by number.
     records: BTreeMap<u64, Record>,
-    last: u64,
-    /// The last of them that was confirmed. Of those behind it nobody knows whether what they tell
-    /// of was flushed: the machine has not gone down since, so it is there, and is flushed now.
-    confirmed: u64,
+    pub last: u64,
+    /// The last of them that was confirmed. What those behind it tell of was not flushed then: the
+    /// machine has not gone down since, so it is there, and was flushed as the start began.
+    pub confirmed: u64,
     /// Number of the first record of the new life: behind all that there are. What they say is
     /// needed until the head says that they do not count any more.
-    first_new: u64,
+    pub first_new: u64,
     /// Pages that were read, each with the first record to replay over it, and those that were bad
     /// in the sources tried so far.
     pages: BTreeMap<u32, (Page, u64)>,
@@ -77,20 +76,28 @@ pub(crate) struct Recovery {
     /// The journal has all records from the tail of that source on.
     has_rest: bool,
     /// Pages that have to be written anew: they were not where they should be.
-    mended: BTreeSet<u32>,
-    cut: bool,
-    boot: [u8; 16],
+    pub mended: BTreeSet<u32>,
+    pub cut: bool,
+    /// A flush failed of which no client has heard.
+    pub doubt: bool,
+    /// Members of which a flush failed as it began.
+    pub failed: BTreeSet<u8>,
 }
 
 impl Tiers {
-    /// Begins to read the map.
-    pub(crate) fn begin_recovery(&mut self, boot: [u8; 16]) {
+    /// Begins to read the map: of members that keep what they had, but for those of which a flush
+    /// failed.
+    pub(crate) fn begin_recovery(&mut self, boot: [u8; 16], failed: BTreeSet<u8>) {
         let superblock = self.set.superblock();
-        let is_other_boot = superblock.block.boot != boot;
+        let before = superblock.block.boot;
+        let is_other_boot = before != boot && before != start::doubted(boot);
         let is_fresh = superblock.is_fresh() || (superblock.is_ephemeral() && is_other_boot);
         let holders: Vec<u8> = superblock.holders().collect();
-        let mut recovery = Recovery { cut: is_other_boot, ..Recovery::default() };
-        recovery.boot = boot;
+        // A flush that failed, now or at a start that did not end, may have lost what no record
+        // that is not confirmed can be believed about.
+        let (cut, doubt) = (is_other_boot || !failed.is_empty(), is_doubtful(before, boot));
+        let doubt = !is_fresh && (doubt || !failed.is_empty());
+        let mut recovery = Recovery { cut, doubt, failed, ..Recovery::default() };
         for number in 0..self.set.len() {
             self.space.add_member(self.set.member(MemberId(number as u8)).slots);
         }
@@ -239,6 +246,7 @@ impl Tiers {
     fn choose(&mut self) -> Result<Vec<usize>, OpenError> {
         let ignores_epoch = self.is(Mutant::EpochIgnored);
         let believes_all = self.is(Mutant::UnconfirmedCounts);
+        let is_ephemeral = self.set.superblock().is_ephemeral();
         let ring = u64::from(self.set.layout().journal_blocks);
         let recovery = self.recovery();
         let heads = recovery.sources.iter().filter_map(Source::head);
@@ -265,6 +273,9 @@ impl Tiers {
         recovery.confirmed = recovery.last.min(said.unwrap_or(0).max(head.tail - 1));
         if recovery.cut && !believes_all {
             recovery.last = recovery.confirmed;
+        } else if is_ephemeral {
+            // Nobody confirms anything, and no power loss takes anything back.
+            recovery.confirmed = recovery.last;
         }
         // What a record calls durable must be there.
         let promised = recovery.records.values().map(|it| it.durable).max().unwrap_or(0);
@@ -344,94 +355,6 @@ impl Tiers {
                 self.space.retire(place, seq, 0);
             }
         }
-    }
-
-    /// The map is known. First the superblocks say that a new life begins.
-    fn begin_life(&mut self, recovery: Recovery) {
-        self.phase = Phase::Beginning;
-        let block = &mut self.set.superblock_mut().block;
-        let is_fresh = recovery.head.is_none();
-        block.epoch = (block.epoch.get() + 1).into();
-        let epoch = block.epoch.get();
-        let source = |&it: &usize| {
-            let source = &recovery.sources[it];
-            Some((source.member, (it, source.head()?)))
-        };
-        let sources: BTreeMap<u8, (usize, Head)> =
-            recovery.order.iter().filter_map(source).collect();
-        let set = &self.set;
-        let holders =
-            crate::assemble::holders(set.superblock().members(), |it| set.is_here(MemberId(it)));
-        let (last, tail) = (recovery.last, recovery.head.map_or(recovery.last + 1, |it| it.tail));
-        let is_here = |holder: &u8| *holder != UNHELD;
-        let named: Vec<(MemberId, u64)> =
-            holders.iter().filter(|it| is_here(it)).map(|&it| (MemberId(it), tail)).collect();
-        for (index, (member, _)) in named.iter().enumerate() {
-            if let Some((source, head)) = sources.get(&member.0) {
-                let copy = recovery.sources[*source].heads.iter().position(|it| *it == Some(*head));
-                self.checkpoint.set_head(index, copy.unwrap_or(0));
-            }
-        }
-        let layout = self.set.layout();
-        let id = (self.set.id(), epoch);
-        // Where nothing is unconfirmed, all numbers up to the first new one are.
-        let next = recovery.first_new.max(1);
-        let is_all = recovery.confirmed == recovery.last;
-        let confirmed = if is_all { next - 1 } else { recovery.confirmed };
-        let numbers = (next, confirmed);
-        self.journal = Journal::new(id, layout, numbers, &named, self.tuning.fine_max);
-        self.barrier = crate::barrier::Barrier::new(confirmed);
-        for member in self.set.here().collect::<Vec<MemberId>>() {
-            self.set.written(member);
-        }
-        // Who has another head has other pages, too.
-        let is_known = |it: &(MemberId, u64)| {
-            sources.get(&it.0.0).is_some_and(|(_, head)| Some(*head) == recovery.head)
-        };
-        let needs_all = is_fresh || !named.iter().all(is_known);
-        let pages = if needs_all { all_pages(layout.extents_max) } else { recovery.mended };
-        let records = last + 1 - tail.min(last + 1);
-        let (cut, boot) = (recovery.cut && !is_fresh, recovery.boot);
-        self.planner.hurry(self.io.now());
-        self.opening = Some(Opening { pages, records, cut, holders, boot });
-        self.set.ask(After::Life);
-    }
-
-    /// The superblocks say that this life has begun: the map can be written.
-    pub(crate) fn life_has_begun(&mut self) {
-        let pages = self.opening.as_ref().expect("it is opening").pages.clone();
-        self.begin_checkpoint(pages);
-    }
-
-    /// The map is written: the superblocks say who was there, and then I/O is served.
-    pub(crate) fn begin_serving(&mut self) {
-        let opening = self.opening.clone().expect("it is opening");
-        let alive: Vec<u8> = self.journal.holders().map(|(_, member)| member.0).collect();
-        let well = self.set.well();
-        let block = &mut self.set.superblock_mut().block;
-        // Only now: until the map was written, what an earlier life had not confirmed could have
-        // been mistaken for what this kernel has seen.
-        block.boot = opening.boot;
-        block.holders = opening.holders.map(|it| if alive.contains(&it) { it } else { UNHELD });
-        block.holders.sort_unstable_by_key(|&it| it == UNHELD);
-        let epoch = block.epoch;
-        for member in well {
-            block.members[usize::from(member.0)].epoch = epoch;
-        }
-        self.set.superblock_mut().set_fresh(false);
-        self.set.ask(After::Opened);
-    }
-
-    /// The set is open.
-    pub(crate) fn has_opened(&mut self) {
-        let Opening { records, cut, .. } = self.opening.take().expect("it was opening");
-        self.phase = Phase::Open;
-        self.notice(Notice::Opened { records, extents: self.map.placed(), cut });
-    }
-
-    pub(crate) fn open_failed(&mut self, error: OpenError) {
-        self.phase = Phase::Over(Some(error));
-        self.notice(Notice::OpenFailed(error));
     }
 }
 

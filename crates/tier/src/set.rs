@@ -27,6 +27,27 @@ pub(crate) struct Member {
     clients: u32,
     /// It takes part when all superblocks say so.
     joins: bool,
+    /// Which copy of its superblock is written next: never the only valid one.
+    turn: usize,
+    /// It has a superblock of this life.
+    is_told: bool,
+}
+
+impl Member {
+    fn new(settings: MemberSettings, entry: &MemberEntry, joins: bool) -> Member {
+        Member {
+            settings,
+            tier: entry.tier,
+            slots: entry.slots.get(),
+            is_dirty: false,
+            owes: false,
+            is_asked: false,
+            clients: 0,
+            joins,
+            turn: 0,
+            is_told: joins,
+        }
+    }
 }
 
 /// What superblocks will say of a member that joins, once its own does.
@@ -97,15 +118,9 @@ impl Set {
     pub fn new(settings: &Settings) -> Set {
         let superblock = settings.superblock.clone();
         assert_eq!(settings.members.len(), superblock.members().len());
-        let member = |(entry, &settings): (&tier::MemberEntry, &MemberSettings)| Member {
-            settings: MemberSettings { is_here: settings.is_here && entry.is_used(), ..settings },
-            tier: entry.tier,
-            slots: entry.slots.get(),
-            is_dirty: false,
-            owes: false,
-            is_asked: false,
-            clients: 0,
-            joins: false,
+        let member = |(entry, &settings): (&MemberEntry, &MemberSettings)| {
+            let is_here = settings.is_here && entry.is_used();
+            Member::new(MemberSettings { is_here, ..settings }, entry, false)
         };
         let entries = superblock.members().iter().zip(&settings.members);
         let members: Vec<Member> = entries.map(member).collect();
@@ -295,10 +310,9 @@ impl Set {
         own.block.member = member.0;
         buf.set_len(BLOCK_SIZE);
         own.encode(buf.bytes_mut());
-        let turn = (own.block.generation.get() % 2) as usize;
         let offsets = match self.writing {
             Writing::Own => tier::SUPERBLOCK_OFFSETS.to_vec(),
-            _ => vec![tier::SUPERBLOCK_OFFSETS[turn]],
+            _ => vec![tier::SUPERBLOCK_OFFSETS[self.member(member).turn]],
         };
         (offsets, buf)
     }
@@ -355,10 +369,7 @@ impl Set {
     ) {
         assert!(self.joining.is_none() && !self.is_used(member));
         let settings = MemberSettings { is_here: true, ..settings };
-        let (tier, slots) = (entry.tier, entry.slots.get());
-        let (is_dirty, owes, is_asked) = (false, false, false);
-        let new =
-            Member { settings, tier, slots, is_dirty, owes, is_asked, clients: 0, joins: true };
+        let new = Member::new(settings, &entry, true);
         let number = usize::from(member.0);
         match self.members.get_mut(number) {
             Some(own) => *own = new,
@@ -438,9 +449,25 @@ impl Set {
         self.superblock.block.holders = std::array::from_fn(holder);
     }
 
-    /// It is written: what is due, and who does not have it.
+    /// The generation of each copy of a member's superblock that is valid: the newer one stays.
+    pub fn set_copies(&mut self, member: MemberId, generations: [Option<u64>; 2]) {
+        let [one, other] = generations;
+        self.members[usize::from(member.0)].turn = usize::from(one >= other);
+    }
+
+    /// Members that are there and have a superblock of this life.
+    pub fn told(&self) -> impl Iterator<Item = MemberId> {
+        self.named().filter(|&it| self.member(it).is_told)
+    }
+
+    /// It is written: what is due, and who does not have it. The next one goes to the other copy of
+    /// who has it.
     pub fn end_write(&mut self) -> (Vec<After>, BTreeSet<MemberId>) {
         self.writing = Writing::Idle;
+        for member in self.well() {
+            let own = &mut self.members[usize::from(member.0)];
+            (own.turn, own.is_told) = (1 - own.turn, true);
+        }
         (std::mem::take(&mut self.serving), std::mem::take(&mut self.failed))
     }
 

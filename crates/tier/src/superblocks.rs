@@ -70,7 +70,7 @@ impl Tiers {
             self.holder_failed(*index);
         }
         let is_held = self.journal.is_held();
-        if !is_held && matches!(self.phase, Phase::Beginning) {
+        if !is_held && matches!(self.phase, Phase::Naming | Phase::Beginning) {
             return self.open_failed(OpenError::CannotWrite);
         }
         for after in after {

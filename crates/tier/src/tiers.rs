@@ -15,6 +15,7 @@ use crate::requests::Requests;
 use crate::set::Set;
 use crate::settings::{Settings, Tuning};
 use crate::space::Space;
+use crate::start::Settling;
 use crate::traffic::Counters;
 use crate::{Mutant, event};
 use forebay_format::io::{Completion, OpId, Time};
@@ -27,9 +28,13 @@ const ROUNDS_MAX: u32 = 64;
 /// How far the life of the machine is.
 #[derive(Debug)]
 pub(crate) enum Phase {
+    /// Members are flushed, and their superblocks read.
+    Settling(Box<Settling>),
     /// The map is being read.
     Reading(Box<Recovery>),
-    /// It is known; a new life begins.
+    /// It is known; superblocks come to name a new life. Nothing else is written before.
+    Naming,
+    /// The map is written in that life.
     Beginning,
     /// I/O is served.
     Open,
@@ -50,8 +55,6 @@ pub(crate) struct Opening {
     pub cut: bool,
     /// Who holds the map from now on.
     pub holders: [u8; 2],
-    /// The running kernel.
-    pub boot: [u8; 16],
 }
 
 /// Numbers as a set with this layout can follow them.
@@ -78,6 +81,8 @@ pub struct Tiers {
     pub(crate) traffic: Counters,
     pub(crate) phase: Phase,
     pub(crate) tuning: Tuning,
+    /// The running kernel.
+    pub(crate) boot: [u8; 16],
     /// What the start has found out.
     pub(crate) opening: Option<Opening>,
     /// Who waits for which tier to be empty.
@@ -112,6 +117,7 @@ impl Tiers {
             traffic: Counters::default(),
             phase: Phase::Beginning,
             tuning,
+            boot: settings.boot,
             opening: None,
             evacuation: None,
             change: None,
@@ -120,7 +126,7 @@ impl Tiers {
             mutant: settings.mutant,
             set,
         };
-        tiers.begin_recovery(settings.boot);
+        tiers.begin_start(settings.boot);
         tiers.io.take_effects(out);
         tiers
     }
@@ -158,7 +164,7 @@ impl Tiers {
 
     /// Asks each owner once.
     fn round(&mut self) {
-        if !matches!(self.phase, Phase::Reading(_) | Phase::Over(_)) {
+        if self.goes_on() {
             self.make_parts();
             self.serve_waiting();
             self.step_plan();
@@ -173,13 +179,19 @@ impl Tiers {
             journal.send(io);
             self.drop_failed_holders();
             self.step_stop();
+            self.step_doubt();
             self.write_superblocks();
         }
     }
 
+    /// Whether the life has begun and is not over.
+    fn goes_on(&self) -> bool {
+        matches!(self.phase, Phase::Beginning | Phase::Open | Phase::Stopping(_))
+    }
+
     /// When a tick is due at the latest.
     pub fn deadline(&self) -> Option<Time> {
-        if matches!(self.phase, Phase::Reading(_) | Phase::Over(_)) {
+        if !self.goes_on() {
             return None;
         }
         let now = self.io.now();
@@ -210,6 +222,7 @@ impl Tiers {
             }
             Purpose::Checkpoint(index) => self.checkpoint_done(index, completion),
             Purpose::Superblock(member) => self.superblock_done(member, completion),
+            Purpose::Settle(member, copy) => self.settled(member, copy, completion),
             Purpose::Recovery(step) => self.recovery_done(step, completion),
             Purpose::Trim(place) => self.space.trimmed(place),
             Purpose::Wipe => self.io.give(completion.buf),
@@ -221,7 +234,8 @@ impl Tiers {
         if is_ok {
             self.traffic.ended(what, self.io.now());
         }
-        if what.is_flush && !is_ok && what.purpose != Purpose::Wipe {
+        let is_ours = !matches!(what.purpose, Purpose::Wipe | Purpose::Settle(..));
+        if what.is_flush && !is_ok && is_ours {
             self.flush_failed(what.member);
         }
         match is_ok {

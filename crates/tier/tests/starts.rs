@@ -1,0 +1,225 @@
+//! Starts that are cut short, at each step, and what the next one finds.
+
+mod rig;
+
+use forebay_format::io::IoError;
+use forebay_format::tier::{HEAD_OFFSETS, SUPERBLOCK_OFFSETS};
+use rig::{Cut, Op, Rig};
+
+const BLANK: u8 = rig::BLANK;
+
+/// A life with everything that a kill leaves: what is flushed, what is not, partly written extents,
+/// and a place that was left.
+fn lived() -> Rig {
+    let mut rig = Rig::new();
+    rig.open(1);
+    rig.run_to_open();
+    rig.write(0, 0, 10);
+    rig.write(1, 3, 11);
+    assert_eq!(rig.flush(), Ok(()));
+    rig.write(2, 5, 12);
+    rig.discard(0);
+    rig.kill();
+    rig
+}
+
+/// What was flushed is there, and nothing is there that nobody wrote.
+fn has_what_was_flushed(rig: &mut Rig, what: &str) {
+    let discarded = rig.read(0, 0);
+    assert!(matches!(discarded, Ok(0 | 10)), "{what}: extent 0 is {discarded:?}");
+    assert_eq!(rig.read(1, 3), Ok(11), "{what}: extent 1");
+    assert_eq!(rig.read(1, 4), Ok(0), "{what}: nobody wrote it");
+    let unflushed = rig.read(2, 5);
+    assert!(matches!(unflushed, Ok(0 | 12)), "{what}: extent 2 is {unflushed:?}");
+    assert_eq!(rig.read(2, 6), Ok(0), "{what}: nobody wrote it");
+}
+
+/// What was answered is there.
+fn has_what_was_answered(rig: &mut Rig, what: &str) {
+    assert_eq!(rig.read(0, 0), Ok(0), "{what}: it was discarded");
+    assert_eq!(rig.read(2, 5), Ok(12), "{what}: extent 2");
+    has_what_was_flushed(rig, what);
+}
+
+/// Events of a whole start.
+fn length(rig: &Rig) -> usize {
+    let mut rig = rig.clone();
+    rig.open(1);
+    rig.run_to_open();
+    rig.log.len()
+}
+
+/// Of two copies of a superblock one is torn: whatever its number is, the next goes over that one,
+/// and the one after it over the other.
+#[test]
+fn a_superblock_never_goes_over_the_only_valid_copy() {
+    for lives in 1..4 {
+        for torn in 0..2 {
+            let mut rig = Rig::new();
+            for _ in 0..lives {
+                rig.open(1);
+                rig.run_to_open();
+                rig.kill();
+            }
+            rig.spoil(1, SUPERBLOCK_OFFSETS[torn]);
+            rig.open(1);
+            rig.run_to_open();
+            let is_own = |op: &&Op| matches!(op, Op::Write(1, at) if SUPERBLOCK_OFFSETS.contains(at));
+            let own: Vec<Op> = rig.log.iter().filter(is_own).copied().collect();
+            let expected = [torn, 1 - torn].map(|copy| Op::Write(1, SUPERBLOCK_OFFSETS[copy]));
+            assert_eq!(own, expected, "after {lives} lives, copy {torn} is torn");
+        }
+    }
+}
+
+/// A start flushes all members before it writes anything: what it has read may be in caches.
+#[test]
+fn a_start_flushes_all_members_before_it_writes() {
+    let mut rig = lived();
+    rig.open(1);
+    rig.run_to_open();
+    let first = rig.log.iter().position(|op| matches!(op, Op::Write(..))).unwrap();
+    for member in 0..2 {
+        assert!(rig.log[..first].contains(&Op::Flush(member, true)), "{:?}", &rig.log[..=first]);
+    }
+}
+
+/// The superblocks name a life, durably, before any record, page or head of it is written: however
+/// long that takes. A place that a killed life had left was to become free soon.
+#[test]
+fn no_record_is_written_before_the_superblocks_name_its_life() {
+    for late in [None, Some(0), Some(1)] {
+        let mut rig = lived();
+        rig.late = late;
+        rig.open(1);
+        rig.run_to_open();
+        let log = &rig.log;
+        let is_map = |op: &Op| matches!(op, Op::Write(_, at) if *at >= HEAD_OFFSETS[0]);
+        let first = log.iter().position(is_map).unwrap();
+        for member in 0..2 {
+            let names =
+                |op: &Op| matches!(op, Op::Write(it, at) if *it == member && *at < HEAD_OFFSETS[0]);
+            let named = log.iter().position(names).unwrap();
+            assert!(named < first, "{late:?}: {:?}", &log[..=first]);
+            assert!(log[named..first].contains(&Op::Flush(member, true)), "{late:?}: {log:?}");
+        }
+    }
+}
+
+/// Flushed data was lost: a start after a kill confirmed at once what the killed life had not, gave
+/// places back, and said it in pages; then the power went, and the old journal counted.
+#[test]
+fn a_start_that_the_power_cuts_short_anywhere_loses_nothing() {
+    let rig = lived();
+    let steps = length(&rig);
+    for step in 0..=steps {
+        for cut in [Cut::All, Cut::None, Cut::Some(1), Cut::Some(2), Cut::Some(3)] {
+            let what = format!("power cut after step {step} of {steps}, {cut:?}");
+            let mut rig = rig.clone();
+            rig.open(1);
+            rig.steps(step);
+            rig.cut(cut);
+            rig.open(2);
+            rig.run_to_open();
+            has_what_was_flushed(&mut rig, &what);
+            rig.write(3, 0, 13);
+            rig.write(4, 0, 14);
+            has_what_was_flushed(&mut rig, &what);
+        }
+    }
+}
+
+/// And what a kill cuts short loses nothing that was answered, whatever cuts the next start short.
+#[test]
+fn a_start_that_is_killed_anywhere_loses_nothing() {
+    let rig = lived();
+    let steps = length(&rig);
+    for step in 0..=steps {
+        let mut rig = rig.clone();
+        rig.open(1);
+        rig.steps(step);
+        rig.kill();
+        for again in (step % 3..=steps).step_by(3) {
+            let what = format!("killed after step {step}, and {again} of the next start");
+            let mut rig = rig.clone();
+            rig.open(1);
+            rig.steps(again);
+            let mut cut = rig.clone();
+            rig.kill();
+            rig.open(1);
+            rig.run_to_open();
+            has_what_was_answered(&mut rig, &what);
+            cut.cut(Cut::Some(again as u64));
+            cut.open(2);
+            cut.run_to_open();
+            has_what_was_flushed(&mut cut, &format!("{what}, then the power went"));
+        }
+    }
+}
+
+/// A flush that fails at a start may have lost what nobody can tell: the next start, whose flush is
+/// well, does not believe what was not confirmed, and the first FLUSH of a client fails, once.
+#[test]
+fn a_flush_that_fails_at_a_start_is_remembered_by_the_next() {
+    for member in 0..2 {
+        let mut rig = lived();
+        rig.fail_flushes(member, 1);
+        rig.open(1);
+        rig.run_until_named();
+        rig.kill();
+        rig.open(1);
+        rig.run_to_open();
+        has_what_was_flushed(&mut rig, "a flush failed at the start before");
+        assert_ne!(rig.read(2, 5), Ok(BLANK), "what was there before is not taken for data");
+        assert_eq!(rig.flush(), Err(IoError::Io), "somebody hears of it");
+        assert_eq!(rig.flush(), Ok(()), "once");
+        rig.kill();
+        rig.open(1);
+        rig.run_to_open();
+        assert_eq!(rig.flush(), Ok(()), "and not in the next life again");
+    }
+}
+
+/// The same start goes on: as after a power loss, and its first FLUSH fails.
+#[test]
+fn a_start_goes_on_after_a_flush_that_failed() {
+    for member in 0..2 {
+        let mut rig = lived();
+        rig.fail_flushes(member, 1);
+        rig.open(1);
+        rig.run_to_open();
+        has_what_was_flushed(&mut rig, "a flush failed");
+        assert_eq!(rig.flush(), Err(IoError::Io), "member {member}");
+        assert_eq!(rig.flush(), Ok(()));
+    }
+}
+
+/// Who is killed before a client heard of a flush that failed leaves it to the next life to say so.
+#[test]
+fn a_failed_flush_of_which_nobody_heard_is_told_by_the_next_life() {
+    let mut rig = Rig::new();
+    rig.open(1);
+    rig.run_to_open();
+    rig.write(0, 0, 10);
+    rig.discard(0);
+    rig.fail_flushes(0, 1);
+    rig.run_background();
+    assert!(rig.log.contains(&Op::Flush(0, false)), "{:?}", rig.log);
+    rig.kill();
+    rig.open(1);
+    rig.run_to_open();
+    assert_eq!(rig.flush(), Err(IoError::Io));
+    assert_eq!(rig.flush(), Ok(()));
+}
+
+/// A start that cannot read the map writes nothing at all.
+#[test]
+fn a_start_that_fails_to_read_writes_nothing() {
+    let mut rig = lived();
+    for member in 0..2 {
+        HEAD_OFFSETS.iter().for_each(|&offset| rig.spoil(member, offset));
+    }
+    rig.open(1);
+    rig.steps(1000);
+    assert!(!rig.log.iter().any(|op| matches!(op, Op::Write(..))), "{:?}", rig.log);
+}
