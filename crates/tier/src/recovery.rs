@@ -6,6 +6,7 @@
 //! another holder, if the journal still has all from the tail of that one on. Whether two extents
 //! claim a place is seen when all is replayed.
 
+mod elder;
 mod want;
 
 use crate::Mutant;
@@ -246,7 +247,10 @@ impl Tiers {
     fn choose(&mut self) -> Result<Vec<usize>, OpenError> {
         let ignores_epoch = self.is(Mutant::EpochIgnored);
         let believes_all = self.is(Mutant::UnconfirmedCounts);
-        let is_ephemeral = self.set.superblock().is_ephemeral();
+        let superblock = self.set.superblock();
+        let is_ephemeral = superblock.is_ephemeral();
+        let used = superblock.members().iter().filter(|it| it.is_used());
+        let opened = used.map(|it| it.epoch.get()).max().unwrap_or(0);
         let ring = u64::from(self.set.layout().journal_blocks);
         let recovery = self.recovery();
         let heads = recovery.sources.iter().filter_map(Source::head);
@@ -286,6 +290,7 @@ impl Tiers {
         }
         recovery.first_new = seen.max(recovery.last) + 1;
         recovery.head = Some(head);
+        order.extend(recovery.elders(opened));
         Ok(order)
     }
 
@@ -294,7 +299,9 @@ impl Tiers {
         let source = recovery.order[recovery.trying];
         let tail = recovery.sources[source].head().map_or(0, |head| head.tail);
         let has = |seq: u64| recovery.records.contains_key(&seq);
-        recovery.has_rest = tail <= recovery.last + 1 && (tail..=recovery.last).all(has);
+        let is_elder = recovery.is_elder(source);
+        recovery.has_rest =
+            is_elder || tail <= recovery.last + 1 && (tail..=recovery.last).all(has);
         let pages: Vec<u32> = pages.into_iter().collect();
         for run in pages.chunk_by(|one, other| one + 1 == *other) {
             for some in run.chunks(PAGES_PER_READ as usize) {

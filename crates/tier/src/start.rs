@@ -165,8 +165,7 @@ impl Tiers {
         let is_known = |it: &(MemberId, u64)| {
             sources.get(&it.0.0).is_some_and(|(_, head)| Some(*head) == recovery.head)
         };
-        let needs_all =
-            is_fresh || !recovery.failed.is_empty() || !named.iter().all(is_known);
+        let needs_all = is_fresh || !recovery.failed.is_empty() || !named.iter().all(is_known);
         let pages = if needs_all { all_pages(layout.extents_max) } else { recovery.mended };
         let records = last + 1 - tail.min(last + 1);
         let cut = recovery.cut && !is_fresh;

@@ -3,7 +3,7 @@
 mod rig;
 
 use forebay_format::io::IoError;
-use forebay_format::tier::{HEAD_OFFSETS, SUPERBLOCK_OFFSETS};
+use forebay_format::tier::{DOUBLES_OFFSET, HEAD_OFFSETS, SUPERBLOCK_OFFSETS};
 use rig::{Cut, Op, Rig};
 
 const BLANK: u8 = rig::BLANK;
@@ -64,7 +64,8 @@ fn a_superblock_never_goes_over_the_only_valid_copy() {
             rig.spoil(1, SUPERBLOCK_OFFSETS[torn]);
             rig.open(1);
             rig.run_to_open();
-            let is_own = |op: &&Op| matches!(op, Op::Write(1, at) if SUPERBLOCK_OFFSETS.contains(at));
+            let is_own =
+                |op: &&Op| matches!(op, Op::Write(1, at) if SUPERBLOCK_OFFSETS.contains(at));
             let own: Vec<Op> = rig.log.iter().filter(is_own).copied().collect();
             let expected = [torn, 1 - torn].map(|copy| Op::Write(1, SUPERBLOCK_OFFSETS[copy]));
             assert_eq!(own, expected, "after {lives} lives, copy {torn} is torn");
@@ -210,6 +211,46 @@ fn a_failed_flush_of_which_nobody_heard_is_told_by_the_next_life() {
     rig.run_to_open();
     assert_eq!(rig.flush(), Err(IoError::Io));
     assert_eq!(rig.flush(), Ok(()));
+}
+
+/// The whole set was refused: a start had been cut short when one holder had its new head, and then
+/// a page went bad there. The other holder has the life before, which is the same.
+#[test]
+fn a_page_that_is_bad_beside_a_new_head_is_taken_from_the_holder_without_one() {
+    let rig = lived();
+    let mut met = 0;
+    for step in 0..=length(&rig) {
+        for new in 0..2 {
+            let mut rig = rig.clone();
+            rig.late_heads = Some(1 - new);
+            rig.open(1);
+            rig.steps(step);
+            let heads = |it: u8| {
+                let is_head = |op: &&Op| matches!(op, Op::Write(by, at) if *by == it && HEAD_OFFSETS.contains(at));
+                rig.log.iter().filter(is_head).count()
+            };
+            let is_between = heads(new) == 1 && heads(1 - new) == 0;
+            rig.kill();
+            // Its double, too.
+            rig.spoil(usize::from(new), rig::PAGES_OFFSET);
+            rig.spoil(usize::from(new), DOUBLES_OFFSET);
+            for is_cut in [false, true] {
+                let what = format!("killed after step {step}, page of {new} bad, {is_cut}");
+                let mut rig = rig.clone();
+                if is_cut {
+                    rig.cut(Cut::None);
+                }
+                rig.open(if is_cut { 2 } else { 1 });
+                rig.run_to_open();
+                match is_cut {
+                    true => has_what_was_flushed(&mut rig, &what),
+                    false => has_what_was_answered(&mut rig, &what),
+                }
+            }
+            met += usize::from(is_between);
+        }
+    }
+    assert!(met > 0, "no start was between two heads");
 }
 
 /// A start that cannot read the map writes nothing at all.

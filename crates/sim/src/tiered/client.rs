@@ -329,10 +329,11 @@ impl Tiered {
         match result {
             Ok(()) => self.check_answer(&waiting, &buf, now)?,
             Err(error) => {
+                self.check_error(&waiting, error)?;
                 if waiting.kind == Kind::Flush {
                     self.checker.told(0);
+                    self.life.untold = false;
                 }
-                self.check_error(&waiting, error)?;
             }
         }
         if !self.held.is_empty() {
@@ -361,6 +362,10 @@ impl Tiered {
         }
         match asked.kind {
             Kind::Read => self.check_read(asked, buf.bytes(), now),
+            Kind::Flush if self.life.untold => {
+                let text = "a flush failed before this life, and no client hears of it";
+                Err(Violation::new("E", text.into()))
+            }
             Kind::Flush => {
                 self.checker.flushed(0, asked.invoke);
                 self.places.confirmed(asked.invoke);

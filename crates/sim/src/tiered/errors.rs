@@ -61,7 +61,7 @@ impl Tiered {
     fn io_error_is_justified(&mut self, asked: &Waiting) -> bool {
         if asked.kind == Kind::Flush {
             let failed = |it: &Delivered| it.kind != IoKind::Read;
-            return self.life.errors.iter().any(failed) || self.is_map_lost();
+            return self.life.untold || self.life.errors.iter().any(failed) || self.is_map_lost();
         }
         if asked.away || self.is_away(&asked.range) {
             self.coverage.mark("requests to a missing member");

@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 
 /// Time within which faults come and last, nanoseconds.
 const FAULT_NS: u64 = 4_000_000_000;
+/// Time within which flushes of a start fail.
+const FAULT_OF_START_NS: u64 = 50_000_000;
 /// Most runs of bad sectors in a map, and sectors of one.
 const ROT_MAX: u64 = 6;
 
@@ -132,6 +134,21 @@ impl Tiered {
             self.disks[victim].dead_from = at;
             self.say(|_| format!("member {victim} will die at {at}"));
         }
+    }
+
+    /// Now and then the first flush of a member fails.
+    pub(super) fn plan_fault_of_start(&mut self) {
+        let spares_all = self.calm || self.trouble.fragile || self.plan.faults.flushes == 0;
+        if spares_all || !self.rng.one_in(4) {
+            return;
+        }
+        let Some(victim) = self.victim() else { return };
+        let until = self.now + self.rng.log_range(1, FAULT_OF_START_NS);
+        let (kind, from) = (IoKind::Flush, self.now);
+        let fault =
+            Fault { kind, first: 0, end: self.disks[victim].sectors(), from, until, one_in: 1 };
+        self.say(|_| format!("member {victim}: {fault:?}"));
+        self.disks[victim].faults.push(fault);
     }
 
     fn plan_fault(&mut self, kind: IoKind, lasting: f64) {

@@ -57,6 +57,10 @@ pub struct Life {
     pub bytes_found: u64,
     /// Where each member's journal was written last.
     pub journal_at: BTreeMap<usize, u64>,
+    /// Superblocks said as it began that a flush had failed: no client has heard of it yet.
+    pub untold: bool,
+    /// And that it had failed at a start, so that nobody knows what was lost.
+    pub in_doubt: bool,
     /// The power was cut since the set was open last.
     pub after_cut: bool,
     /// The process before was killed.
@@ -123,10 +127,30 @@ impl Tiered {
             if flow == Flow::Crash && self.life.open_failed.is_none() {
                 self.coverage.mark("crashes during a start");
             }
-            let kill = self.rng.chance(0.3);
+            let kill = self.rng.coin();
             self.crash(kill);
         }
         Ok(())
+    }
+
+    /// What superblocks say of flushes that failed in lives before.
+    fn look_for_doubt(&mut self, assembled: &Assembled) {
+        let superblock = &assembled.superblock;
+        let said = superblock.block.boot;
+        self.life.in_doubt = said == [0; 16] && !superblock.is_fresh();
+        self.life.untold = self.life.in_doubt || said == [!self.boot; 16];
+        self.coverage.add("starts after a start in doubt", u64::from(self.life.in_doubt));
+        self.coverage.add("starts after a flush that failed", u64::from(self.life.untold));
+    }
+
+    /// A flush has failed as the set was opened, and no superblock says so yet: a killed process
+    /// leaves nothing that tells of it (`docs/format.md`).
+    fn is_doubt_unsaid(&self) -> bool {
+        if self.life.opened || self.life.flush_failed.is_empty() {
+            return false;
+        }
+        let said = self.find_set(None).map(|it| it.0.superblock.block.boot);
+        said.is_some_and(|said| said != [0; 16])
     }
 
     /// Opens the set, and lets clients and the administrator in. `Flow::Crash` if that failed.
@@ -150,9 +174,11 @@ impl Tiered {
         self.look_at_members(&assembled.superblock)?;
         self.check_stale(missing, &is_here)?;
         self.look_at_superblock(&assembled)?;
+        self.look_for_doubt(&assembled);
         (self.life.holders, self.life.is_here) = (holders, is_here.clone());
         self.life.is_here.resize(self.disks.len(), false);
         self.plan_faults();
+        self.plan_fault_of_start();
         let mut tuning = self.plan.tuning;
         if self.rng.chance(self.plan.retuned) {
             tuning = super::plan::draw_tuning(&mut self.rng);
@@ -241,7 +267,12 @@ impl Tiered {
     ) -> Result<(), Violation> {
         self.coverage.add("records replayed", records);
         self.coverage.add("sets open after a cut", u64::from(cut));
-        if cut && !self.life.after_cut {
+        let in_doubt = self.life.in_doubt || !self.life.flush_failed.is_empty();
+        if cut && !self.life.after_cut && in_doubt {
+            // What nobody had flushed is dropped, and the first FLUSH will say so.
+            self.coverage.mark("starts that drop what was not flushed");
+            self.checker.crash(Crash::Cut);
+        } else if cut && !self.life.after_cut {
             let text = "what was not flushed is called lost, but the power was not cut";
             return Err(Violation::new("R", text.into()));
         }
@@ -347,6 +378,7 @@ impl Tiered {
 
     /// The end of this life.
     pub(super) fn crash(&mut self, kill: bool) {
+        let kill = kill && !self.is_doubt_unsaid();
         self.say(|_| if kill { "KILL".into() } else { "POWER CUT".into() });
         self.totals.crashes += 1;
         self.count_crash(kill);

@@ -2,7 +2,9 @@
 //! that a test can stop anywhere.
 
 use forebay_format::io::{Buf, Completion, IoError, OpId, Time};
-use forebay_format::tier::{EXTENT_SIZE, HEAD_OFFSETS, SUPERBLOCK_OFFSETS, Superblock};
+use forebay_format::tier::{
+    EXTENT_SIZE, HEAD_OFFSETS, JOURNAL_OFFSET, SUPERBLOCK_OFFSETS, Superblock,
+};
 use forebay_tier::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,6 +14,8 @@ const MIB: u64 = 1 << 20;
 pub const BLANK: u8 = 0xee;
 /// And where it was told that nothing is needed.
 const TRIMMED: u8 = 0xdd;
+/// Where the pages of the map are, of which there is one.
+pub const PAGES_OFFSET: u64 = JOURNAL_OFFSET + 64 * BLOCK as u64;
 /// What passes between two events.
 const STEP_NS: Time = 10_000_000;
 
@@ -117,6 +121,8 @@ pub struct Rig {
     pub notices: Vec<Notice>,
     /// Writes of superblocks of this member take long.
     pub late: Option<u8>,
+    /// And writes of its head.
+    pub late_heads: Option<u8>,
     /// How it was opened and what happened since: a copy does it again.
     story: Vec<Told>,
     now: Time,
@@ -158,6 +164,7 @@ impl Rig {
             replies: BTreeMap::new(),
             notices: Vec::new(),
             late: None,
+            late_heads: None,
             story: Vec::new(),
             now: 0,
             next: 0,
@@ -210,7 +217,13 @@ impl Rig {
         let assembled = assemble(&found).expect("a set");
         assert!(assembled.found.iter().all(Option::is_some), "a member is not believed");
         let member =
-            MemberSettings { is_here: true, volatile_cache: true, discards: true, piece_blocks: 4 };
+            MemberSettings {
+                is_here: true,
+                volatile_cache: true,
+                discards: true,
+                piece_blocks: 4,
+                stripe_blocks: 0,
+            };
         let settings = Settings {
             members: vec![member; found.len()],
             superblock: assembled.superblock,
@@ -238,7 +251,8 @@ impl Rig {
         let mut out = Vec::new();
         let is_late = |effect: &Effect| {
             matches!(effect, Effect::Write { member, offset, .. }
-                if Some(member.0) == self.late && *offset < HEAD_OFFSETS[0])
+                if (Some(member.0) == self.late && *offset < HEAD_OFFSETS[0])
+                    || (Some(member.0) == self.late_heads && HEAD_OFFSETS.contains(offset)))
         };
         if self.queue.front().is_some_and(is_late) && self.patience > 0 {
             self.patience -= 1;

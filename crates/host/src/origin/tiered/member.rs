@@ -122,19 +122,27 @@ impl Member {
         }
     }
 
-    /// The newest of its superblocks, if it has one.
+    /// The newest of its superblocks, if it has one. A copy that cannot be read is as one that is
+    /// damaged: the other one counts.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Neither can be read.
     pub fn superblock(&self) -> Result<Option<Superblock>, TieredError> {
         let mut copies = SUPERBLOCK_OFFSETS.map(|offset| (offset, Buf::zeroed(BLOCK_SIZE)));
         if self.bytes() < SUPERBLOCK_OFFSETS[1] + BLOCK_SIZE as u64 {
             return Ok(None);
         }
+        let mut errors = Vec::new();
         for (offset, buf) in &mut copies {
             let file = self.file(*offset, BLOCK_SIZE as u64);
-            let read = file.read_exact_at(buf.bytes_mut(), *offset);
-            read.map_err(|source| TieredError::Read { path: self.path(), source })?;
+            if let Err(source) = file.read_exact_at(buf.bytes_mut(), *offset) {
+                buf.bytes_mut().fill(0);
+                errors.push(source);
+            }
+        }
+        if errors.len() == copies.len() {
+            let source = errors.swap_remove(0);
+            return Err(TieredError::Read { path: self.path(), source });
         }
         let [one, other] = &copies;
         Ok(Superblock::newest_of([one.1.bytes(), other.1.bytes()]).ok())

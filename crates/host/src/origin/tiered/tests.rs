@@ -54,6 +54,22 @@ fn again(uris: &[String]) -> Tiered {
     Tiered::open(members, None, Tuning::default()).unwrap()
 }
 
+/// One bad sector in a superblock refused the device, and with it the volume, though the other copy
+/// was there.
+#[test]
+fn a_member_of_which_one_superblock_cannot_be_read_is_known() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[8, 8]);
+    drop(made(&spec(None), &uris, Tuning::default()));
+    let member = Member::open(&uris[0]).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&uris[0]).unwrap();
+    // What is behind the end cannot be read.
+    file.set_len(64 << 10).unwrap();
+    assert!(member.superblock().unwrap().is_some());
+    file.set_len(0).unwrap();
+    assert!(matches!(member.superblock(), Err(TieredError::Read { .. })));
+}
+
 impl Rig {
     fn new(dir: &TempDir, tiered: Tiered, backend: Backend) -> Rig {
         let waker = Waker::new().unwrap();
