@@ -216,14 +216,13 @@ impl Rig {
         let found: Vec<Superblock> = (0..self.disks.len()).map(|it| self.superblock(it)).collect();
         let assembled = assemble(&found).expect("a set");
         assert!(assembled.found.iter().all(Option::is_some), "a member is not believed");
-        let member =
-            MemberSettings {
-                is_here: true,
-                volatile_cache: true,
-                discards: true,
-                piece_blocks: 4,
-                stripe_blocks: 0,
-            };
+        let member = MemberSettings {
+            is_here: true,
+            volatile_cache: true,
+            discards: true,
+            piece_blocks: 4,
+            stripe_blocks: 0,
+        };
         let settings = Settings {
             members: vec![member; found.len()],
             superblock: assembled.superblock,
