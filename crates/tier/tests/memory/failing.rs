@@ -61,7 +61,9 @@ fn a_flush_fails_until_the_device_has_kept_what_it_was_asked_to() {
         Fate::Done
     });
     let answers: Vec<_> = (0..3).map(|_| flush(&mut world)).collect();
-    assert_eq!((answers[2], asked.get()), (Ok(()), 1), "{answers:?}");
+    assert_eq!(answers[2], Ok(()), "{answers:?}");
+    // Once for the FLUSH; the others keep superblocks, which say that somebody has heard of it.
+    assert!((1..=3).contains(&asked.get()), "{} flushes", asked.get());
     assert_eq!(world.byte(0), Ok(3));
 }
 
