@@ -231,6 +231,7 @@ mod tests {
             bytes: 8 * 4096,
             mode: Mode::WriteBack,
             volatile_cache: true,
+            stripe_blocks: 0,
         };
         let mut volume = Volume::new(VolumeId(1), spec, Key::FIRST);
         let counts = |volume: &Volume| {

@@ -147,7 +147,8 @@ impl Tiered {
         self.note(id.0 << 8);
         let right = match (&asked.command, &reply) {
             (_, CommandReply::Refused(refusal)) => return self.refused(&asked, *refusal),
-            (Command::Pause | Command::Resume | Command::Tune(_), _) => true,
+            // No world closes numbers up: what it knows of tiers goes by their numbers.
+            (Command::Pause | Command::Resume | Command::Tune(_) | Command::CloseUp, _) => true,
             (Command::Pin { first, count, tier }, _) => {
                 self.pinned(*first..*first + *count, *tier);
                 true

@@ -30,8 +30,8 @@ impl Recovery {
     fn take_elder(&mut self, source: usize, newest: Head) -> bool {
         let Some(head) = self.sources[source].head() else { return false };
         let find = |seq: u64| {
-            let own = self.sources.iter().filter_map(|it| it.records.get(&seq));
-            own.filter(|it| it.epoch == head.epoch).next_back().cloned()
+            let mut own = self.sources.iter().filter_map(|it| it.records.get(&seq));
+            own.rfind(|it| it.epoch == head.epoch).cloned()
         };
         let Some(records) = (head.tail..newest.tail).map(find).collect::<Option<Vec<_>>>() else {
             return false;
