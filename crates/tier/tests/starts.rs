@@ -54,14 +54,14 @@ fn length(rig: &Rig) -> usize {
 #[test]
 fn a_superblock_never_goes_over_the_only_valid_copy() {
     for lives in 1..4 {
-        for torn in 0..2 {
+        for (torn, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
             let mut rig = Rig::new();
             for _ in 0..lives {
                 rig.open(1);
                 rig.run_to_open();
                 rig.kill();
             }
-            rig.spoil(1, SUPERBLOCK_OFFSETS[torn]);
+            rig.spoil(1, offset);
             rig.open(1);
             rig.run_to_open();
             let is_own =
