@@ -130,7 +130,7 @@ pub struct VolumeSpec {
     pub mode: Mode,
     /// Whether the origin has a volatile write cache.
     pub volatile_cache: bool,
-    /// Blocks of a stripe of the origin, as [`OriginSettings::stripe_blocks`](crate::OriginSettings).
+    /// Blocks of a stripe of the origin; see [`crate::OriginSettings`].
     pub stripe_blocks: u32,
 }
 

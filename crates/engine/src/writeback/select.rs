@@ -11,8 +11,8 @@ use forebay_format::MASK_FULL;
 
 impl Engine {
     /// The next dirty blocks of a volume in LBA order, from where the last ones ended; a few of
-    /// them, and at most `most`, but for the rest of a stripe. None may be found although there are some: the search has looked
-    /// at enough for once, or has come to the end of the volume.
+    /// them, and at most `most`, but for the rest of a stripe. None may be found although there are
+    /// some: the search has looked at enough for once, or has come to the end of the volume.
     pub(crate) fn select(&mut self, id: VolumeId, most: usize) -> Vec<Item> {
         let undurable_too = self.is(Mutant::WritebackUndurable);
         let (now, durable) = (self.io.now(), self.log.durable_dseq());

@@ -150,9 +150,7 @@ impl World {
                 volatile_cache: origin.disk.volatile,
                 stripe_blocks: self.params.stripe_blocks,
             });
-            if missing {
-                self.coverage.mark("origin missing at open");
-            }
+            self.coverage.add("origin missing at open", u64::from(missing));
         }
         let now = self.now;
         let devices: Vec<DeviceSettings> = self
