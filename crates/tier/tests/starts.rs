@@ -226,7 +226,9 @@ fn a_page_that_is_bad_beside_a_new_head_is_taken_from_the_holder_without_one() {
             rig.open(1);
             rig.steps(step);
             let heads = |it: u8| {
-                let is_head = |op: &&Op| matches!(op, Op::Write(by, at) if *by == it && HEAD_OFFSETS.contains(at));
+                let goes_to = |at: &u64| HEAD_OFFSETS.contains(at);
+                let is_head =
+                    |op: &&Op| matches!(op, Op::Write(by, at) if *by == it && goes_to(at));
                 rig.log.iter().filter(is_head).count()
             };
             let is_between = heads(new) == 1 && heads(1 - new) == 0;
