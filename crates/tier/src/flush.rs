@@ -13,7 +13,10 @@ impl Tiers {
     /// Begins a barrier, or lets it go on.
     pub(crate) fn step_barrier(&mut self) {
         let now = self.io.now();
-        if self.map.unconfirmed() > UNCONFIRMED_MAX {
+        let unconfirmed = self.map.unconfirmed();
+        // The next start says it again: it takes room in the journal until it is confirmed.
+        let takes_room = unconfirmed > 0 && self.requests.waits_for_room();
+        if unconfirmed > UNCONFIRMED_MAX || takes_room {
             self.barrier.want(self.journal.last(), now);
         }
         if let Some(seq) = self.space.waits_for() {

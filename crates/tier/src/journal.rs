@@ -44,6 +44,15 @@ struct Holder {
     tail: u64,
 }
 
+/// What a start has to say again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beside {
+    /// Extents that are partly written, and those of which blocks are lost.
+    pub unsaid: usize,
+    /// Extents of which the last change is not confirmed.
+    pub unconfirmed: usize,
+}
+
 /// The journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -151,12 +160,26 @@ impl Journal {
         self.used() > self.blocks() / 8 + self.again
     }
 
-    /// Promises room for one change.
-    pub fn promise(&mut self) -> bool {
-        let free = self.blocks().saturating_sub(self.used() + self.again + RECORDS_SPARE);
+    /// Promises room for one change, where pages cannot say so much and so much is unconfirmed.
+    pub fn promise(&mut self, beside: Beside) -> bool {
+        let kept = self.used() + self.kept(beside) + RECORDS_SPARE;
+        let free = self.blocks().saturating_sub(kept);
         let has_room = (self.promised + 1) * RECORDS_PER_CHANGE <= free;
         self.promised += u64::from(has_room);
         has_room
+    }
+
+    /// Records that are kept for what is said again: by a checkpoint what pages cannot say, and
+    /// before that one is over, by the start after a kill, once more, with all that is unconfirmed
+    /// (`start.rs`).
+    fn kept(&self, beside: Beside) -> u64 {
+        let records = |entries: u64| entries.div_ceil(ENTRIES_MAX as u64) + 1;
+        let Beside { unsaid, unconfirmed } = beside;
+        // Who waits for room waits for a checkpoint, and that is only begun where it makes room.
+        let most = (self.blocks() / 8 * 7).saturating_sub(self.again + RECORDS_SPARE + 4);
+        let twice = (2 * records(unsaid as u64)).min(most);
+        // What was promised may come to be either.
+        self.again.max(twice) + records(unconfirmed as u64 + 2 * (self.promised + 1))
     }
 
     /// The change does not come.

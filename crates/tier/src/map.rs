@@ -6,6 +6,7 @@
 
 use crate::event::MemberId;
 use crate::heat::{Heat, Temperature};
+use crate::journal::Beside;
 use forebay_format::tier::{
     Blocks, Entry, EntryKind, MEMBERS_MAX, PAGE_ENTRIES, PLACE_NONE, Page, PageEntry, Place,
 };
@@ -146,6 +147,11 @@ impl Map {
 
     pub fn unconfirmed(&self) -> usize {
         self.unconfirmed.len()
+    }
+
+    /// How much a start would have to say again.
+    pub fn beside_pages(&self) -> Beside {
+        Beside { unsaid: self.fine(), unconfirmed: self.unconfirmed() }
     }
 
     /// Gives an extent a place that nothing durable says yet: nothing is written there.

@@ -403,7 +403,7 @@ impl Tiers {
         if !self.requests.claim(extent, Blocks::ALL) {
             return;
         }
-        if !self.journal.promise() {
+        if !self.journal.promise(self.map.beside_pages()) {
             return self.requests.unclaim(extent);
         }
         let blocks = self.map.blocks(extent);

@@ -256,7 +256,7 @@ impl Tiers {
         if !is_needed || self.requests.part(number).is_promised {
             return true;
         }
-        let is_promised = self.journal.promise();
+        let is_promised = self.journal.promise(self.map.beside_pages());
         self.requests.part(number).is_promised = is_promised;
         is_promised
     }

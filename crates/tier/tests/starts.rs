@@ -255,6 +255,39 @@ fn a_page_that_is_bad_beside_a_new_head_is_taken_from_the_holder_without_one() {
     assert!(met > 0, "no start was between two heads");
 }
 
+/// A start panicked: it says all again that was not confirmed, and there was no room for so much
+/// in the journal. A large volume had been discarded, and more was written, while a device was
+/// slow to flush.
+#[test]
+fn a_start_has_room_to_say_again_what_was_not_confirmed() {
+    const EXTENTS: u64 = 5400;
+    let mut rig = Rig::large(EXTENTS as u32);
+    rig.open(1);
+    rig.run_to_open();
+    for extent in 0..EXTENTS {
+        rig.write(extent, 0, 1);
+    }
+    assert_eq!(rig.flush(), Ok(()));
+    rig.holds_flushes = true;
+    rig.discard_all(EXTENTS);
+    // Until there is no room; what is written is not confirmed either.
+    let written = (0..EXTENTS).take_while(|&extent| rig.write_in_vain(extent)).count() as u64;
+    assert!((50..EXTENTS).contains(&written), "{written}");
+    rig.kill();
+    for is_cut in [false, true] {
+        let mut rig = rig.clone();
+        if is_cut {
+            rig.cut(Cut::All);
+        }
+        rig.open(if is_cut { 2 } else { 1 });
+        rig.run_to_open();
+        let last = if is_cut { Ok(BLANK) } else { Ok(0) };
+        assert_eq!(rig.read(EXTENTS - 1, 0), last, "the last one was discarded");
+        rig.write(0, 0, 1);
+        assert_eq!(rig.flush(), Ok(()));
+    }
+}
+
 /// A start that cannot read the map writes nothing at all.
 #[test]
 fn a_start_that_fails_to_read_writes_nothing() {

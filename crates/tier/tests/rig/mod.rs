@@ -3,7 +3,7 @@
 
 use forebay_format::io::{Buf, Completion, IoError, OpId, Time};
 use forebay_format::tier::{
-    EXTENT_SIZE, HEAD_OFFSETS, JOURNAL_OFFSET, SUPERBLOCK_OFFSETS, Superblock,
+    EXTENT_SIZE, HEAD_OFFSETS, JOURNAL_OFFSET, SUPERBLOCK_OFFSETS, Superblock, TierLayout,
 };
 use forebay_tier::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -48,6 +48,8 @@ struct Disk {
     bytes: u64,
     /// So many flushes fail, and forget what was pending.
     fails: u32,
+    /// Nothing is kept of what is written from here on.
+    kept: Option<u64>,
 }
 
 impl Disk {
@@ -64,6 +66,9 @@ impl Disk {
     fn write(&mut self, offset: u64, data: &[u8]) {
         assert!(offset.is_multiple_of(BLOCK as u64) && data.len().is_multiple_of(BLOCK));
         assert!(offset + data.len() as u64 <= self.bytes);
+        if self.kept.is_some_and(|kept| offset >= kept) {
+            return;
+        }
         for (at, block) in (offset..).step_by(BLOCK).zip(data.chunks(BLOCK)) {
             self.current.insert(at, block.to_vec());
             self.pending.push((at, block.to_vec()));
@@ -88,6 +93,9 @@ impl Disk {
 
     /// At once, and for good: the worst that it can do.
     fn discard(&mut self, offset: u64, len: u64) {
+        if self.kept.is_some_and(|kept| offset >= kept) {
+            return;
+        }
         for at in (offset..offset + len).step_by(BLOCK) {
             self.poke(at, &[TRIMMED; BLOCK]);
         }
@@ -123,6 +131,10 @@ pub struct Rig {
     pub late: Option<u8>,
     /// And writes of its head.
     pub late_heads: Option<u8>,
+    /// Flushes do not end.
+    pub holds_flushes: bool,
+    /// Extents that may be partly written.
+    fine_max: usize,
     /// How it was opened and what happened since: a copy does it again.
     story: Vec<Told>,
     now: Time,
@@ -140,7 +152,8 @@ enum Told {
 
 impl Clone for Rig {
     fn clone(&self) -> Rig {
-        let mut rig = Rig { disks: self.disks.clone(), ..Rig::empty() };
+        let (disks, fine_max) = (self.disks.clone(), self.fine_max);
+        let mut rig = Rig { disks, fine_max, ..Rig::empty() };
         for told in &self.story {
             match told {
                 Told::Opened(disks, boot) => {
@@ -165,6 +178,8 @@ impl Rig {
             notices: Vec::new(),
             late: None,
             late_heads: None,
+            holds_flushes: false,
+            fine_max: Tuning::default().fine_max,
             story: Vec::new(),
             now: 0,
             next: 0,
@@ -174,7 +189,23 @@ impl Rig {
 
     /// A new set of two tiers, of three and of six extents.
     pub fn new() -> Rig {
-        let sizes = [4 * MIB, 7 * MIB];
+        Rig::of(6, [4 * MIB, 7 * MIB], 64)
+    }
+
+    /// One of which only the map is kept, and none of which may be partly written.
+    #[allow(dead_code)]
+    pub fn large(extents: u32) -> Rig {
+        let journal_blocks = TierLayout::journal_blocks_min(extents);
+        let kept = TierLayout { journal_blocks, extents_max: extents }.slots_offset();
+        let bytes = kept + u64::from(extents) * MIB;
+        let mut rig = Rig::of(extents.into(), [bytes; 2], journal_blocks);
+        rig.disks.iter_mut().for_each(|disk| disk.kept = Some(kept));
+        rig.fine_max = 0;
+        rig
+    }
+
+    /// One of so many extents, on members of these sizes.
+    fn of(extents: u64, sizes: [u64; 2], journal_blocks: u32) -> Rig {
         let member = |(tier, bytes): (u8, &u64)| NewMember {
             uuid: [tier + 1; 16],
             bytes: *bytes,
@@ -184,9 +215,9 @@ impl Rig {
         let spec = NewSet {
             name: "starts".into(),
             set: [7; 16],
-            bytes: 6 * EXTENT_SIZE,
-            journal_blocks: 64,
-            bytes_max: 6 * EXTENT_SIZE,
+            bytes: extents * EXTENT_SIZE,
+            journal_blocks,
+            bytes_max: extents * EXTENT_SIZE,
             overcommit: false,
             members: (0..).zip(&sizes).map(member).collect(),
         };
@@ -227,7 +258,11 @@ impl Rig {
             members: vec![member; found.len()],
             superblock: assembled.superblock,
             boot: [boot; 16],
-            tuning: Tuning { placement: Placement::Spill, ..Tuning::default() },
+            tuning: Tuning {
+                placement: Placement::Spill,
+                fine_max: self.fine_max,
+                ..Tuning::default()
+            },
             mutant: None,
         };
         let mut out = Vec::new();
@@ -261,7 +296,12 @@ impl Rig {
             self.queue.extend(out);
             return true;
         }
-        match self.queue.pop_front() {
+        let is_held = |effect: &Effect| matches!(effect, Effect::Flush { .. });
+        let first = match self.holds_flushes {
+            true => self.queue.iter().position(|effect| !is_held(effect)),
+            false => self.queue.front().map(|_| 0),
+        };
+        match first.and_then(|first| self.queue.remove(first)) {
             Some(effect) => {
                 if let Some((op, done)) = self.perform(effect) {
                     self.tiers().handle(now, Event::Done(op, done), &mut out);
@@ -273,7 +313,9 @@ impl Rig {
             None => return false,
         }
         self.tiers().settle(now, &mut out);
-        self.tiers().check();
+        if self.disks[0].kept.is_none() {
+            self.tiers().check();
+        }
         self.queue.extend(out);
         true
     }
@@ -311,11 +353,7 @@ impl Rig {
     pub fn run_background(&mut self) {
         for _ in 0..100 {
             if !self.step() {
-                self.now += STEP_NS;
-                let (now, mut out) = (self.now, Vec::new());
-                self.tiers().handle(now, Event::Tick, &mut out);
-                self.tiers().settle(now, &mut out);
-                self.queue.extend(out);
+                self.tick();
             }
         }
     }
@@ -384,24 +422,58 @@ impl Rig {
     }
 
     fn ask(&mut self, io: Io) -> Completion {
+        let id = self.submit(io);
+        loop {
+            if let Some(done) = self.replies.remove(&id) {
+                return done;
+            }
+            if !self.step() {
+                self.tick();
+            }
+        }
+    }
+
+    fn submit(&mut self, io: Io) -> IoId {
         self.next += 1;
         let id = IoId(self.next);
         let (now, mut out) = (self.now, Vec::new());
         self.tiers().handle(now, Event::Submit(id, io), &mut out);
         self.tiers().settle(now, &mut out);
         self.queue.extend(out);
-        loop {
-            if let Some(done) = self.replies.remove(&id) {
-                return done;
-            }
-            if !self.step() {
-                self.now += STEP_NS;
-                let (now, mut out) = (self.now, Vec::new());
-                self.tiers().handle(now, Event::Tick, &mut out);
-                self.tiers().settle(now, &mut out);
-                self.queue.extend(out);
-            }
+        id
+    }
+
+    fn tick(&mut self) {
+        self.now += STEP_NS;
+        let (now, mut out) = (self.now, Vec::new());
+        self.tiers().handle(now, Event::Tick, &mut out);
+        self.tiers().settle(now, &mut out);
+        self.queue.extend(out);
+    }
+
+    /// Asks, and does what there is to do. What it was answered, if it was.
+    #[allow(dead_code)]
+    fn ask_in_vain(&mut self, io: Io) -> Option<Completion> {
+        let id = self.submit(io);
+        for _ in 0..3 {
+            while self.step() {}
+            self.tick();
         }
+        self.replies.remove(&id)
+    }
+
+    /// Discards these extents at once. Whether it is answered.
+    #[allow(dead_code)]
+    pub fn discard_all(&mut self, extents: u64) -> bool {
+        let io = Io::Discard { offset: 0, len: extents * EXTENT_SIZE };
+        self.ask_in_vain(io).is_some()
+    }
+
+    /// Writes a block. Whether it is answered.
+    #[allow(dead_code)]
+    pub fn write_in_vain(&mut self, extent: u64) -> bool {
+        let io = Io::Write { offset: extent * EXTENT_SIZE, buf: Buf::zeroed(BLOCK) };
+        self.ask_in_vain(io).is_some()
     }
 
     /// Writes a block of an extent full of this.
