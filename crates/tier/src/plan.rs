@@ -411,6 +411,8 @@ impl Tiers {
                 continue;
             }
             let to = match it.why {
+                // It was cancelled meanwhile.
+                Why::Evacuation if !self.set.is_leaving(MemberId(place.member())) => continue,
                 Why::Evacuation => self.refuge(it.to),
                 Why::Room => self.elsewhere(own),
                 Why::Pin if own == it.to || self.pin_of(it.extent) != Some(it.to) => continue,

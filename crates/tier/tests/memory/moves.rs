@@ -61,6 +61,28 @@ fn a_write_to_what_is_copied_a_second_time_is_in_the_new_place() {
     assert_eq!([0, BLOCK, 2 * BLOCK].map(|at| world.byte(at)), [Ok(2), Ok(4), Ok(3)]);
 }
 
+/// Extents left a tier to which they had been pinned: an evacuation had planned it before it was
+/// cancelled.
+#[test]
+fn what_an_evacuation_planned_is_not_begun_when_it_was_cancelled() {
+    let tuning = Tuning { moves_max: 1, ..still() };
+    let mut world = World::new(&spec(vec![member(1, 0, 4), member(2, 1, 8)], 4), tuning);
+    for extent in 0..3 {
+        world.write(extent * EXTENT_SIZE, 4096, 1);
+    }
+    hold_writes(&mut world, SLOW, BLOCK);
+    world.begin(Command::Evacuate(0));
+    world.pass(2);
+    assert_eq!((world.tiers.moving(), world.held.len()), (1, 1), "one leaves, others wait for it");
+    assert_eq!(world.command(Command::Cancel(0)), CommandReply::Changed);
+    assert_eq!(world.command(pin(3, 1, 0)), CommandReply::Changed);
+    world.release();
+    world.pass(100);
+    let stay = (0..3).filter(|&extent| place(&world, extent) == Some(MemberId(0))).count();
+    assert_eq!((world.tiers.moving(), stay), (0, 2));
+    assert_eq!(world.tiers.moved_bytes(), BLOCK, "nor do those that stay move about");
+}
+
 #[test]
 fn an_extent_goes_back_with_what_was_confirmed_though_both_places_failed() {
     // The map is on the first two tiers.
