@@ -349,6 +349,24 @@ pub const METRICS: &[Metric] = &[
         "Bytes that moved away from a device of a volume's tiers.",
     ),
     metric(
+        "forebay_tier_read_errors_total",
+        Counter,
+        Tier(|it| it.read_errors),
+        "Reads that a device of a volume's tiers has failed.",
+    ),
+    metric(
+        "forebay_tier_write_errors_total",
+        Counter,
+        Tier(|it| it.write_errors),
+        "Writes and flushes that it has failed.",
+    ),
+    metric(
+        "forebay_tier_no_room_total",
+        Counter,
+        Tier(|it| it.no_room_errors),
+        "Writes that found no room on it, though it has free places: what it lies on is full.",
+    ),
+    metric(
         "forebay_volume_ephemeral",
         Gauge,
         Source::Ephemeral,

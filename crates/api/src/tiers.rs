@@ -176,7 +176,7 @@ pub struct TiersInfo {
     pub capacity_bytes: u64,
     /// Bytes of them that hold data.
     pub used_bytes: u64,
-    /// Bytes of the volume that lie on devices that are missing.
+    /// Bytes of the volume that lie on devices that are missing, or were lost otherwise.
     pub lost_bytes: u64,
     /// Bytes that moved since the volume was opened.
     pub moved_bytes: u64,
@@ -423,6 +423,31 @@ pub struct TierDevice {
     pub moved_in_bytes: u64,
     /// Bytes that moved away.
     pub moved_out_bytes: u64,
+    /// Reads that failed since the volume was opened.
+    #[serde(default)]
+    pub read_errors: u64,
+    /// Writes and flushes that failed since then.
+    #[serde(default)]
+    pub write_errors: u64,
+    /// Writes that found no room there since then, whatever is free.
+    #[serde(default)]
+    pub no_room_errors: u64,
+    /// It said lately that it has no room: it gets nothing new for a while.
+    #[serde(default)]
+    pub full: bool,
+    /// It failed to read or write lately.
+    #[serde(default)]
+    pub failing: bool,
+    /// It kept a copy of the map, which is lost, and no other has taken its place.
+    #[serde(default)]
+    pub map_lost: bool,
+    /// Seconds that its oldest I/O has been under way.
+    #[serde(default)]
+    pub waits_s: u64,
+    /// Bytes that its file had when somebody had cut it while it was in use: nothing of it is
+    /// believed any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_to_bytes: Option<u64>,
 }
 
 #[cfg(test)]

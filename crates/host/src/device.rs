@@ -11,6 +11,7 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use sysfs::Holder;
 
@@ -110,7 +111,12 @@ pub struct Device {
     /// What the path led to.
     instance: Instance,
     notice: Option<String>,
+    /// Bytes that it was once seen to have, if these were too few.
+    cut_to: AtomicU64,
 }
+
+/// Nobody has cut it.
+const UNCUT: u64 = u64::MAX;
 
 /// Which file or block device this is, as long as it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +216,8 @@ impl Device {
             format!("{}: direct I/O is refused here; going through the page cache", path.display())
         });
         let instance = Instance::of(&metadata);
-        Ok(Device { path: path.to_owned(), file: Some(file), buffered, info, instance, notice })
+        let (path, file, cut_to) = (path.to_owned(), Some(file), AtomicU64::new(UNCUT));
+        Ok(Device { path, file, buffered, info, instance, notice, cut_to })
     }
 
     /// The path that it was opened by.
@@ -244,6 +251,23 @@ impl Device {
     /// The system does not tell.
     pub fn bytes_now(&self) -> io::Result<u64> {
         self.file().seek(SeekFrom::End(0))
+    }
+
+    /// Looks whether somebody has cut the file below us. Whether this is news. What it held then is
+    /// not known any more, however large the next write makes it: a hole reads as zeros.
+    pub fn look_for_cut(&self) -> bool {
+        // Where others stand behind a file even this may wait.
+        if self.info.is_block || self.info.may_wait || self.cut_to().is_some() {
+            return false;
+        }
+        let now = self.file().metadata().map(|it| it.len());
+        let now = now.ok().filter(|&now| now < self.info.bytes);
+        now.inspect(|&now| self.cut_to.store(now, Ordering::Relaxed)).is_some()
+    }
+
+    /// Bytes that it had when it was seen to be cut.
+    pub fn cut_to(&self) -> Option<u64> {
+        Some(self.cut_to.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNCUT)
     }
 
     /// Whether it is gone for good: it cannot be read, and its path leads nowhere or to another

@@ -349,6 +349,9 @@ impl Executor {
     fn end_job(&mut self, job: Job, result: io::Result<()>, notices: &mut Notices) {
         let result = result.map_err(|e| {
             let error = io_error(&job.work, &e);
+            if let (Goal::Member(..), Some(device)) = (job.goal, &job.device) {
+                tiers::look_for_cut(device, notices);
+            }
             if error != IoError::Unsupported {
                 notices.send(Label::of(&job).failed(e.to_string(), error));
             }

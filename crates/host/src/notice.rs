@@ -1,10 +1,15 @@
 //! What an administrator should know of the host's work.
 
 use forebay_engine::{Notice, VolumeId};
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Notices passed on in one second. More are counted.
 const NOTICES_PER_SECOND: u32 = 50;
+/// How long notices of one kind about one device are only counted after the first of them.
+const REPEATS: Duration = Duration::from_secs(60);
+/// Kinds that are counted at a time.
+const KINDS_MAX: usize = 256;
 
 /// Something that an administrator should know. [`std::fmt::Display`] makes it a line of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub enum HostNotice {
         no_space: bool,
         /// The volume whose origin it is.
         origin: Option<VolumeId>,
+        /// It is a device of that volume's tiers.
+        is_tier: bool,
     },
     /// An I/O takes very long and goes on.
     IoSlow {
@@ -48,6 +55,8 @@ pub enum HostNotice {
         /// I/O that was under way.
         ios: usize,
     },
+    /// Others of the same kind about the same device, of which this was the last.
+    Repeated(Box<HostNotice>, u64),
     /// Something else, as a sentence.
     Text(String),
     /// Notices that came too fast to be passed on.
@@ -59,11 +68,19 @@ impl std::fmt::Display for HostNotice {
         match self {
             HostNotice::Engine(notice) => engine_notice(notice, f),
             HostNotice::Tiers(volume, notice) => tier_notice(*volume, notice, f),
-            HostNotice::IoFailed { what, offset, len, reason, no_space, .. } => {
+            HostNotice::IoFailed { what, offset, len, reason, no_space, is_tier, .. } => {
                 write!(f, "{what} failed at {offset} ({len} bytes): {reason}")?;
-                let advice = "; make room on the file system that it lies on, then start again";
-                f.write_str(if *no_space { advice } else { "" })
+                f.write_str(match (no_space, is_tier) {
+                    (false, _) => "",
+                    (true, false) => {
+                        "; make room on the file system that it lies on, then start again"
+                    }
+                    (true, true) => {
+                        "; make room on what it lies on: until then others take its part"
+                    }
+                })
             }
+            HostNotice::Repeated(last, count) => write!(f, "{last}; {count} such in a minute"),
             HostNotice::IoSlow { what, offset, len, seconds } => {
                 write!(f, "{what} at {offset} ({len} bytes) has taken {seconds} s and goes on")
             }
@@ -153,6 +170,24 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
     }
 }
 
+impl HostNotice {
+    /// What is told once in a while only, with a count: a tier that fails does so for each of its
+    /// extents.
+    fn kind(&self) -> Option<String> {
+        use forebay_tier::Notice::{BlocksLost, MoveFailed};
+        match self {
+            HostNotice::IoFailed { what, reason, is_tier: true, .. } => {
+                Some(format!("{what}: {reason}"))
+            }
+            HostNotice::Tiers(volume, MoveFailed { member, error, .. }) => {
+                Some(format!("move {} {}: {error}", volume.0, member.0))
+            }
+            HostNotice::Tiers(volume, BlocksLost { .. }) => Some(format!("lost {}", volume.0)),
+            _ => None,
+        }
+    }
+}
+
 /// Takes notices. Called on the shard's thread: it must not wait.
 pub type NoticeSink = Box<dyn FnMut(HostNotice) + Send>;
 
@@ -162,14 +197,47 @@ pub(crate) struct Notices {
     second: Instant,
     sent: u32,
     suppressed: u64,
+    /// Of each kind that is not told again: since when, how many, the last.
+    repeats: BTreeMap<String, (Instant, u64, Option<HostNotice>)>,
 }
 
 impl Notices {
     pub fn new(sink: NoticeSink) -> Notices {
-        Notices { sink, second: Instant::now(), sent: 0, suppressed: 0 }
+        let (second, repeats) = (Instant::now(), BTreeMap::new());
+        Notices { sink, second, sent: 0, suppressed: 0, repeats }
+    }
+
+    /// Tells what was only counted for a while.
+    pub fn tell_repeats(&mut self) {
+        let is_over = |it: &(Instant, u64, Option<HostNotice>)| it.0.elapsed() >= REPEATS;
+        let kinds = self.repeats.iter().filter(|(_, it)| is_over(it));
+        for kind in kinds.map(|(kind, _)| kind.clone()).collect::<Vec<String>>() {
+            // What has not come again is forgotten.
+            if let Some((_, count, Some(last))) = self.repeats.remove(&kind) {
+                (self.sink)(HostNotice::Repeated(Box::new(last), count));
+                self.repeats.insert(kind, (Instant::now(), 0, None));
+            }
+        }
+    }
+
+    /// Whether a notice is counted only.
+    fn is_repeated(&mut self, notice: &HostNotice) -> bool {
+        let Some(kind) = notice.kind() else { return false };
+        if let Some((_, count, last)) = self.repeats.get_mut(&kind) {
+            (*count, *last) = (*count + 1, Some(notice.clone()));
+            return true;
+        }
+        if self.repeats.len() < KINDS_MAX {
+            self.repeats.insert(kind, (Instant::now(), 0, None));
+        }
+        false
     }
 
     pub fn send(&mut self, notice: HostNotice) {
+        self.tell_repeats();
+        if self.is_repeated(&notice) {
+            return;
+        }
         if self.second.elapsed().as_secs() >= 1 {
             self.second = Instant::now();
             self.sent = 0;
@@ -193,5 +261,50 @@ impl Notices {
         }
         self.sent += 1;
         (self.sink)(notice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// A tier that could not be read wrote 400 KB into the log in 70 s: three lines for each MiB.
+    #[test]
+    fn of_a_tier_that_fails_one_line_is_told_and_the_others_are_counted() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&told);
+        let mut notices =
+            Notices::new(Box::new(move |it| sink.lock().unwrap().push(it.to_string())));
+        for offset in 0..1000 {
+            for verb in ["read", "write"] {
+                notices.send(HostNotice::IoFailed {
+                    what: format!("{verb} /dev/sdb"),
+                    offset,
+                    len: 4096,
+                    reason: "Input/output error".to_string(),
+                    no_space: false,
+                    origin: Some(VolumeId(1)),
+                    is_tier: true,
+                });
+            }
+            let (extent, member) = (offset as u32, forebay_tier::MemberId(1));
+            let error = forebay_engine::IoError::Io;
+            let notice = forebay_tier::Notice::MoveFailed { extent, member, error };
+            notices.send(HostNotice::Tiers(VolumeId(1), notice));
+        }
+        assert_eq!(told.lock().unwrap().len(), 3);
+        told.lock().unwrap().clear();
+        for it in notices.repeats.values_mut() {
+            it.0 -= REPEATS;
+        }
+        notices.tell_repeats();
+        let lines = told.lock().unwrap().clone();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines.iter().all(|line| line.ends_with("; 999 such in a minute")), "{lines:?}");
+        notices.repeats.values_mut().for_each(|it| it.0 -= REPEATS);
+        notices.tell_repeats();
+        assert_eq!(told.lock().unwrap().len(), 3, "what does not come again is forgotten");
+        assert!(notices.repeats.is_empty());
     }
 }

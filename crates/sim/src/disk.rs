@@ -101,6 +101,8 @@ pub struct Disk {
     pub flush_loss: FlushLoss,
     /// From this time on every I/O fails.
     pub dead_from: Time,
+    /// From which sector on, and when, writes find no room: mostly where nothing was written yet.
+    pub no_room: Option<(u64, Range<Time>)>,
     /// Whether there is a volatile write cache.
     pub volatile: bool,
     /// Whether it is plugged in.
@@ -122,6 +124,7 @@ impl Disk {
             reads_fail_after: 0,
             flush_loss: FlushLoss::Nothing,
             dead_from: Time::MAX,
+            no_room: None,
             volatile,
             plug: plug::Plug::default(),
         }
@@ -230,7 +233,11 @@ impl Disk {
     pub fn complete(&mut self, op: OpId, now: Time, rng: &mut Rng) -> Option<Finished> {
         let mut entry = self.in_flight.remove(&op)?;
         let kind = entry.kind();
-        let failed = self.plug.fails(op, rng) || self.fails(kind, entry.first, entry.end, now, rng);
+        let is_write = matches!(entry.io, Io::Write(_));
+        let is_full = is_write && self.has_no_room(entry.first..entry.end, now, rng);
+        let failed = is_full
+            || self.plug.fails(op, rng)
+            || self.fails(kind, entry.first, entry.end, now, rng);
         if failed && kind == IoKind::Read && self.reads_fail_first > 0 {
             self.reads_fail_first -= 1;
         }
@@ -239,7 +246,11 @@ impl Disk {
         }
         let sectors = entry.first..entry.end;
         let mut forgot = Vec::new();
-        let result = if failed { Err(IoError::Io) } else { Ok(()) };
+        let result = match (is_full, failed) {
+            (true, _) => Err(IoError::NoSpace),
+            (false, true) => Err(IoError::Io),
+            (false, false) => Ok(()),
+        };
         let buf = match std::mem::replace(&mut entry.io, Io::Flush) {
             Io::Read(mut buf) if failed => {
                 spoil(buf.bytes_mut(), rng);
@@ -272,6 +283,15 @@ impl Disk {
         };
         self.plug.ended(op);
         Some(Finished { completion: Completion { result, buf }, kind, sectors, forgot })
+    }
+
+    /// Whether there is no room for one of these sectors now. What was written before has its own,
+    /// mostly: snapshots and file systems that write elsewhere want new room for it, too.
+    fn has_no_room(&self, mut sectors: Range<u64>, now: Time, rng: &mut Rng) -> bool {
+        let Some((least, when)) = &self.no_room else { return false };
+        let is_new = |sector: u64| !self.current.written(sector);
+        let is_there = sectors.start >= *least && when.contains(&now);
+        is_there && (sectors.any(is_new) || rng.one_in(4))
     }
 
     fn fails(&self, kind: IoKind, first: u64, end: u64, now: Time, rng: &mut Rng) -> bool {

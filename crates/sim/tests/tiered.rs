@@ -75,6 +75,8 @@ fn tiered_worlds_pass_and_reach_the_rare_paths() {
         "extents given back",
         "journals wrapped",
         "writes without room",
+        "errors: no room",
+        "writes that devices had no room for",
         "tiers evacuated",
         "evacuations cancelled",
         "volumes grown",

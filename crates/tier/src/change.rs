@@ -83,6 +83,7 @@ impl Tiers {
         self.set.join(new.member, new.settings, entry, grown);
         self.space.set_member(new.member, slots);
         self.traffic.forget(new.member);
+        self.health.forget(new.member);
         self.journal.forgive(new.member);
         if self.is(Mutant::MemberUsedEarly) {
             self.set.take_in();

@@ -2,7 +2,33 @@
 
 use crate::part::{BLOCK, covered, touched_by};
 use crate::requests::{Kind, Part, Request, What};
+use crate::tiers::Tiers;
 use forebay_format::tier::{Blocks, EXTENT_SIZE};
+
+/// Extents that one call passes by because nothing of them was ever written.
+pub(crate) const UNWRITTEN_PER_CALL: u32 = 65_536;
+
+impl Tiers {
+    /// Passes by whole extents that are to be cleared and of which nothing is written, or lost:
+    /// they are no parts, as there may be millions of them. `left` says how many may still be.
+    pub(crate) fn skip_unwritten(&mut self, number: u64, left: &mut u32) {
+        let request = self.requests.request(number);
+        if !matches!(request.kind, Kind::Zero { .. } | Kind::Discard) {
+            return;
+        }
+        let first = request.offset + request.made;
+        let end = request.offset + request.len;
+        let mut at = first;
+        while *left > 0 && at.is_multiple_of(EXTENT_SIZE) && end - at >= EXTENT_SIZE {
+            if !self.map.is_untouched((at / EXTENT_SIZE) as u32) {
+                break;
+            }
+            at += EXTENT_SIZE;
+            *left -= 1;
+        }
+        self.requests.request(number).made += at - first;
+    }
+}
 
 impl Request {
     /// The next part, up to the end of its extent, or to where whole blocks begin or end.
@@ -50,6 +76,7 @@ impl Request {
             is_promised: false,
             is_first: false,
             has_buf: false,
+            refused: 0,
         }
     }
 }

@@ -152,6 +152,11 @@ impl Io {
         self.under_way.values().any(|it| it.member == member)
     }
 
+    /// When the oldest I/O of a member began that is under way.
+    pub fn oldest(&self, member: MemberId) -> Option<Time> {
+        self.under_way.values().filter(|it| it.member == member).map(|it| it.began).min()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }

@@ -360,6 +360,11 @@ impl Journal {
         self.holders.iter().any(|it| it.member == member && is_unfit(it))
     }
 
+    /// Whether a member failed to hold the map.
+    pub fn has_failed(&self, member: MemberId) -> bool {
+        self.holders.iter().any(|it| it.member == member && it.role == Role::Failed)
+    }
+
     fn set_role(&mut self, member: MemberId, from: Role, to: Role) {
         let own = |it: &&mut Holder| it.member == member && it.role == from;
         self.holders.iter_mut().filter(own).for_each(|it| it.role = to);

@@ -19,10 +19,12 @@ mod cut;
 pub mod event;
 mod flush;
 mod gone;
+mod health;
 mod heat;
 mod io;
 mod journal;
 mod limits;
+mod lost;
 mod map;
 mod moves;
 mod mutant;
@@ -30,6 +32,7 @@ mod part;
 mod pins;
 mod plan;
 mod recovery;
+mod refuge;
 mod requests;
 mod set;
 mod settings;
@@ -46,6 +49,7 @@ pub use event::{
     Addition, At, Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId, Notice,
     OpenError, Refusal,
 };
+pub use health::Errors;
 pub use mutant::Mutant;
 pub use settings::{MemberSettings, Placement, Settings, Tuning};
 pub use tiers::Tiers;

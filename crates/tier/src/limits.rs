@@ -23,6 +23,10 @@ pub(crate) const PLAN_EXTENTS: usize = 256;
 pub(crate) const MOVE_RETRY_NS: Time = 1_000_000_000;
 /// How long moves rest after new data had to go to a slower tier.
 pub(crate) const SPILL_REST_NS: Time = 250_000_000;
+/// How long a member gets nothing new after it said that it has no room.
+pub(crate) const FULL_REST_NS: Time = 10_000_000_000;
+/// How long a member counts as sick after a read or write of it has failed.
+pub(crate) const SICK_NS: Time = 300_000_000_000;
 
 const _: () = assert!(DOUBLES_MAX * 16 >= ENTRIES_MAX);
 const _: () = assert!(Blocks::PIECE == 16);

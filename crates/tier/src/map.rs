@@ -62,6 +62,8 @@ pub(crate) struct Map {
     extents: Vec<Extent>,
     fine: BTreeMap<u32, Blocks>,
     lost: BTreeMap<u32, Blocks>,
+    /// Blocks of them all.
+    lost_blocks: u64,
     unconfirmed: BTreeMap<u32, Versions>,
     /// The records behind which extents have unconfirmed versions.
     by_seq: BTreeSet<(u64, u32)>,
@@ -79,6 +81,7 @@ impl Map {
             extents: vec![Extent::NONE; extents as usize],
             fine: BTreeMap::new(),
             lost: BTreeMap::new(),
+            lost_blocks: 0,
             unconfirmed: BTreeMap::new(),
             by_seq: BTreeSet::new(),
             dirty_pages: BTreeSet::new(),
@@ -102,9 +105,9 @@ impl Map {
         self.lives[usize::from(member.0)]
     }
 
-    /// Extents of which blocks are lost.
-    pub fn losses(&self) -> u32 {
-        self.lost.len() as u32
+    /// Extents of which blocks are lost, and those blocks.
+    pub fn losses(&self) -> (u32, u64) {
+        (self.lost.len() as u32, self.lost_blocks)
     }
 
     pub fn grow(&mut self, extents: u32) {
@@ -125,6 +128,11 @@ impl Map {
 
     pub fn state(&self, extent: u32) -> State {
         State { place: self.place(extent), blocks: self.blocks(extent) }
+    }
+
+    /// Whether an extent lives nowhere, and nothing of it is lost.
+    pub fn is_untouched(&self, extent: u32) -> bool {
+        self.place(extent).is_none() && !self.lost.contains_key(&extent)
     }
 
     /// Blocks whose content is lost.
@@ -271,10 +279,12 @@ impl Map {
         if let Some(last) = versions.and_then(|it| it.later.last_mut()) {
             last.2 = blocks;
         }
-        match blocks.is_empty() {
+        let before = match blocks.is_empty() {
             true => self.lost.remove(&extent),
             false => self.lost.insert(extent, blocks),
         };
+        self.lost_blocks -= u64::from(before.map_or(0, |it| it.count()));
+        self.lost_blocks += u64::from(blocks.count());
     }
 
     /// What the journal must say again when records before are given up.

@@ -36,12 +36,14 @@ pub(crate) enum Why {
     Pin,
     /// One that is pinned takes its place.
     Room,
+    /// A write of it found no room where it lives, and waits.
+    NoRoom,
 }
 
 impl Why {
     /// Whether it waits for a quiet moment.
     fn yields(self) -> bool {
-        !matches!(self, Why::Reserve | Why::Gain)
+        !matches!(self, Why::Reserve | Why::Gain | Why::NoRoom)
     }
 }
 
@@ -184,6 +186,11 @@ impl Moves {
         all.into_iter().map(|it| it.1).collect()
     }
 
+    /// A move of this extent goes on at once, if there is one: a write waits for it.
+    pub fn hurry(&mut self, extent: u32) -> bool {
+        self.moves.get_mut(&extent).map(|it| it.why = Why::NoRoom).is_some()
+    }
+
     /// Both places of an extent that moves.
     pub fn places(&self) -> impl Iterator<Item = (u32, Place, Place)> {
         self.moves.iter().map(|(&extent, it)| (extent, it.from, it.to))
@@ -191,7 +198,7 @@ impl Moves {
 
     fn budget(&mut self, why: Why) -> &mut Budget {
         match why {
-            Why::Reserve => &mut self.reserve,
+            Why::Reserve | Why::NoRoom => &mut self.reserve,
             _ => &mut self.yielding,
         }
     }
@@ -207,7 +214,7 @@ impl Tiers {
             let is_reserve = it.why == Why::Reserve;
             let budget = if is_reserve { &self.moves.reserve } else { &self.moves.yielding };
             match () {
-                () if budget.is_nothing() => None,
+                () if it.why == Why::NoRoom || budget.is_nothing() => None,
                 () if budget.is_spent() => Some(budget.due()),
                 () if is_reserve => self.planner.rests_until(now),
                 () if it.why == Why::Gain => None,
@@ -218,9 +225,11 @@ impl Tiers {
         due.filter(|_| !self.moves.is_paused).min()
     }
 
-    /// Nothing new is copied; what the map says already is brought to its end.
+    /// Only what writes wait for is copied now; what the map says already is brought to its end.
     pub(crate) fn stop_moves(&mut self) {
-        let is_open = |it: &Move| !matches!(it.step, Step::Said(_));
+        let is_over = !self.is_open() || !self.journal.is_held();
+        let may_end = |it: &Move| it.why != Why::NoRoom || is_over;
+        let is_open = |it: &Move| may_end(it) && !matches!(it.step, Step::Said(_));
         let open = self.moves.moves.iter().filter(|(_, it)| is_open(it));
         let open: Vec<u32> = open.map(|(&extent, _)| extent).collect();
         for extent in open {
@@ -319,6 +328,9 @@ impl Tiers {
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
         let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
         let yields = why.yields() && !is_idle;
+        if why == Why::NoRoom {
+            return true;
+        }
         if self.moves.is_paused || (yields && self.moves.floor.is_spent()) {
             return false;
         }

@@ -56,6 +56,8 @@ mutants! {
     NotAskedAgain,
     /// A full tier is waited for.
     FullIsWaitedFor,
+    /// A device without room is told to the client, though another has some.
+    NoRoomIsToldAtOnce,
     /// A budget of moves that is smaller than a piece never suffices.
     BudgetTooSmall,
     /// A new member is used before the superblocks name it.

@@ -1,6 +1,7 @@
 //! A client's I/O: cut into parts of one extent each, and what each does.
 
 use crate::Mutant;
+use crate::cut::UNWRITTEN_PER_CALL;
 use crate::event::{Effect, Io, IoId, MemberId};
 use crate::io::{Purpose, UnderWay};
 use crate::map::{State, lost_entry};
@@ -57,7 +58,9 @@ impl Tiers {
 
     /// Makes parts of a request, and answers it if all have ended.
     fn make(&mut self, number: u64, budget: u32) {
+        let mut skips = UNWRITTEN_PER_CALL;
         for _ in 0..budget {
+            self.skip_unwritten(number, &mut skips);
             let request = self.requests.request(number);
             if request.made == request.len {
                 if request.parts == 0 {
@@ -67,6 +70,9 @@ impl Tiers {
             }
             if request.parts >= PARTS_MAX {
                 return;
+            }
+            if skips == 0 {
+                break;
             }
             let part = self.requests.request(number).next_part(number);
             let what = part.what;
@@ -114,20 +120,6 @@ impl Tiers {
             self.requests.make_later(part.request);
         } else if request.parts == 0 {
             self.answer(part.request);
-        }
-    }
-
-    /// A place that was lent for a first write, which failed, is not kept.
-    pub(crate) fn take_back_unwritten(&mut self, extent: u32, part: u64) {
-        let place = self.map.place(extent);
-        let is_leaving = place.is_some_and(|it| self.set.is_leaving(MemberId(it.member())));
-        let is_kept = self.map.is_kept(extent) && !is_leaving;
-        let is_lent = place.is_some() && self.map.blocks(extent).is_empty() && !is_kept;
-        if is_lent && !self.requests.is_changed_by_others(extent, part) {
-            self.drop_move(extent, self.journal.last());
-            let place = self.map.unlend(extent);
-            // What said that nothing is written there any more may not be confirmed yet.
-            self.space.retire(place, self.journal.last(), self.barrier.confirmed());
         }
     }
 
@@ -370,9 +362,13 @@ impl Tiers {
         let place = self.map.place(extent);
         let part = self.requests.part(number);
         let (blocks, is_first, error) = (part.blocks, part.is_first, part.outcome(place));
+        let is_held = self.journal.is_held();
+        if error == Some(IoError::NoSpace) && is_held && self.seek_room(number) {
+            return;
+        }
         // What zeros around it have gone over stays lost.
         let own = if self.is(Mutant::PaddingRestores) { blocks } else { covered(&range) };
-        let error = error.or((!self.journal.is_held()).then_some(IoError::Io));
+        let error = error.or((!is_held).then_some(IoError::Io));
         if error.is_some() || !is_first {
             return self.end_part(number, error);
         }

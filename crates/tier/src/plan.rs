@@ -128,14 +128,16 @@ impl Tiers {
     pub(crate) fn choose_place(&mut self, extent: u32) -> Option<Place> {
         let tiers = self.set.tiers().to_vec();
         let pinned = self.pin_of(extent).into_iter().map(|tier| (0, tier));
+        let mut is_spilling = false;
         for (rank, tier) in pinned.chain(tiers.iter().copied().enumerate()) {
             let Some(place) = self.place_on(tier) else {
+                is_spilling |= !self.is_refusing(tier);
                 if self.is(Mutant::FullIsWaitedFor) && self.space.is_freeing() {
                     return None;
                 }
                 continue;
             };
-            if rank > 0 {
+            if rank > 0 && is_spilling {
                 self.planner.spilled_at = Some(self.io.now());
             }
             let now_s = self.now_s();
@@ -159,8 +161,20 @@ impl Tiers {
     }
 
     fn roomiest(&self, tier: u8) -> Option<MemberId> {
-        let members = self.set.taking(tier).filter(|&member| self.space.free(member) > 0);
+        let is_able = |&it: &MemberId| self.space.free(it) > 0 && !self.is_full(it);
+        let members = self.set.taking(tier).filter(is_able);
         members.max_by_key(|&member| (self.space.free(member), std::cmp::Reverse(member)))
+    }
+
+    /// Whether a member said lately that it has no room.
+    pub(crate) fn is_full(&self, member: MemberId) -> bool {
+        self.health.is_full(member, self.io.now())
+    }
+
+    /// Whether a tier has no room because its devices said so, whatever is free.
+    pub(crate) fn is_refusing(&self, tier: u8) -> bool {
+        let mut able = self.set.taking(tier).filter(|&it| self.space.free(it) > 0).peekable();
+        able.peek().is_some() && able.all(|it| self.is_full(it))
     }
 
     /// Slots of a tier, and those that are free or will be when moves under way are done.
@@ -314,6 +328,9 @@ impl Tiers {
                 self.fill_reserve(reserve + reserve / 4 + 1 - free, (fast, slow), &mut cold);
                 room = 0;
             }
+            if self.is_refusing(fast) {
+                continue;
+            }
             self.swaps((fast, slow), room, &mut cold, &mut hot);
         }
     }
@@ -413,7 +430,7 @@ impl Tiers {
             let to = match it.why {
                 // It was cancelled meanwhile.
                 Why::Evacuation if !self.set.is_leaving(MemberId(place.member())) => continue,
-                Why::Evacuation => self.refuge(it.to),
+                Why::Evacuation | Why::NoRoom => self.refuge(it.to),
                 Why::Room => self.elsewhere(own),
                 Why::Pin if own == it.to || self.pin_of(it.extent) != Some(it.to) => continue,
                 Why::Pin => match self.roomiest(it.to) {
@@ -460,7 +477,7 @@ impl Tiers {
     }
 
     /// A member for what has to leave: of the same tier, else of another.
-    fn refuge(&self, tier: u8) -> Option<MemberId> {
+    pub(crate) fn refuge(&self, tier: u8) -> Option<MemberId> {
         self.roomiest(tier).or_else(|| self.elsewhere(tier))
     }
 

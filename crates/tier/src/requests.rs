@@ -3,6 +3,7 @@
 //! it that is being copied (T5).
 
 use crate::event::IoId;
+use crate::part::touched_by;
 use forebay_format::io::{Buf, IoError};
 use forebay_format::tier::{Blocks, Place};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -79,6 +80,8 @@ pub(crate) struct Part {
     pub is_first: bool,
     /// The request's own buffer is with the device.
     pub has_buf: bool,
+    /// Devices that had no room for it, and moves that were begun for its sake.
+    pub refused: u32,
 }
 
 impl Part {
@@ -125,6 +128,8 @@ pub(crate) struct Requests {
     /// Parts that wait for room in the journal, for a free place.
     for_room: Vec<u64>,
     for_space: Vec<u64>,
+    /// Parts that wait for their extent to live where there is room. They change nothing.
+    for_refuge: Vec<u64>,
 }
 
 impl Requests {
@@ -250,7 +255,8 @@ impl Requests {
 
     /// A change has ended: others may begin.
     pub fn changed(&mut self, extent: u32, part: u64) {
-        let order = self.orders.get_mut(&extent).expect("a change is under way");
+        // One that waits for a refuge is no change.
+        let Some(order) = self.orders.get_mut(&extent) else { return };
         order.changes.retain(|(other, _)| *other != part);
         self.wake(extent);
     }
@@ -317,6 +323,28 @@ impl Requests {
 
     pub fn wait_space(&mut self, part: u64) {
         self.for_space.push(part);
+    }
+
+    /// A change is none for now: others may begin, and its extent may leave.
+    pub fn step_back(&mut self, part: u64) {
+        let extent = self.parts[&part].extent;
+        self.changed(extent, part);
+        self.for_refuge.push(part);
+    }
+
+    /// It changes its extent after all; whether it may begin. If not, it waits.
+    pub fn come_back(&mut self, part: u64) -> bool {
+        let own = self.part(part);
+        own.blocks = touched_by(&own.range);
+        self.may_change(part)
+    }
+
+    pub fn wait_refuge(&mut self, part: u64) {
+        self.for_refuge.push(part);
+    }
+
+    pub fn take_for_refuge(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.for_refuge)
     }
 
     pub fn take_for_room(&mut self) -> Vec<u64> {

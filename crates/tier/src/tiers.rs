@@ -4,6 +4,7 @@ use crate::barrier::Barrier;
 use crate::change::Change;
 use crate::checkpoint::Checkpoint;
 use crate::event::{CommandId, Effect, Event, MemberId, OpenError};
+use crate::health::Health;
 use crate::io::{Io, Purpose, UnderWay};
 use crate::journal::Journal;
 use crate::map::Map;
@@ -18,7 +19,7 @@ use crate::space::Space;
 use crate::start::Settling;
 use crate::traffic::Counters;
 use crate::{Mutant, event};
-use forebay_format::io::{Completion, OpId, Time};
+use forebay_format::io::{Completion, IoError, OpId, Time};
 use forebay_format::tier::{ENTRIES_MAX, EXTENT_SIZE, TierLayout};
 use std::collections::BTreeSet;
 
@@ -79,6 +80,7 @@ pub struct Tiers {
     pub(crate) planner: Planner,
     pub(crate) pins: Pins,
     pub(crate) traffic: Counters,
+    pub(crate) health: Health,
     pub(crate) phase: Phase,
     pub(crate) tuning: Tuning,
     /// The running kernel.
@@ -115,6 +117,7 @@ impl Tiers {
             planner: Planner::new(now),
             pins: Pins::default(),
             traffic: Counters::default(),
+            health: Health::default(),
             phase: Phase::Beginning,
             tuning,
             boot: settings.boot,
@@ -202,7 +205,7 @@ impl Tiers {
 
     fn done(&mut self, op: OpId, completion: Completion) {
         let what = self.io.ended(op);
-        self.account(&what, completion.result.is_ok());
+        self.account(&what, completion.result);
         match what.purpose {
             Purpose::Part(part) => self.part_done(part, what.place, completion),
             Purpose::Piece(extent, number) => self.piece_done(extent, number, what, completion),
@@ -230,9 +233,13 @@ impl Tiers {
     }
 
     /// What each end of an I/O means, whatever it was for.
-    fn account(&mut self, what: &UnderWay, is_ok: bool) {
-        if is_ok {
-            self.traffic.ended(what, self.io.now());
+    fn account(&mut self, what: &UnderWay, result: Result<(), IoError>) {
+        let is_ok = result.is_ok();
+        match result {
+            Ok(()) => self.traffic.ended(what, self.io.now()),
+            // A hint that is not taken is no failure.
+            Err(_) if matches!(what.purpose, Purpose::Trim(_) | Purpose::Wipe) => {}
+            Err(error) => self.health.failed(what, error, self.io.now()),
         }
         let is_ours = !matches!(what.purpose, Purpose::Wipe | Purpose::Settle(..));
         if what.is_flush && !is_ok && is_ours {

@@ -1,12 +1,13 @@
 //! A view of the machine, for whoever is shown it. Looking costs as much as there are members.
 
 use crate::event::MemberId;
+use crate::health::Errors;
 use crate::settings::Placement;
 use crate::tiers::Tiers;
 use crate::traffic::Traffic;
+use forebay_format::io::Time;
 use forebay_format::tier::member_state;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// What a member is to the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,16 @@ pub struct MemberView {
     pub extents: u32,
     /// What it has done since the set was opened.
     pub traffic: Traffic,
+    /// What it has failed to do since then.
+    pub errors: Errors,
+    /// It said lately that it has no room, whatever is free: it gets nothing new for a while.
+    pub is_full: bool,
+    /// It failed to read or write lately.
+    pub is_sick: bool,
+    /// It held the map, and failed to keep it.
+    pub lost_map: bool,
+    /// How long its oldest I/O has been under way, in nanoseconds.
+    pub waits_ns: Time,
 }
 
 /// A tier that is being emptied, or is empty.
@@ -81,6 +92,8 @@ pub struct View {
     pub away: u32,
     /// Extents of which blocks are lost.
     pub lost: u32,
+    /// Blocks that are lost.
+    pub lost_blocks: u64,
     /// Moves under way.
     pub moving: u32,
     /// Nothing more is moved until [`Command::Resume`](crate::Command::Resume).
@@ -161,12 +174,14 @@ impl Tiers {
         let stuck = members.iter().filter(stays).map(|it| it.extents).sum();
         pending.extend([(Pending::NoRoom, self.planner.unplaced()), (Pending::Away, stuck)]);
         pending.retain(|_, count| *count > 0);
+        let (lost, lost_blocks) = self.map.losses();
         View {
             members,
             extents: self.map.len(),
             placed: self.map.placed() as u32,
             away,
-            lost: self.map.losses(),
+            lost,
+            lost_blocks,
             moving: self.moves.len() as u32,
             is_paused: self.moves.is_paused(),
             evacuations,
@@ -193,6 +208,11 @@ impl Tiers {
             free,
             extents: self.map.living_on(number),
             traffic: self.traffic.of(number),
+            errors: self.health.errors(number),
+            is_full: self.is_full(number),
+            is_sick: self.health.is_sick(number, self.io.now()),
+            lost_map: self.journal.has_failed(number) && self.journal.holders().count() < 2,
+            waits_ns: self.io.oldest(number).map_or(0, |since| self.io.now() - since),
         }
     }
 
@@ -254,6 +274,7 @@ impl Tiers {
         let (slots, free) = self.room_of(above);
         match self.planner.coldest(above) {
             _ if heat < needed => NotHigher::TooCold { needed },
+            _ if self.is_refusing(above) => NotHigher::Pending(Pending::NoRoom),
             _ if free > self.reserve_of(slots) => NotHigher::Soon,
             Some(coldest) if heat <= self.least_to_swap(coldest) => {
                 NotHigher::HigherIsFull { coldest }
@@ -261,22 +282,5 @@ impl Tiers {
             Some(_) => NotHigher::Soon,
             None => NotHigher::Pending(Pending::NoRoom),
         }
-    }
-
-    /// Extents of which nothing or not all can be read: their member is not there or was given up,
-    /// or blocks of them are lost. In order; each step looks at as many as are sound in between.
-    pub fn lost(&self) -> impl Iterator<Item = Range<u32>> {
-        let is_lost = |extent: u32| {
-            let place = self.place_of(extent);
-            let is_away = place.is_some_and(|(member, _)| !self.set.is_here(member));
-            is_away || !self.map.lost(extent).is_empty()
-        };
-        let mut next = 0;
-        std::iter::from_fn(move || {
-            let first = (next..self.map.len()).find(|&it| is_lost(it))?;
-            let end = (first..self.map.len()).find(|&it| !is_lost(it)).unwrap_or(self.map.len());
-            next = end;
-            Some(first..end)
-        })
     }
 }

@@ -35,6 +35,7 @@ impl Tiers {
         while let Some(part) = self.requests.pop_ready() {
             self.change(part);
         }
+        self.step_refuge();
         if self.requests.waits_for_space() {
             self.want_space();
         }

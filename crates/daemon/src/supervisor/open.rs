@@ -414,7 +414,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
                 | Notice::BadBlock { lost: true, .. },
             )
             | HostNotice::DeviceHangs { .. }
-            | HostNotice::IoFailed { no_space: true, .. } => {
+            | HostNotice::IoFailed { no_space: true, is_tier: false, .. } => {
                 tracing::error!(pool = pool.as_str(), "{text}");
                 true
             }
@@ -425,6 +425,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
             HostNotice::Engine(Notice::WritebackFailed { .. } | Notice::BadBlock { .. })
             | HostNotice::IoFailed { .. }
             | HostNotice::IoSlow { .. }
+            | HostNotice::Repeated(..)
             | HostNotice::Suppressed(_) => {
                 tracing::warn!(pool = pool.as_str(), "{text}");
                 false

@@ -6,6 +6,7 @@
 mod again;
 mod change;
 mod create;
+mod health;
 mod members;
 mod pace;
 mod pins;

@@ -1,5 +1,6 @@
 //! What messages tell of an I/O.
 
+use super::goal::Goal;
 use super::job::Job;
 use crate::device::Device;
 use crate::notice::HostNotice;
@@ -11,6 +12,7 @@ pub(super) struct Label {
     verb: &'static str,
     device: Option<Arc<Device>>,
     origin: Option<VolumeId>,
+    is_tier: bool,
     offset: u64,
     len: u64,
     pub started: Time,
@@ -26,7 +28,8 @@ impl Label {
             Target::Cache(_) => None,
         };
         let (offset, started, told) = (job.offset, job.started, job.told);
-        Label { verb, device, origin, offset, len, started, told }
+        let is_tier = matches!(job.goal, Goal::Member(..));
+        Label { verb, device, origin, is_tier, offset, len, started, told }
     }
 
     /// Which I/O on which device.
@@ -44,7 +47,7 @@ impl Label {
 
     pub fn failed(&self, reason: String, error: IoError) -> HostNotice {
         let (what, no_space) = (self.what(), error == IoError::NoSpace);
-        let (offset, len, origin) = (self.offset, self.len, self.origin);
-        HostNotice::IoFailed { what, offset, len, reason, no_space, origin }
+        let (offset, len, origin, is_tier) = (self.offset, self.len, self.origin, self.is_tier);
+        HostNotice::IoFailed { what, offset, len, reason, no_space, origin, is_tier }
     }
 }

@@ -3,11 +3,12 @@
 
 use super::job::Work;
 use super::{Executor, Goal, origin_io};
+use crate::device::Device;
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
 use crate::origin::Origin;
 use crate::origin::tiered::{Member, NewDevice, Tiered, member_of};
-use forebay_engine::{Buf, OpId, Time, VolumeId};
+use forebay_engine::{Buf, IoError, OpId, Time, VolumeId};
 use forebay_tier::{Command, CommandId, CommandReply, Effect, Event};
 use std::sync::mpsc::SyncSender;
 
@@ -143,11 +144,40 @@ impl Executor {
         let member = member.expect("the rest is I/O on members");
         let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };
         match tiered.device(member) {
+            Some(device) if is_cut(&device, &work, offset, &buf, notices) => {
+                self.end(Goal::Member(volume, member), op, Err(IoError::Io), buf);
+            }
             Some(device) => {
                 let goal = (Goal::Member(volume, member), op);
                 self.start_on(driver, now, goal, (work, offset, buf), Some(device));
             }
             None => tiered.submit_below(op, member, origin_io(work, offset, buf), now),
         }
+    }
+}
+
+/// Whether a member was cut, so that nobody knows what is left of it. It is looked at where it
+/// matters, and not with each I/O: before a write that would make it as large as it was, and before
+/// it is believed to have kept anything.
+fn is_cut(device: &Device, work: &Work, offset: u64, buf: &Buf, notices: &mut Notices) -> bool {
+    let looks = match work {
+        Work::Write => offset + buf.len() as u64 >= device.info().bytes,
+        Work::Flush => true,
+        _ => false,
+    };
+    if looks {
+        look_for_cut(device, notices);
+    }
+    device.cut_to().is_some()
+}
+
+/// Looks whether somebody has cut a member, and tells it.
+pub(super) fn look_for_cut(device: &Device, notices: &mut Notices) {
+    if device.look_for_cut() {
+        let (path, was) = (device.path().display(), device.info().bytes);
+        let now = device.cut_to().unwrap_or(0);
+        notices.send(HostNotice::Text(format!(
+            "{path} was cut while it was in use, from {was} to {now} bytes: what lives on it fails"
+        )));
     }
 }

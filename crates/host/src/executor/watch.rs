@@ -3,6 +3,7 @@
 use super::goal::Goal;
 use super::label::Label;
 use super::lane::Lane;
+use super::tiers::look_for_cut;
 use super::{Executor, HANGS_LOOKS, SCAN_NS, SLOW_LOOKS, SLOW_NS};
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
@@ -17,6 +18,12 @@ impl Executor {
             return false;
         }
         self.next_scan = now + SCAN_NS;
+        notices.tell_repeats();
+        for (goal, lane) in &self.lanes {
+            if matches!(goal, Goal::Member(..)) {
+                look_for_cut(lane.device(), notices);
+            }
+        }
         let mut oldest: BTreeMap<Goal, u32> = BTreeMap::new();
         for (_, job) in self.jobs.iter_mut() {
             job.looks += 1;

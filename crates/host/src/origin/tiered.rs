@@ -82,6 +82,8 @@ pub struct TiersSnapshot {
     pub view: View,
     /// Identities of the members, by number.
     pub uuids: Vec<[u8; 16]>,
+    /// Bytes that members were cut to while they were in use, by number.
+    pub cut: Vec<Option<u64>>,
     /// Where on a member its first slot is, in bytes.
     pub slots_offset: u64,
     /// Bytes that the map has room for.
@@ -253,6 +255,7 @@ impl Tiered {
         TiersSnapshot {
             view: self.tiers.view(),
             uuids: self.uuids.clone(),
+            cut: self.members.iter().map(|it| it.as_ref().and_then(Member::cut_to)).collect(),
             is_ephemeral: self.is_ephemeral,
             slots_offset: self.layout.slots_offset(),
             bytes_max: u64::from(self.layout.extents_max) * EXTENT_SIZE,

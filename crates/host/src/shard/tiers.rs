@@ -23,19 +23,17 @@ impl ShardHandle {
         self.ask(|reply| Message::Tiers(volume, command, reply))
     }
 
-    /// Adds a device to the tiers of a volume's origin.
+    /// Adds a device to the tiers of a volume's origin. The answer comes when it takes part.
     ///
     /// # Errors
-    /// No answer in time: it goes on.
+    /// The shard has stopped, or is stuck.
     pub fn add_member(
         &self,
         volume: VolumeId,
         (member, new): (Member, NewDevice),
-        timeout: Duration,
-    ) -> Result<tier::CommandReply, ShardError> {
+    ) -> Result<Receiver<tier::CommandReply>, ShardError> {
         let new = Box::new((member, new));
-        let reply = self.ask(|reply| Message::AddMember(volume, new, reply))?;
-        receive(&reply, timeout)
+        self.ask(|reply| Message::AddMember(volume, new, reply))
     }
 
     /// Asks the tiers of a volume's origin a question, which is answered on the pool's thread;
@@ -55,18 +53,5 @@ impl ShardHandle {
         };
         self.0.mailbox.send(Message::LookAtTiers(volume, Box::new(look)))?;
         receive(&answer, Duration::from_secs(30))
-    }
-
-    /// As [`ShardHandle::tiers_start`], and waits for the answer.
-    ///
-    /// # Errors
-    /// No answer in time: it goes on.
-    pub fn tiers(
-        &self,
-        volume: VolumeId,
-        command: tier::Command,
-        timeout: Duration,
-    ) -> Result<tier::CommandReply, ShardError> {
-        receive(&self.tiers_start(volume, command)?, timeout)
     }
 }

@@ -11,6 +11,8 @@ use forebay_format::io::IoError;
 use std::ops::Range;
 
 const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
+/// A member that had no room may get nothing new for so long, nanoseconds.
+const NO_ROOM_NS: u64 = 10_000_000_000;
 
 impl Tiered {
     /// Whether a part of these sectors lives on a member that is not there.
@@ -43,17 +45,35 @@ impl Tiered {
         if !matches!(asked.kind, Kind::Write | Kind::Zero { .. }) {
             return false;
         }
-        let slots = self.slots_open();
         let extents = self.space.extents_max();
         let between = self.plan.parts.len() > 1;
-        slots < extents || between
+        if self.slots_open(|_| true) < extents || between {
+            return true;
+        }
+        let has_no_room = |it: &&Delivered| it.no_room && it.area == Area::Slots;
+        let refused: Vec<&Delivered> = self.life.errors.iter().filter(has_no_room).collect();
+        if refused.is_empty() {
+            return false;
+        }
+        self.coverage.mark("writes that devices had no room for");
+        // What cannot be read where there is no room, or written elsewhere, cannot leave.
+        let is_other = |it: &Delivered| it.area == Area::Slots && !it.no_room;
+        if self.life.errors.iter().any(is_other) {
+            return true;
+        }
+        let refused = |it: usize| {
+            let mut of = refused.iter().filter(|error| error.member == it);
+            of.any(|error| error.at + NO_ROOM_NS > asked.since)
+        };
+        self.slots_open(|member| !refused(member)) < extents
     }
 
-    /// Slots of members that are there and take extents.
-    pub(super) fn slots_open(&self) -> u64 {
+    /// Slots of these members, as far as they are there and take extents.
+    pub(super) fn slots_open(&self, of: impl Fn(usize) -> bool) -> u64 {
         let members = self.plan.members.iter().enumerate();
         let open = members.filter(|(number, member)| {
-            member.is_in && self.life.is_here[*number] && !self.may_leave(member.tier)
+            let is_open = member.is_in && self.life.is_here[*number];
+            is_open && of(*number) && !self.may_leave(member.tier)
         });
         open.map(|(_, member)| member.slots).sum()
     }

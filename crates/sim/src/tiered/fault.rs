@@ -2,7 +2,9 @@
 
 use super::Tiered;
 use super::io::{Area, Delivered};
+use super::plan::Faults;
 use crate::disk::{Fault, FlushLoss, IoKind};
+use crate::rng::{Rng, mix};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::HEAD_OFFSETS;
 use forebay_tier::Command;
@@ -35,6 +37,35 @@ impl Trouble {
     /// All sets of members.
     pub fn all(&mut self) -> [&mut BTreeSet<usize>; 3] {
         [&mut self.suspects, &mut self.rotten, &mut self.unwritten]
+    }
+}
+
+/// Makes the numbers by which members have no room others than all others.
+const NO_ROOM: u64 = 0x4e0_0f5a_ce00_0001;
+
+impl Faults {
+    /// What fails in a world.
+    pub(super) fn draw(rng: &mut Rng) -> Faults {
+        if rng.one_in(3) {
+            return Faults { spoil: rng.coin(), ..Faults::default() };
+        }
+        // Drawn past the others: so worlds that have none of it are what they were.
+        let mut own = Rng::new(mix(rng.clone().bits() ^ NO_ROOM));
+        let few = |rng: &mut Rng| if rng.coin() { 0 } else { rng.range(1, 3) };
+        let share = |rng: &mut Rng| rng.pick(&[0.0, 0.0, 0.2, 0.5]);
+        Faults {
+            reads: few(rng),
+            writes: few(rng),
+            flushes: few(rng),
+            lasting: rng.pick(&[0.0, 0.1, 0.5]),
+            loss: Some(rng.pick(&[FlushLoss::Nothing, FlushLoss::Some, FlushLoss::Forget])),
+            dies: share(rng),
+            no_room: own.pick(&[0.0, 0.0, 0.6]),
+            missing: share(rng),
+            rot: share(rng),
+            reckless: rng.pick(&[0.0, 0.0, 0.0, 0.3]),
+            spoil: rng.coin(),
+        }
     }
 }
 
@@ -127,6 +158,9 @@ impl Tiered {
                 self.plan_fault(kind, faults.lasting);
             }
         }
+        if faults.no_room > 0.0 {
+            self.plan_no_room(faults.no_room);
+        }
         if self.rng.chance(faults.dies)
             && let Some(victim) = self.victim()
         {
@@ -149,6 +183,27 @@ impl Tiered {
             Fault { kind, first: 0, end: self.disks[victim].sectors(), from, until, one_in: 1 };
         self.say(|_| format!("member {victim}: {fault:?}"));
         self.disks[victim].faults.push(fault);
+    }
+
+    /// Some members have no room for a while: for extents, and those that are not spared for the
+    /// map either, if that is not all written yet.
+    fn plan_no_room(&mut self, share: f64) {
+        let mut rng = Rng::new(mix(self.hash));
+        if !rng.chance(share) {
+            return;
+        }
+        let slots = self.plan.layout().slots_offset() / SECTOR_SIZE as u64;
+        for member in 0..self.disks.len() {
+            if rng.coin() {
+                continue;
+            }
+            let of_map = member != self.trouble.spared && rng.one_in(4);
+            let from = self.now + rng.log_range(1, FAULT_NS) - 1;
+            let until = from + rng.log_range(FAULT_NS / 100, 4 * FAULT_NS);
+            let least = if of_map { 0 } else { slots };
+            self.say(|_| format!("member {member} has no room from {from} to {until}"));
+            self.disks[member].no_room = Some((least, from..until));
+        }
     }
 
     fn plan_fault(&mut self, kind: IoKind, lasting: f64) {
@@ -180,6 +235,7 @@ impl Tiered {
     pub(super) fn heal(&mut self) {
         for disk in &mut self.disks {
             disk.faults.clear();
+            disk.no_room = None;
             if disk.dead_from <= self.now {
                 self.coverage.mark("members died");
             }

@@ -4,7 +4,7 @@ use super::places::{Slot, UNDER_WAY};
 use super::{Due, Step, Tiered};
 use crate::disk::{Finished, FlushLoss, Io, IoKind};
 use crate::model::{Stamp, Violation};
-use forebay_format::io::OpId;
+use forebay_format::io::{IoError, OpId, Time};
 use forebay_format::tier::{DOUBLES_OFFSET, EXTENT_SIZE, JOURNAL_OFFSET};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
 use forebay_tier::{Effect, Event, MemberId, Notice};
@@ -46,6 +46,9 @@ pub struct Delivered {
     pub kind: IoKind,
     pub area: Area,
     pub blocks: Option<Vec<Range<u64>>>,
+    /// It had no room.
+    pub no_room: bool,
+    pub at: Time,
 }
 
 impl Tiered {
@@ -212,6 +215,8 @@ impl Tiered {
     }
 
     fn io_failed(&mut self, op: &Op, finished: &Finished, stamp: Stamp) {
+        let no_room = finished.completion.result == Err(IoError::NoSpace);
+        self.coverage.add("errors: no room", u64::from(no_room));
         self.coverage.mark(match (op.kind, op.area) {
             (IoKind::Read, Area::Slots) => "errors: slot read",
             (IoKind::Read, _) => "errors: map read",
@@ -230,7 +235,8 @@ impl Tiered {
         }
         let (member, kind, area) = (op.member, op.kind, op.area);
         let blocks = op.blocks.clone();
-        self.life.errors.push(Delivered { stamp, member, kind, area, blocks });
+        let at = self.now;
+        self.life.errors.push(Delivered { stamp, member, kind, area, blocks, no_room, at });
     }
 
     /// What was written to the member since its last good flush may be lost.

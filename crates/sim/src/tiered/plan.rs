@@ -110,6 +110,8 @@ pub struct Faults {
     pub loss: Option<FlushLoss>,
     /// Share of lives in which a member dies.
     pub dies: f64,
+    /// Share of lives in which members have no room for anything new for a while.
+    pub no_room: f64,
     /// Share of starts at which a member is missing.
     pub missing: f64,
     /// Share of starts before which the map of one of two holders rots.
@@ -214,7 +216,7 @@ impl Plan {
             mix: draw_mix(rng, swarm),
             places: draw_places(rng, hot_sectors),
             admin: draw_admin(rng, swarm),
-            faults: if swarm { draw_faults(rng) } else { Faults::default() },
+            faults: if swarm { Faults::draw(rng) } else { Faults::default() },
             ends: draw_ends(rng, swarm),
             batch_max: rng.log_range(1, 16),
             check_one_in: rng.log_range(8, 128),
@@ -453,26 +455,6 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         give_up: 0,
         pin: 0,
         tune: 0,
-    }
-}
-
-fn draw_faults(rng: &mut Rng) -> Faults {
-    if rng.one_in(3) {
-        return Faults { spoil: rng.coin(), ..Faults::default() };
-    }
-    let few = |rng: &mut Rng| if rng.coin() { 0 } else { rng.range(1, 3) };
-    let share = |rng: &mut Rng| rng.pick(&[0.0, 0.0, 0.2, 0.5]);
-    Faults {
-        reads: few(rng),
-        writes: few(rng),
-        flushes: few(rng),
-        lasting: rng.pick(&[0.0, 0.1, 0.5]),
-        loss: Some(rng.pick(&[FlushLoss::Nothing, FlushLoss::Some, FlushLoss::Forget])),
-        dies: share(rng),
-        missing: share(rng),
-        rot: share(rng),
-        reckless: rng.pick(&[0.0, 0.0, 0.0, 0.3]),
-        spoil: rng.coin(),
     }
 }
 

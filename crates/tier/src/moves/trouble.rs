@@ -43,7 +43,12 @@ impl Tiers {
     pub(crate) fn move_failed(&mut self, extent: u32, member: MemberId, error: IoError) {
         let reads = self.map.place(extent).is_some_and(|place| place.member() == member.0);
         self.drop_move(extent, 0);
-        self.rest(extent, if reads { Pending::SourceFails } else { Pending::TargetFails });
+        let why = match (reads, error) {
+            (true, _) => Pending::SourceFails,
+            (false, IoError::NoSpace) => return self.rest(extent, Pending::NoRoom),
+            (false, _) => Pending::TargetFails,
+        };
+        self.rest(extent, why);
         self.notice(Notice::MoveFailed { extent, member, error });
     }
 

@@ -4,6 +4,7 @@ mod failing;
 mod members;
 mod moves;
 mod pins;
+mod room;
 mod view;
 mod world;
 

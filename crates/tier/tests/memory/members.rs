@@ -153,7 +153,9 @@ fn who_is_given_up_takes_its_extents_along() {
     assert!(failed(&mut world, read(4096)));
     assert_eq!(world.ask(Io::Discard { offset: EXTENT_SIZE, len: EXTENT_SIZE }).result, Ok(()));
     assert_eq!(world.read(EXTENT_SIZE, 4096), vec![0; 4096]);
-    assert!(world.tiers.lost().eq([0..1, 2..4]));
+    // Of the first, what was written and is not again: in blocks.
+    assert!(world.tiers.lost().eq([4096..64 << 10, 2 * EXTENT_SIZE..4 * EXTENT_SIZE]));
+    assert_eq!(world.tiers.view().lost_blocks, 15);
     assert_eq!((world.tiers.view().away, world.tiers.view().lost), (2, 1));
     // Extents name its number still. Once none does it is another's.
     assert_eq!(world.tiers.next_member(), Some(MemberId(2)));

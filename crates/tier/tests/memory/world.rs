@@ -1,11 +1,14 @@
 //! The machine on devices that are memory, each I/O of which ends at once, and what is asked of it.
 
-use forebay_format::io::{Buf, Completion, IoError, Time};
+use forebay_format::io::{Buf, Completion, IoError, OpId, Time};
 use forebay_format::tier::{EXTENT_SIZE, JOURNAL_OFFSET, SUPERBLOCK_OFFSETS, Superblock};
 use forebay_tier::*;
+use std::collections::BTreeSet;
 
 const BLOCK: usize = 4096;
 pub const JOURNAL_BLOCKS: u32 = 64;
+/// Where slots begin.
+const SLOTS_OFFSET: u64 = EXTENT_SIZE;
 
 /// What becomes of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,12 @@ pub struct World {
     pub held: Vec<Effect>,
     /// What becomes of each I/O.
     pub fate: Box<dyn FnMut(&Effect) -> Fate>,
+    /// Members that have room for nothing new: blocks that were never written there.
+    pub full: BTreeSet<MemberId>,
+    /// Of these members reads of extents fail.
+    pub unreadable: BTreeSet<MemberId>,
+    /// Blocks that were written, by member.
+    taken: BTreeSet<(MemberId, u64)>,
 }
 
 pub fn member(uuid: u8, tier: u8, slots: u64) -> NewMember {
@@ -119,6 +128,7 @@ impl World {
         let (now, next, fuel) = (0, 0, u64::MAX);
         let (broken, slow, held) = (None, None, Vec::new());
         let fate: Box<dyn FnMut(&Effect) -> Fate> = Box::new(|_| Fate::Done);
+        let (full, unreadable, taken) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut world = World {
             tiers,
             devices,
@@ -132,6 +142,9 @@ impl World {
             slow,
             held,
             fate,
+            full,
+            unreadable,
+            taken,
         };
         world.run(out);
         assert!(world.tiers.is_open(), "{:?}", world.notices);
@@ -196,6 +209,12 @@ impl World {
                 self.held.push(effect);
                 return None;
             }
+        }
+        if let Some((op, error)) = self.refusal(&effect) {
+            let (Effect::Read { buf, .. } | Effect::Write { buf, .. }) = effect else {
+                unreachable!("only these are refused");
+            };
+            return Some(Event::Done(op, Completion { result: Err(error), buf }));
         }
         let (op, buf) = match effect {
             Effect::Read { op, member, offset, mut buf } => {
@@ -284,6 +303,29 @@ impl World {
     pub fn answer(&mut self, id: IoId) -> Option<Result<(), IoError>> {
         let at = self.replies.iter().position(|reply| reply.0 == id)?;
         Some(self.replies.remove(at).1.result)
+    }
+
+    /// Whether an I/O of an extent fails. What of a member was written has its room.
+    fn refusal(&mut self, effect: &Effect) -> Option<(OpId, IoError)> {
+        match effect {
+            Effect::Read { op, member, offset, .. } => {
+                let fails = self.unreadable.contains(member) && *offset >= SLOTS_OFFSET;
+                fails.then_some((*op, IoError::Io))
+            }
+            Effect::Write { op, member, offset, buf } => {
+                let first = offset / BLOCK as u64;
+                let end = (offset + buf.len() as u64).div_ceil(BLOCK as u64);
+                let blocks = (first..end).map(|block| (*member, block));
+                let is_new = |it: &(MemberId, u64)| !self.taken.contains(it);
+                let is_full = self.full.contains(member) && *offset >= SLOTS_OFFSET;
+                if is_full && blocks.clone().any(|it| is_new(&it)) {
+                    return Some((*op, IoError::NoSpace));
+                }
+                self.taken.extend(blocks);
+                None
+            }
+            _ => None,
+        }
     }
 
     pub fn ask(&mut self, io: Io) -> Completion {

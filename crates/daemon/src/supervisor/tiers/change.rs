@@ -1,5 +1,6 @@
 //! Changes of tiers that are in use.
 
+use super::health::check_not_stuck;
 use crate::convert::hex;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::same_file;
@@ -203,7 +204,7 @@ impl Supervisor {
         if wanted.dry_run {
             return Ok(Done::new(Outcome::Planned, format!("would use tier {tier} again")));
         }
-        let outcome = ask(&found, Command::Cancel(tier))?;
+        let outcome = self.ask_tiers(&found, Command::Cancel(tier))?;
         Ok(Done::new(outcome, format!("tier {tier} is in use again")))
     }
 
@@ -229,9 +230,27 @@ impl Supervisor {
         let view = &found.snapshot.view;
         let there = found.open.handle.origin_bytes(view.id);
         let there = there.map_err(|error| shard_error(&found.pool, &error))?;
+        if let Some(now) = &found.snapshot.tiers {
+            check_not_stuck(&self.tiers_info(&view.name, now))?;
+        }
         match there.is_some_and(|there| there < bytes) {
-            true => ask(found, Command::Resize(bytes)).map(drop),
+            true => self.ask_tiers(found, Command::Resize(bytes)).map(drop),
             false => Ok(()),
+        }
+    }
+
+    /// Has the tiers do what they do at once.
+    pub(super) fn ask_tiers(
+        &self,
+        found: &FoundVolume,
+        command: Command,
+    ) -> Result<Outcome, ApiError> {
+        let answer = found.open.handle.tiers_start(found.snapshot.view.id, command);
+        let answer = answer.map_err(|error| shard_error(&found.pool, &error))?;
+        match self.answer_of_tiers(found, &answer)? {
+            CommandReply::Changed | CommandReply::Added(_) => Ok(Outcome::Changed),
+            CommandReply::Unchanged => Ok(Outcome::Unchanged),
+            CommandReply::Refused(why) => Err(refused(why)),
         }
     }
 
@@ -312,16 +331,6 @@ fn flush(found: &FoundVolume) -> Result<(), ApiError> {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(ApiError::failed(format!("flush the tiers: {error}"))),
         Err(_) => Err(failed(ShardError::Timeout(COMMAND_TIMEOUT))),
-    }
-}
-
-/// Has the tiers do what they do at once.
-pub(super) fn ask(found: &FoundVolume, command: Command) -> Result<Outcome, ApiError> {
-    let reply = found.open.handle.tiers(found.snapshot.view.id, command, COMMAND_TIMEOUT);
-    match reply.map_err(|error| shard_error(&found.pool, &error))? {
-        CommandReply::Changed | CommandReply::Added(_) => Ok(Outcome::Changed),
-        CommandReply::Unchanged => Ok(Outcome::Unchanged),
-        CommandReply::Refused(why) => Err(refused(why)),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Devices that join the tiers of a volume, and that leave them.
 
-use super::change::{ask, refused};
+use super::change::refused;
+use super::health::check_not_stuck;
 use super::memory_bytes;
 use crate::convert::{hex, random_uuid};
 use crate::state::{MemberState, TieredState};
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
 use crate::supervisor::volume::origin_error;
-use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use crate::supervisor::{FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::Flag;
 use forebay_api::reply::Done;
 use forebay_api::request::{TierAdd, TierRemove};
@@ -39,6 +40,7 @@ impl Supervisor {
             return Err(ApiError::usage("of a device 1% to 100% are used"));
         }
         let (tier, is_closed_up) = tier_for(&info, wanted.at)?;
+        check_not_stuck(&info)?;
         self.check_new_device(device, wanted.force)?;
         let (member, memory) = open_new(device)?;
         if member.is_volatile() && !now.is_ephemeral {
@@ -66,8 +68,9 @@ impl Supervisor {
         }
         let new = NewDevice { uuid, use_percent, at };
         let id = found.snapshot.view.id;
-        let reply = found.open.handle.add_member(id, (member, new), COMMAND_TIMEOUT);
-        match reply.map_err(|error| shard_error(&found.pool, &error))? {
+        let answer = found.open.handle.add_member(id, (member, new));
+        let answer = answer.map_err(|error| shard_error(&found.pool, &error))?;
+        match self.answer_of_tiers(&found, &answer)? {
             CommandReply::Refused(why) => {
                 self.forget_member(name, &hex(&uuid), Some(at))?;
                 Err(refused(why))
@@ -152,7 +155,7 @@ impl Supervisor {
         if larger.is_some() {
             self.allow_overcommit(name)?;
         }
-        ask(&found, Command::Remove(number))?;
+        self.ask_tiers(&found, Command::Remove(number))?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
         let devices = tier.devices.join(", ");
         let text = format!("tier {number} of volume {name} is gone; {devices} is free");
@@ -172,7 +175,7 @@ impl Supervisor {
     fn close_up(&self, found: &FoundVolume) -> Result<Option<String>, ApiError> {
         let name = &found.snapshot.view.name;
         let before = numbers_of(&self.find_tiers(name)?.1);
-        if let Err(error) = ask(found, Command::CloseUp) {
+        if let Err(error) = self.ask_tiers(found, Command::CloseUp) {
             // They are closed up when the next tier has gone.
             tracing::warn!(volume = name.as_str(), "numbers of tiers: {}", error.message);
         }
@@ -229,7 +232,7 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.check_memory()?;
-        ask(&found, Command::GiveUp(MemberId(number as u8)))?;
+        self.ask_tiers(&found, Command::GiveUp(MemberId(number as u8)))?;
         self.forget_member(name, &uuid, None)?;
         let text = format!(
             "{} is no device of volume {name} any more: {lost} that lived there is lost, and fails \

@@ -1,6 +1,5 @@
 //! When what moves between tiers may move: an administrator's pause, and a part of each day.
 
-use super::change::ask;
 use crate::state::TieredState;
 use crate::supervisor::{FoundVolume, Supervisor};
 use forebay_api::reply::Done;
@@ -60,7 +59,7 @@ impl Supervisor {
         if now.view.is_paused == rests {
             return Ok(false);
         }
-        ask(found, if rests { Command::Pause } else { Command::Resume })?;
+        self.ask_tiers(found, if rests { Command::Pause } else { Command::Resume })?;
         Ok(true)
     }
 

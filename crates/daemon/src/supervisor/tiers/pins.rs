@@ -1,6 +1,5 @@
 //! What is to live on a certain tier, and how the rest is placed.
 
-use super::change::ask;
 use super::pace;
 use super::show::extents_of;
 use super::tuning_of;
@@ -57,7 +56,7 @@ impl Supervisor {
         })?;
         let mut outcome = Outcome::Unchanged;
         for (first, count) in runs {
-            if ask(&found, Command::Pin { first, count, tier })? == Outcome::Changed {
+            if self.ask_tiers(&found, Command::Pin { first, count, tier })? == Outcome::Changed {
                 outcome = Outcome::Changed;
             }
         }
@@ -90,7 +89,7 @@ impl Supervisor {
         let known = state.tiers_of(name);
         let placement = known.map(|it| it.placement).unwrap_or_default();
         let tuning = tuning_of(placement, known.and_then(|it| it.rate));
-        let mut outcome = ask(&found, Command::Tune(tuning))?;
+        let mut outcome = self.ask_tiers(&found, Command::Tune(tuning))?;
         if self.keep_pace(&found)? || before.tiers_of(name) != known {
             outcome = Outcome::Changed;
         }

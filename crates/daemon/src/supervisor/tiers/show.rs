@@ -32,7 +32,8 @@ impl Supervisor {
         let uri = |uuid: &[u8; 16]| name_of(known, uuid);
         let used = |it: &(&MemberView, &[u8; 16])| it.0.state != MemberState::None;
         let members: Vec<_> = now.view.members.iter().zip(&now.uuids).filter(used).collect();
-        let devices = members.iter().map(|(it, uuid)| device(it, uri(uuid)));
+        let cut = |it: &MemberView| now.cut.get(usize::from(it.member.0)).copied().flatten();
+        let devices = members.iter().map(|(it, uuid)| device(it, uri(uuid), cut(it)));
         let mut devices: Vec<TierDevice> = devices.collect();
         devices.sort_by_key(|device| device.tier);
         let bytes = |extents: u32| u64::from(extents) * EXTENT_SIZE;
@@ -47,7 +48,7 @@ impl Supervisor {
             outside_window: known.is_some_and(is_outside),
             capacity_bytes: devices.iter().map(|it| it.bytes).sum(),
             used_bytes: devices.iter().map(|it| it.used_bytes).sum(),
-            lost_bytes: bytes(now.view.away + now.view.lost),
+            lost_bytes: bytes(now.view.away) + now.view.lost_blocks * BLOCK_SIZE as u64,
             rate_bytes: self.tuning_of_volume(name).move_rate,
             pinned_bytes: known.map_or(0, |it| it.pins.iter().map(|pin| bytes(pin.count)).sum()),
             moved_bytes: devices.iter().map(|it| it.moved_in_bytes).sum(),
@@ -86,12 +87,7 @@ impl Supervisor {
         let (found, now) = self.find_tiers(name)?;
         let lost = found.open.handle.look_at_tiers(found.snapshot.view.id, |tiered, _| {
             let ranges = tiered.tiers().lost().take(LOST_MAX);
-            ranges
-                .map(|it| {
-                    let (first, end) = (u64::from(it.start), u64::from(it.end));
-                    (first * EXTENT_SIZE, (end - first) * EXTENT_SIZE)
-                })
-                .collect()
+            ranges.map(|it| (it.start, it.end - it.start)).collect()
         });
         let lost: Option<Vec<(u64, u64)>> =
             lost.map_err(|error| shard_error(&found.pool, &error))?;
@@ -169,6 +165,9 @@ impl Supervisor {
             degrade(state);
             attention.why.push(format!("{}, on tier {}, is missing", device.device, device.tier));
         }
+        if super::health::tell(&info, attention) {
+            degrade(state);
+        }
         if info.lost_bytes > 0 {
             degrade(state);
             let lost = human(info.lost_bytes);
@@ -230,7 +229,7 @@ pub(super) fn extents_of(ranges: &[(u64, u64)], bytes: u64) -> Result<Vec<u32>, 
     Ok(extents)
 }
 
-fn device(it: &MemberView, device: String) -> TierDevice {
+fn device(it: &MemberView, device: String, cut_to_bytes: Option<u64>) -> TierDevice {
     TierDevice {
         tier: it.tier,
         device,
@@ -251,6 +250,14 @@ fn device(it: &MemberView, device: String) -> TierDevice {
         write_ns: it.traffic.write_ns,
         moved_in_bytes: it.traffic.moved_in_bytes,
         moved_out_bytes: it.traffic.moved_out_bytes,
+        read_errors: it.errors.reads,
+        write_errors: it.errors.writes,
+        no_room_errors: it.errors.no_room,
+        full: it.is_full,
+        failing: it.is_sick,
+        map_lost: it.lost_map,
+        waits_s: it.waits_ns / 1_000_000_000,
+        cut_to_bytes,
     }
 }
 

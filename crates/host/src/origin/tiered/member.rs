@@ -71,6 +71,14 @@ impl Member {
         }
     }
 
+    /// Bytes that it was cut to while it was in use.
+    pub(super) fn cut_to(&self) -> Option<u64> {
+        match self {
+            Member::File(device) => device.cut_to(),
+            Member::Spindle(_) => None,
+        }
+    }
+
     /// Whether its content ends with the machine.
     pub fn is_volatile(&self) -> bool {
         matches!(self, Member::File(device) if device.info().in_memory)

@@ -1,0 +1,186 @@
+//! Devices of tiers that are there, and do not do what they should: what `status` says of them, and
+//! who waits for them.
+
+use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use forebay_api::hint::Care;
+use forebay_api::reply::Attention;
+use forebay_api::size::human;
+use forebay_api::tiers::{DeviceState, TierDevice, TiersInfo};
+use forebay_api::{ApiError, Hint};
+use forebay_host::shard::ShardError;
+use forebay_tier::CommandReply;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// A device counts as stuck when it has not ended an I/O for so many seconds.
+const STUCK_S: u64 = 5;
+
+/// Tells of each device that is not well. Whether there is any.
+pub(super) fn tell(info: &TiersInfo, attention: &mut Attention) -> bool {
+    let before = attention.why.len();
+    let mut hinted = Vec::new();
+    for it in info.devices.iter().filter(|it| it.state != DeviceState::Missing) {
+        let name = format!("{}, on tier {},", it.device, it.tier);
+        let mut say = |text: String, what: Care| {
+            attention.why.push(text);
+            if !hinted.contains(&what) {
+                hinted.push(what);
+                attention.hints.push(Hint::SeeTo { what });
+            }
+        };
+        if let Some(bytes) = it.cut_to_bytes {
+            let text = format!(
+                "{name} was cut to {} while it was in use: what lives on it cannot be read",
+                human(bytes)
+            );
+            say(text, Care::Cut);
+            continue;
+        }
+        if it.full {
+            let free = human(it.bytes.saturating_sub(it.used_bytes));
+            let text = format!(
+                "{name} has no room for anything new, though {free} of it are free: what it lies \
+                 on is full; the other devices take it as long as they have room"
+            );
+            say(text, Care::RoomBelow);
+        }
+        if it.map_lost {
+            let text = format!("{name} failed to keep the map: there is one copy of it only");
+            say(text, Care::MapCopy);
+        }
+        if it.failing {
+            let text = format!("{name} fails: {} so far", failures(it));
+            say(text, Care::Disk);
+        }
+        if it.waits_s >= STUCK_S {
+            say(stuck(it), Care::SlowDisk);
+        }
+    }
+    attention.why.len() > before
+}
+
+fn failures(it: &TierDevice) -> String {
+    let count = |count: u64, what: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        _ => Some(format!("{count} {what}s")),
+    };
+    let both = [count(it.read_errors, "read"), count(it.write_errors, "write")];
+    both.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+}
+
+fn stuck(it: &TierDevice) -> String {
+    let seconds = it.waits_s;
+    format!("{}, on tier {}, has not answered for {seconds} s", it.device, it.tier)
+}
+
+/// Refuses what every device of a volume's tiers would have to take part in, while one is stuck.
+pub(super) fn check_not_stuck(info: &TiersInfo) -> Result<(), ApiError> {
+    match info.devices.iter().find(|it| it.waits_s >= STUCK_S) {
+        None => Ok(()),
+        Some(it) => {
+            let text = format!("{}, and every device has to know of this change", stuck(it));
+            Err(ApiError::failed(text).hint(Hint::SeeTo { what: Care::SlowDisk }))
+        }
+    }
+}
+
+impl Supervisor {
+    /// Waits for the answer of tiers, and no longer when a device is stuck that has a part in it.
+    pub(super) fn answer_of_tiers(
+        &self,
+        found: &FoundVolume,
+        answer: &Receiver<CommandReply>,
+    ) -> Result<CommandReply, ApiError> {
+        let begin = Instant::now();
+        loop {
+            match answer.recv_timeout(Duration::from_secs(STUCK_S + 1)) {
+                Ok(reply) => return Ok(reply),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(shard_error(&found.pool, &ShardError::Stopped));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let name = &found.snapshot.view.name;
+            let (_, now) = self.find_tiers(name)?;
+            let info = self.tiers_info(name, &now);
+            if let Some(it) = info.devices.iter().find(|it| it.waits_s >= STUCK_S) {
+                let text = format!("{}; it is done as soon as that answers", stuck(it));
+                return Err(ApiError::failed(text).hint(Hint::SeeTo { what: Care::SlowDisk }));
+            }
+            if begin.elapsed() >= COMMAND_TIMEOUT {
+                return Err(shard_error(&found.pool, &ShardError::Timeout(COMMAND_TIMEOUT)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn info(sick: serde_json::Value) -> TiersInfo {
+        let mut device = json!({
+            "tier": 1, "device": "/dev/sdb", "state": "ok", "holds_map": false,
+            "bytes": 64 << 20, "used_bytes": 16 << 20, "reads": 1, "read_bytes": 4096,
+            "writes": 0, "written_bytes": 0, "moved_in_bytes": 0, "moved_out_bytes": 0,
+        });
+        let both = device.as_object_mut().unwrap();
+        both.extend(sick.as_object().unwrap().clone());
+        let info = json!({
+            "placement": "heat", "ephemeral": false, "paused": false, "capacity_bytes": 64 << 20,
+            "used_bytes": 16 << 20, "lost_bytes": 0, "moved_bytes": 0, "rate_bytes": 1,
+            "pinned_bytes": 0, "moving": 0, "pending": [], "evacuations": [], "devices": [device],
+        });
+        serde_json::from_value(info).unwrap()
+    }
+
+    fn told(sick: serde_json::Value) -> (Vec<String>, Vec<String>) {
+        let mut attention = Attention::default();
+        let is_told = tell(&info(sick), &mut attention);
+        assert_eq!(is_told, !attention.why.is_empty());
+        (attention.why, attention.hints.texts())
+    }
+
+    /// `status` was ok while a tier failed everything that was neither map nor room.
+    #[test]
+    fn each_device_that_is_not_well_is_named_with_what_to_do() {
+        assert_eq!(told(json!({})), (vec![], vec![]));
+        for (sick, why, what) in [
+            (
+                json!({"failing": true, "read_errors": 7, "write_errors": 1}),
+                "/dev/sdb, on tier 1, fails: 7 reads and 1 write so far",
+                Care::Disk,
+            ),
+            (
+                json!({"full": true, "no_room_errors": 2}),
+                "/dev/sdb, on tier 1, has no room for anything new, though 48M of it are free",
+                Care::RoomBelow,
+            ),
+            (
+                json!({"map_lost": true}),
+                "/dev/sdb, on tier 1, failed to keep the map",
+                Care::MapCopy,
+            ),
+            (
+                json!({"waits_s": 9}),
+                "/dev/sdb, on tier 1, has not answered for 9 s",
+                Care::SlowDisk,
+            ),
+            (json!({"cut_to_bytes": 4096}), "/dev/sdb, on tier 1, was cut to 4.0K", Care::Cut),
+        ] {
+            let (said, hints) = told(sick.clone());
+            assert!(said.len() == 1 && said[0].starts_with(why), "{sick}: {said:?}");
+            assert_eq!(hints, [what.to_string()], "{sick}");
+        }
+        assert_eq!(told(json!({"state": "missing", "failing": true})).0.len(), 0);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_device_that_is_stuck() {
+        assert!(check_not_stuck(&info(json!({"waits_s": 4}))).is_ok());
+        let error = check_not_stuck(&info(json!({"waits_s": 12}))).unwrap_err();
+        assert!(error.message.contains("/dev/sdb, on tier 1, has not answered for 12 s"));
+    }
+}
