@@ -1,5 +1,5 @@
-//! Devices that say that they have no room though their tier has: sparse files on a file system that
-//! is full, thin devices.
+//! Devices that say that they have no room though their tier has: sparse files on a file system
+//! that is full, thin devices.
 
 use crate::world::{World, member, spec, still};
 use forebay_format::io::{Buf, IoError};
