@@ -255,7 +255,7 @@ words! {
         TiersFull = "delete what nobody needs and trim it, or give it more: forebay tier add",
         RoomBelow = "make room on what the device lies on; it is tried again every 10 s",
         MapCopy = "mend it, then detach and attach the volume: the map gets its second place again",
-        Cut = "restore the file, or start forebayd without it and give it up: forebay tier remove --drop-lost",
+        Cut = "restore the file, or leave it out and give it up: tier remove --drop-lost",
         SlowDisk = "requests that need it wait: look at the disk, or what is behind it",
         Device = "mend it and start forebayd again: what the device holds is used again",
         TiersMore = "make room for it first: forebay tier add",
