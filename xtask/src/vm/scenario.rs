@@ -241,7 +241,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "raid",
         about: "an md RAID 5 below: what it reads itself while tiers and a cache send data home",
         limit_seconds: 240,
-        disks: &[("state", 48), ("pool", 64), ("origin", 48), ("second", 48), ("third", 48)],
+        // So large that nothing goes home before the drain.
+        disks: &[("state", 48), ("pool", 256), ("origin", 48), ("second", 48), ("third", 48)],
         run: guest::raid::run,
         ..USUALLY
     },
