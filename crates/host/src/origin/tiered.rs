@@ -218,7 +218,8 @@ impl Tiered {
         for effect in effects {
             match effect {
                 Effect::Notice(notice) => self.notices.push(notice),
-                other => unreachable!("nothing is under way when a set has opened: {other:?}"),
+                // What a set that has opened wants: devices are told what is free.
+                other => self.effects.push(other),
             }
         }
         Ok(())
@@ -390,7 +391,7 @@ impl Tiered {
             }
         }
         let is_due = self.tiers.deadline().is_some_and(|due| due <= now);
-        let is_stirred = !ended.is_empty() || is_due;
+        let is_stirred = !ended.is_empty() || is_due || !self.effects.is_empty();
         for (op, completion) in ended {
             self.tell(now, Event::Done(op, completion));
         }

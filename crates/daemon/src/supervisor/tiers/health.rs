@@ -155,7 +155,7 @@ mod tests {
             ),
             (
                 json!({"full": true, "no_room_errors": 2}),
-                "/dev/sdb, on tier 1, has no room for anything new, though 48M of it are free",
+                "/dev/sdb, on tier 1, has no room for anything new, though 48.0M of it are free",
                 Care::RoomBelow,
             ),
             (

@@ -59,7 +59,7 @@ fn again(uris: &[String]) -> Tiered {
 #[test]
 fn a_member_of_which_one_superblock_cannot_be_read_is_known() {
     let dir = TempDir::new().unwrap();
-    let uris = files(&dir, &[8, 8]);
+    let uris = files(&dir, &[12, 12]);
     drop(made(&spec(None), &uris, Tuning::default()));
     let member = Member::open(&uris[0]).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&uris[0]).unwrap();
@@ -242,6 +242,33 @@ fn a_missing_device_takes_only_its_own_with_it() {
     for n in 0..30 {
         assert_eq!(rig.read(n * MIB, 4096), vec![n as u8 + 1; 4096]);
     }
+}
+
+/// What is confirmed when a start is over frees places, of which their devices are told: the thread
+/// that opened the volume panicked at that.
+#[test]
+fn a_start_that_frees_places_has_devices_told_of_them() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[16, 48]);
+    let still = Tuning { placement: forebay_tier::Placement::Spill, ..Tuning::default() };
+    let mut rig = Rig::new(&dir, made(&spec(None), &uris, still), Backend::Auto);
+    let writes: Vec<Wanted> = (0..4).map(|n| rig.write(n * MIB, MIB as usize, 7)).collect();
+    rig.run(writes);
+    rig.flush();
+    let op = rig.op();
+    let gone = Wanted::Discard { op, target: Target::Origin(VOLUME), offset: 0, len: 3 * MIB };
+    rig.run(vec![gone]).remove(0).result.unwrap();
+    let free = rig.tiered().tiers().free_slots(MemberId(0));
+    // Killed, before that is confirmed.
+    drop(rig);
+    let mut rig = Rig::new(&dir, again(&uris), Backend::Auto);
+    let end = Instant::now() + Duration::from_secs(20);
+    while rig.tiered().tiers().free_slots(MemberId(0)) < free + 3 {
+        assert!(Instant::now() < end, "no place is free again");
+        rig.pass(&mut Vec::new());
+    }
+    assert_eq!(rig.read(0, 4096), vec![0; 4096]);
+    assert_eq!(rig.read(3 * MIB, 4096), vec![7; 4096]);
 }
 
 #[test]
