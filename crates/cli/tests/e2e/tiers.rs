@@ -165,6 +165,11 @@ fn a_missing_tier_takes_only_its_own_along_and_comes_back() {
     let mut world = world();
     big(&world);
     fill(&world, "big", 100);
+    // Room for what is written while the other is missing.
+    wait_for("the fast tier is full", || {
+        let fast = tiers(&world, "big")["tiers"]["devices"][0].clone();
+        fast["used_bytes"].as_u64() < fast["bytes"].as_u64()
+    });
     world.stop();
     fs::rename(world.path("slow.img"), world.path("away.img")).unwrap();
     world.start();
