@@ -162,6 +162,7 @@ impl Barrier {
     pub fn end(&mut self, is_confirmed: bool) -> (Vec<u64>, bool) {
         if is_confirmed {
             self.confirmed = self.confirmed.max(self.target);
+            self.wanted = self.wanted.filter(|&(seq, _)| seq > self.confirmed);
         }
         self.step = Step::Idle;
         let is_durable = is_confirmed && self.failures == self.told;
@@ -169,5 +170,30 @@ impl Barrier {
             self.told = self.failures_before;
         }
         (std::mem::take(&mut self.waiting), is_durable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_one_under_way_confirms_takes_no_other() {
+        let mut barrier = Barrier::new(0);
+        barrier.want(7, 20);
+        barrier.begin(9);
+        barrier.want(8, 40);
+        barrier.want(9, 40);
+        barrier.end(true);
+        assert_eq!((barrier.confirmed(), barrier.due()), (9, None));
+        barrier.begin(12);
+        barrier.want(13, 60);
+        barrier.end(true);
+        assert_eq!(barrier.due(), Some(60));
+        // One that failed confirms nothing.
+        barrier.begin(13);
+        barrier.want(13, 80);
+        barrier.end(false);
+        assert_eq!(barrier.due(), Some(80));
     }
 }

@@ -3,7 +3,7 @@
 use crate::event::{Command, CommandId, CommandReply, Effect, MemberId, Refusal};
 use crate::set::After;
 use crate::settings::Tuning;
-use crate::tiers::{Phase, Tiers, bounded};
+use crate::tiers::{LeftToStop, Phase, Tiers, bounded};
 use forebay_format::tier::{EXTENT_SIZE, member_state};
 use std::collections::BTreeSet;
 
@@ -187,13 +187,19 @@ impl Tiers {
             return self.barrier.want(self.journal.last(), self.io.now());
         }
         // A place that is free now is told to its device.
-        if self.checkpoint.is_idle() && !self.space.is_freeing() {
-            match self.is_written {
-                false => {
-                    self.is_written = true;
-                    self.begin_checkpoint(BTreeSet::new());
-                }
-                true => self.set.ask(After::Stopped(id)),
+        if !self.checkpoint.is_idle() || self.space.is_freeing() {
+            return;
+        }
+        match self.left_to_stop {
+            LeftToStop::Map => {
+                self.left_to_stop = LeftToStop::Superblocks;
+                self.begin_checkpoint(BTreeSet::new());
+            }
+            LeftToStop::Superblocks => self.set.ask(After::Stopped),
+            // What began meanwhile has ended too.
+            LeftToStop::Rest => {
+                self.phase = Phase::Over(None);
+                self.reply(id, CommandReply::Changed);
             }
         }
     }

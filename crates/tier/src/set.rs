@@ -73,7 +73,7 @@ pub(crate) enum After {
     /// Who joins or leaves by this command goes on.
     Change(CommandId),
     /// The set is closed.
-    Stopped(CommandId),
+    Stopped,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::event::{CommandReply, MemberId, OpenError, Refusal};
 use crate::io::{Purpose, UnderWay};
 use crate::set::{After, Next};
-use crate::tiers::{Phase, Tiers};
+use crate::tiers::{LeftToStop, Phase, Tiers};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
 use std::collections::BTreeSet;
@@ -79,15 +79,15 @@ impl Tiers {
                     self.reply(id, CommandReply::Refused(Refusal::Failed));
                 }
                 // It is answered when nothing is under way any more.
-                After::Stopped(_) if !is_held => {}
+                After::Stopped if !is_held => {}
                 After::Life => self.life_has_begun(),
                 After::Opened => self.has_opened(),
                 After::Nobody => {}
                 After::Command(id) => self.reply(id, CommandReply::Changed),
                 After::Change(id) => self.change_is_known(id),
-                After::Stopped(id) => {
-                    self.phase = Phase::Over(None);
-                    self.reply(id, CommandReply::Changed);
+                After::Stopped => {
+                    self.left_to_stop = LeftToStop::Rest;
+                    self.io.stir();
                 }
             }
         }

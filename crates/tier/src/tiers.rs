@@ -45,6 +45,17 @@ pub(crate) enum Phase {
     Over(Option<OpenError>),
 }
 
+/// What an orderly stop has still to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeftToStop {
+    /// A last checkpoint.
+    Map,
+    /// Superblocks that say so.
+    Superblocks,
+    /// Nothing.
+    Rest,
+}
+
 /// What a start has found out.
 #[derive(Debug, Clone)]
 pub(crate) struct Opening {
@@ -91,8 +102,7 @@ pub struct Tiers {
     pub(crate) evacuation: Option<(CommandId, u8)>,
     /// Who joins or leaves.
     pub(crate) change: Option<Change>,
-    /// The last checkpoint before the end was begun.
-    pub(crate) is_written: bool,
+    pub(crate) left_to_stop: LeftToStop,
     /// Rounds that the last call could still have made.
     rounds_left: u32,
     mutant: Option<Mutant>,
@@ -124,7 +134,7 @@ impl Tiers {
             opening: None,
             evacuation: None,
             change: None,
-            is_written: false,
+            left_to_stop: LeftToStop::Map,
             rounds_left: ROUNDS_MAX,
             mutant: settings.mutant,
             set,

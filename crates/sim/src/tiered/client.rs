@@ -332,7 +332,9 @@ impl Tiered {
                 self.check_error(&waiting, error)?;
                 if waiting.kind == Kind::Flush {
                     self.checker.told(0);
-                    self.life.untold = false;
+                    if std::mem::take(&mut self.life.untold) {
+                        self.life.told = now;
+                    }
                 }
             }
         }

@@ -50,8 +50,8 @@ impl Tiered {
         if self.slots_open(|_| true) < extents || between {
             return true;
         }
-        let has_no_room = |it: &&Delivered| it.no_room && it.area == Area::Slots;
-        let refused: Vec<&Delivered> = self.life.errors.iter().filter(has_no_room).collect();
+        // Whatever was written there: a device that has no room for its superblock has none.
+        let refused: Vec<&Delivered> = self.life.errors.iter().filter(|it| it.no_room).collect();
         if refused.is_empty() {
             return false;
         }
@@ -81,7 +81,8 @@ impl Tiered {
     fn io_error_is_justified(&mut self, asked: &Waiting) -> bool {
         if asked.kind == Kind::Flush {
             let failed = |it: &Delivered| it.kind != IoKind::Read;
-            return self.life.untold || self.life.errors.iter().any(failed) || self.is_map_lost();
+            let is_old = self.life.untold || asked.invoke < self.life.told;
+            return is_old || self.life.errors.iter().any(failed) || self.is_map_lost();
         }
         if asked.away || self.is_away(&asked.range) {
             self.coverage.mark("requests to a missing member");

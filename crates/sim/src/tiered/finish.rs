@@ -1,6 +1,7 @@
 //! The end of the last life: faults stop, everything must come to rest, and everything is looked
 //! at.
 
+use super::admin::Asked;
 use super::client::Kind;
 use super::places::Slot;
 use super::space::EXTENT_SECTORS;
@@ -81,6 +82,9 @@ impl Tiered {
     /// A tier whose extents have room elsewhere becomes empty.
     fn empty_a_tier(&mut self) -> Check {
         self.demand(Command::Resume)?;
+        // While members change nothing can be cancelled.
+        let lasts = |asked: &Asked| matches!(asked.command, Command::Evacuate(_));
+        self.run_until(|world| world.commands.values().all(lasts))?;
         for tier in self.life.leaving.clone() {
             self.demand(Command::Cancel(tier))?;
         }

@@ -4,7 +4,7 @@ use super::io::{Area, Delivered};
 
 use super::{Due, Flow, Step, Tiered, set};
 use crate::disk::{CutReport, IoKind};
-use crate::model::{Crash, Violation};
+use crate::model::{Crash, Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::member_state;
 use forebay_tier::{Assembled, Command, OpenError, Tiers};
@@ -59,6 +59,8 @@ pub struct Life {
     pub journal_at: BTreeMap<usize, u64>,
     /// Superblocks said as it began that a flush had failed: no client has heard of it yet.
     pub untold: bool,
+    /// When one did: all who waited with it hear the same.
+    pub told: Stamp,
     /// And that it had failed at a start, so that nobody knows what was lost.
     pub in_doubt: bool,
     /// The power was cut since the set was open last.
