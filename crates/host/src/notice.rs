@@ -103,13 +103,13 @@ fn tier_notice(
     use forebay_tier::Notice::*;
     write!(f, "tiers of volume {}: ", volume.0)?;
     match notice {
-        Opened { records, extents, cut } => {
-            let cut = if *cut {
-                "; what was not flushed before the machine went down is gone"
-            } else {
-                ""
+        Opened { records, extents, cut, doubt } => {
+            let gone = match (cut, doubt) {
+                (true, _) => "; what was not flushed before the machine went down is gone",
+                (false, true) => "; what was not flushed may be gone: the next FLUSH fails",
+                (false, false) => "",
             };
-            write!(f, "open: {records} records replayed, {extents} MiB live somewhere{cut}")
+            write!(f, "open: {records} records replayed, {extents} MiB live somewhere{gone}")
         }
         OpenFailed(why) => write!(f, "{why}"),
         HolderLost(member) => {

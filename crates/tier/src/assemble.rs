@@ -155,9 +155,10 @@ pub struct Assembled {
 pub fn assemble(found: &[Superblock]) -> Option<Assembled> {
     let mut newest = found.iter().max_by_key(|it| it.age())?.clone();
     // The next life and the next superblock have numbers that nobody has seen.
-    for block in found.iter().map(|it| &it.block).filter(|it| it.set == newest.block.set) {
+    let set = newest.block.set;
+    for block in found.iter().map(|it| &it.block).filter(|it| it.set == set) {
         newest.block.epoch = block.epoch.get().max(newest.block.epoch.get()).into();
-        newest.block.generation = block.generation.get().max(newest.block.generation.get()).into();
+        newest.set_generation(block.generation.get().max(newest.block.generation.get()));
     }
     let place_of = |number: usize, entry: &MemberEntry| {
         found.iter().position(|it| {
@@ -166,6 +167,7 @@ pub fn assemble(found: &[Superblock]) -> Option<Assembled> {
                 && it.block.members[number].uuid == entry.uuid
                 && it.block.set == newest.block.set
                 && it.block.epoch.get() >= entry.epoch.get()
+                && it.block.generation.get() >= entry.generation.get()
         })
     };
     let places = newest.members().iter().enumerate();

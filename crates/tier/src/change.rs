@@ -78,7 +78,8 @@ impl Tiers {
             flags: u8::from(new.is_volatile) * MemberEntry::VOLATILE,
             reserved: 0,
             epoch: self.set.superblock().block.epoch,
-            reserved_tail: [0; 16],
+            generation: 0.into(),
+            reserved_tail: [0; 8],
         };
         self.set.join(new.member, new.settings, entry, grown);
         self.space.set_member(new.member, slots);
@@ -300,12 +301,13 @@ impl Tiers {
         let Some(change) = self.change.as_ref().filter(|it| it.id == id) else { return };
         let is_in = change.joins.is_some_and(|it| self.set.is_used(it));
         match (change.step, change.joins) {
-            _ if !self.journal.is_held() => self.change_failed(),
+            // It takes part, whoever holds the map.
             (Step::Joining, Some(member)) if is_in => {
                 self.set.joined(member);
                 self.planner.hurry(self.io.now());
                 self.set_change(Step::Holders);
             }
+            _ if !self.journal.is_held() => self.change_failed(),
             (Step::Joining, _) => self.change_failed(),
             (Step::Naming, Some(_)) => self.end_change(),
             (Step::Naming, None) => self.wipe(),
@@ -348,7 +350,7 @@ impl Tiers {
         self.reply(change.id, reply);
     }
 
-    /// It cannot be: who was to leave stays, but takes no extents.
+    /// It cannot be: who was to leave stays, but takes no extents; who has joined has.
     fn change_failed(&mut self) {
         let Some(change) = self.change.take() else { return };
         self.io.stir();
@@ -356,7 +358,9 @@ impl Tiers {
             self.set.set_state(member, member_state::LEAVING);
             self.journal.set_leaving(member, false);
         }
-        self.reply(change.id, CommandReply::Refused(Refusal::Failed));
+        let joined = change.joins.filter(|&it| self.set.is_used(it));
+        let reply = joined.map_or(CommandReply::Refused(Refusal::Failed), CommandReply::Added);
+        self.reply(change.id, reply);
     }
 
     /// A holder has failed: if nobody is left of those that superblocks are about to name, who was

@@ -1,10 +1,11 @@
 //! What an administrator asks, and the end.
 
+use crate::Mutant;
 use crate::event::{Command, CommandId, CommandReply, Effect, MemberId, Refusal};
 use crate::set::After;
 use crate::settings::Tuning;
 use crate::tiers::{LeftToStop, Phase, Tiers, bounded};
-use forebay_format::tier::{EXTENT_SIZE, member_state};
+use forebay_format::tier::{EXTENT_SIZE, SUPERBLOCK_OFFSETS, member_state};
 use std::collections::BTreeSet;
 
 impl Tiers {
@@ -192,10 +193,21 @@ impl Tiers {
         }
         match self.left_to_stop {
             LeftToStop::Map => {
-                self.left_to_stop = LeftToStop::Superblocks;
+                let marks =
+                    if self.is(Mutant::StopMarksNobody) { 0 } else { SUPERBLOCK_OFFSETS.len() };
+                self.left_to_stop = LeftToStop::Superblocks(marks);
                 self.begin_checkpoint(BTreeSet::new());
             }
-            LeftToStop::Superblocks => self.set.ask(After::Stopped),
+            // Both copies come to be younger than all else, and a last one says so.
+            LeftToStop::Superblocks(0) => {
+                self.left_to_stop = LeftToStop::Rest;
+                self.set.close();
+                self.set.ask(After::Nobody);
+            }
+            LeftToStop::Superblocks(count) => {
+                self.left_to_stop = LeftToStop::Superblocks(count - 1);
+                self.set.ask(After::Nobody);
+            }
             // What began meanwhile has ended too.
             LeftToStop::Rest => {
                 self.phase = Phase::Over(None);

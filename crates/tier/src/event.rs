@@ -266,6 +266,8 @@ pub enum Notice {
         extents: u64,
         /// What was not flushed before the machine went down is gone.
         cut: bool,
+        /// What was not flushed may be gone though it did not: the next FLUSH fails, to say so.
+        doubt: bool,
     },
     /// It cannot be opened; nothing was written.
     OpenFailed(OpenError),

@@ -72,6 +72,10 @@ mutants! {
     UnsettledStart,
     /// A flush that failed at a start, or of which no client has heard, is not remembered.
     DoubtForgotten,
+    /// Nobody hears of it that who may have had more of a killed life could not be asked.
+    UnheardIsSilent,
+    /// An older copy of a member, of the life that was stopped, is believed.
+    StopMarksNobody,
     /// What is pinned leaves its tier like everything else.
     PinForgotten,
 }

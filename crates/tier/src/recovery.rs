@@ -36,6 +36,8 @@ pub(crate) struct Source {
     epoch: u64,
     pub heads: [Option<Head>; 2],
     records: BTreeMap<u64, Record>,
+    /// Blocks of its journal that could not be read.
+    unreadable: BTreeSet<u32>,
     doubles: Vec<Page>,
 }
 
@@ -79,7 +81,10 @@ pub(crate) struct Recovery {
     /// Pages that have to be written anew: they were not where they should be.
     pub mended: BTreeSet<u32>,
     pub cut: bool,
-    /// A flush failed of which no client has heard.
+    /// An orderly stop was the last that happened.
+    is_closed: bool,
+    /// A flush failed of which no client has heard, or somebody may have had more of a killed life
+    /// and does not say.
     pub doubt: bool,
     /// Members of which a flush failed as it began.
     pub failed: BTreeSet<u8>,
@@ -98,7 +103,8 @@ impl Tiers {
         // that is not confirmed can be believed about.
         let (cut, doubt) = (is_other_boot || !failed.is_empty(), is_doubtful(before, boot));
         let doubt = !is_fresh && (doubt || !failed.is_empty());
-        let mut recovery = Recovery { cut, doubt, failed, ..Recovery::default() };
+        let is_closed = superblock.is_closed();
+        let mut recovery = Recovery { cut, doubt, failed, is_closed, ..Recovery::default() };
         for number in 0..self.set.len() {
             self.space.add_member(self.set.member(MemberId(number as u8)).slots);
         }
@@ -172,6 +178,9 @@ impl Tiers {
                     is_in_its_place.then_some((record.seq, record))
                 });
                 recovery.sources[source].records.extend(records);
+                if done.result.is_err() {
+                    recovery.sources[source].unreadable.insert(first);
+                }
             }
             Want::Doubles(source, _) => {
                 let pages = blocks.filter_map(|block| Page::decode(set, block).ok());
@@ -247,11 +256,13 @@ impl Tiers {
     fn choose(&mut self) -> Result<Vec<usize>, OpenError> {
         let ignores_epoch = self.is(Mutant::EpochIgnored);
         let believes_all = self.is(Mutant::UnconfirmedCounts);
+        let is_silent = self.is(Mutant::UnheardIsSilent);
         let superblock = self.set.superblock();
         let is_ephemeral = superblock.is_ephemeral();
         let used = superblock.members().iter().filter(|it| it.is_used());
         let opened = used.map(|it| it.epoch.get()).max().unwrap_or(0);
         let ring = u64::from(self.set.layout().journal_blocks);
+        let holders = superblock.holders().count();
         let recovery = self.recovery();
         let heads = recovery.sources.iter().filter_map(Source::head);
         let epoch = heads.max().ok_or(OpenError::NoMap)?.epoch;
@@ -275,6 +286,12 @@ impl Tiers {
         recovery.last = (head.tail..).take_while(has).last().unwrap_or(head.tail - 1);
         let said = recovery.records.range(..=recovery.last).map(|(_, it)| it.confirmed).max();
         recovery.confirmed = recovery.last.min(said.unwrap_or(0).max(head.tail - 1));
+        // A change counts when the first holder has it, and it may have been the only one.
+        let next = ((recovery.last + 1) % ring) as u32;
+        let is_hidden = |it: &usize| recovery.sources[*it].unreadable.contains(&next);
+        let heard = recovery.sources.iter().filter(|it| it.head().is_some()).count();
+        let is_unheard = heard < holders || order.iter().any(is_hidden);
+        recovery.doubt |= is_unheard && !recovery.is_closed && !recovery.cut && !is_silent;
         if recovery.cut && !believes_all {
             recovery.last = recovery.confirmed;
         } else if is_ephemeral {

@@ -27,7 +27,9 @@ pub(crate) struct Member {
     clients: u32,
     /// It takes part when all superblocks say so.
     joins: bool,
-    /// Which copy of its superblock is written next: never the only valid one.
+    /// The generation of each copy of its superblock, as far as it is durable; 0 if it is not.
+    copies: [u64; 2],
+    /// Which of them is written next: never the only valid one.
     turn: usize,
     /// It has a superblock of this life.
     is_told: bool,
@@ -44,6 +46,7 @@ impl Member {
             is_asked: false,
             clients: 0,
             joins,
+            copies: [0; 2],
             turn: 0,
             is_told: joins,
         }
@@ -72,8 +75,6 @@ pub(crate) enum After {
     Command(CommandId),
     /// Who joins or leaves by this command goes on.
     Change(CommandId),
-    /// The set is closed.
-    Stopped,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -287,12 +288,22 @@ impl Set {
         self.serving = std::mem::take(&mut self.asked);
         self.failed.clear();
         self.next_generation();
+        for (own, entry) in self.members.iter().zip(&mut self.superblock.block.members) {
+            let least = own.copies[0].min(own.copies[1]);
+            entry.generation = entry.generation.get().max(least).into();
+        }
         if let Some(joining) = &self.joining {
             self.writing = Writing::Own;
             return Some(vec![joining.member]);
         }
         self.writing = Writing::Blocks;
         Some(self.named().collect())
+    }
+
+    /// The next superblock is the last one of an orderly stop.
+    pub fn close(&mut self) {
+        let next = self.superblock.block.generation.get() + 1;
+        self.superblock.block.closed = next.into();
     }
 
     fn next_generation(&mut self) {
@@ -452,7 +463,9 @@ impl Set {
     /// The generation of each copy of a member's superblock that is valid: the newer one stays.
     pub fn set_copies(&mut self, member: MemberId, generations: [Option<u64>; 2]) {
         let [one, other] = generations;
-        self.members[usize::from(member.0)].turn = usize::from(one >= other);
+        let own = &mut self.members[usize::from(member.0)];
+        own.copies = generations.map(Option::unwrap_or_default);
+        own.turn = usize::from(one >= other);
     }
 
     /// Members that are there and have a superblock of this life.
@@ -464,8 +477,10 @@ impl Set {
     /// who has it.
     pub fn end_write(&mut self) -> (Vec<After>, BTreeSet<MemberId>) {
         self.writing = Writing::Idle;
+        let generation = self.superblock.block.generation.get();
         for member in self.well() {
             let own = &mut self.members[usize::from(member.0)];
+            own.copies[own.turn] = generation;
             (own.turn, own.is_told) = (1 - own.turn, true);
         }
         (std::mem::take(&mut self.serving), std::mem::take(&mut self.failed))

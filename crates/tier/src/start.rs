@@ -126,10 +126,11 @@ impl Tiers {
         self.phase = Phase::Naming;
         let is_fresh = recovery.head.is_none();
         let forgets = self.is(Mutant::DoubtForgotten);
+        let boot = self.boot;
         let block = &mut self.set.superblock_mut().block;
         block.epoch = (block.epoch.get() + 1).into();
-        if recovery.doubt && recovery.cut && !forgets {
-            block.boot = IN_DOUBT;
+        if recovery.doubt && !forgets {
+            block.boot = if recovery.cut { IN_DOUBT } else { doubted(boot) };
         }
         let epoch = block.epoch.get();
         let source = |&it: &usize| {
@@ -225,7 +226,8 @@ impl Tiers {
         self.phase = Phase::Open;
         self.map.changed_is_dirty();
         self.confirm(self.barrier.confirmed());
-        self.notice(Notice::Opened { records, extents: self.map.placed(), cut });
+        let (extents, doubt) = (self.map.placed(), self.barrier.is_untold());
+        self.notice(Notice::Opened { records, extents, cut, doubt });
     }
 
     /// All that records up to this one tell of is confirmed: at a start, when the set is open.

@@ -3,7 +3,7 @@
 use crate::event::{CommandReply, MemberId, OpenError, Refusal};
 use crate::io::{Purpose, UnderWay};
 use crate::set::{After, Next};
-use crate::tiers::{LeftToStop, Phase, Tiers};
+use crate::tiers::{Phase, Tiers};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
 use std::collections::BTreeSet;
@@ -78,17 +78,11 @@ impl Tiers {
                 After::Command(id) if !is_held => {
                     self.reply(id, CommandReply::Refused(Refusal::Failed));
                 }
-                // It is answered when nothing is under way any more.
-                After::Stopped if !is_held => {}
                 After::Life => self.life_has_begun(),
                 After::Opened => self.has_opened(),
                 After::Nobody => {}
                 After::Command(id) => self.reply(id, CommandReply::Changed),
                 After::Change(id) => self.change_is_known(id),
-                After::Stopped => {
-                    self.left_to_stop = LeftToStop::Rest;
-                    self.io.stir();
-                }
             }
         }
     }

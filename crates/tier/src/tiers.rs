@@ -50,8 +50,8 @@ pub(crate) enum Phase {
 pub(crate) enum LeftToStop {
     /// A last checkpoint.
     Map,
-    /// Superblocks that say so.
-    Superblocks,
+    /// So many superblocks, and one that says that it is closed.
+    Superblocks(usize),
     /// Nothing.
     Rest,
 }

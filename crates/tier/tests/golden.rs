@@ -151,7 +151,7 @@ impl Set {
 #[test]
 fn after_a_killed_process_everything_is_there() {
     let mut set = Set::open(golden(), BOOT);
-    assert_eq!(set.notices, [Notice::Opened { records: 5, extents: 5, cut: false }]);
+    assert_eq!(set.notices, [Notice::Opened { records: 5, extents: 5, cut: false, doubt: false }]);
     set.has_what_is_confirmed();
     assert_eq!(set.block(4, 0).unwrap(), payload(13)[..512]);
     assert_eq!(set.tiers.place_of(4), Some((MemberId(2), 1)));
@@ -165,7 +165,7 @@ fn after_a_killed_process_everything_is_there() {
 #[test]
 fn after_a_power_loss_what_is_confirmed_is_there() {
     let mut set = Set::open(golden(), [1; 16]);
-    assert_eq!(set.notices, [Notice::Opened { records: 3, extents: 4, cut: true }]);
+    assert_eq!(set.notices, [Notice::Opened { records: 3, extents: 4, cut: true, doubt: false }]);
     set.has_what_is_confirmed();
     assert_eq!(set.block(4, 0).unwrap(), vec![0; 512]);
     assert_eq!(set.tiers.place_of(4), None);
@@ -201,7 +201,7 @@ fn a_new_set_is_empty() {
     let devices =
         vec![Some(device("tier-new-0.bin", 2 * MIB)), Some(device("tier-new-1.bin", 3 * MIB))];
     let mut set = Set::open(devices, BOOT);
-    assert_eq!(set.notices, [Notice::Opened { records: 0, extents: 0, cut: false }]);
+    assert_eq!(set.notices, [Notice::Opened { records: 0, extents: 0, cut: false, doubt: false }]);
     for extent in 0..3 {
         assert_eq!(set.block(extent, 7).unwrap(), vec![0; BLOCK]);
     }

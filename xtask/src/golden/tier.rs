@@ -51,7 +51,8 @@ fn entry(uuid: u8, slots: u32, tier: u8, state: u8, epoch: u64) -> MemberEntry {
         flags: 0,
         reserved: 0,
         epoch: epoch.into(),
-        reserved_tail: [0; 16],
+        generation: 0.into(),
+        reserved_tail: [0; 8],
     }
 }
 

@@ -55,8 +55,11 @@ pub struct MemberEntry {
     pub reserved: u8,
     /// The last life in which it was there.
     pub epoch: U64,
+    /// Both copies of its superblock have this generation at least: one that has less is older than
+    /// what was written there.
+    pub generation: U64,
     /// Zero.
-    pub reserved_tail: [u8; 16],
+    pub reserved_tail: [u8; 8],
 }
 
 impl MemberEntry {
@@ -119,8 +122,10 @@ pub struct SuperblockBlock {
     pub reserved: [u8; 10],
     /// All members.
     pub members: [MemberEntry; MEMBERS_MAX],
+    /// `generation` if an orderly stop wrote this superblock, after all else.
+    pub closed: U64,
     /// Zero.
-    pub reserved_tail: [u8; 896],
+    pub reserved_tail: [u8; 888],
 }
 
 const _: () = assert!(size_of::<SuperblockBlock>() == BLOCK_SIZE);
@@ -287,6 +292,21 @@ impl Superblock {
     /// Says whether there is no map yet.
     pub fn set_fresh(&mut self, is_fresh: bool) {
         self.block.flags = (self.block.flags & !FRESH) | (u8::from(is_fresh) * FRESH);
+    }
+
+    /// Whether an orderly stop was the last that happened to the set: all holders have all of the
+    /// map, and nothing waits to be confirmed.
+    pub fn is_closed(&self) -> bool {
+        let closed = self.block.closed.get();
+        closed != 0 && closed == self.block.generation.get()
+    }
+
+    /// Gives it another generation: it stays closed if it is.
+    pub fn set_generation(&mut self, generation: u64) {
+        if self.is_closed() {
+            self.block.closed = generation.into();
+        }
+        self.block.generation = generation.into();
     }
 
     /// Whether the volume does not outlive the machine.

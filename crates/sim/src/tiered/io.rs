@@ -261,8 +261,8 @@ impl Tiered {
     pub(super) fn notice(&mut self, notice: Notice) -> Result<(), Violation> {
         self.say(|_| format!("notice {notice:?}"));
         let unjustified = match &notice {
-            Notice::Opened { records, extents, cut } => {
-                return self.opened(*records, *extents, *cut);
+            Notice::Opened { records, extents, cut, doubt } => {
+                return self.opened(*records, *extents, (*cut, *doubt));
             }
             Notice::OpenFailed(error) => {
                 self.life.open_failed = Some(*error);

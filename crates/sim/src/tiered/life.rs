@@ -6,8 +6,8 @@ use super::{Due, Flow, Step, Tiered, set};
 use crate::disk::{CutReport, IoKind};
 use crate::model::{Crash, Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
-use forebay_format::tier::member_state;
-use forebay_tier::{Assembled, Command, OpenError, Tiers};
+use forebay_format::tier::{Superblock, member_state};
+use forebay_tier::{Assembled, Command, OpenError, Tiers, assemble};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Starts in a row that a crash ends.
@@ -67,6 +67,8 @@ pub struct Life {
     pub after_cut: bool,
     /// The process before was killed.
     pub after_kill: bool,
+    /// The superblock of each member, as it was when the set was open.
+    pub older: Vec<Option<Superblock>>,
 }
 
 impl Tiered {
@@ -158,7 +160,7 @@ impl Tiered {
     /// Opens the set, and lets clients and the administrator in. `Flow::Crash` if that failed.
     pub(super) fn start_life(&mut self, number: u64, crash_in: Option<u64>) -> Step {
         let Life { after_cut, after_kill, .. } = self.life;
-        self.life = Life { number, after_cut, crash_in, ..Life::default() };
+        self.life = Life { number, after_cut, after_kill, crash_in, ..Life::default() };
         self.choose_hidden();
         let all = self.find_set(None).ok_or_else(no_set)?.0;
         let holders: Vec<usize> = holders(&all);
@@ -166,8 +168,7 @@ impl Tiered {
         let missing = self.choose_missing();
         let left = holders.iter().copied().filter(|it| Some(*it) != missing);
         let rots = self.rot_some(&left.collect::<Vec<_>>());
-        let harmed = missing.is_some_and(|it| holders.contains(&it)) || rots;
-        if after_kill && harmed {
+        if after_kill && rots {
             // What was answered and not flushed may be in the journal of one holder only.
             self.coverage.mark("holders harmed after a kill");
             self.checker.crash(Crash::Cut);
@@ -265,7 +266,7 @@ impl Tiered {
         &mut self,
         records: u64,
         extents: u64,
-        cut: bool,
+        (cut, doubt): (bool, bool),
     ) -> Result<(), Violation> {
         self.coverage.add("records replayed", records);
         self.coverage.add("sets open after a cut", u64::from(cut));
@@ -278,8 +279,10 @@ impl Tiered {
             let text = "what was not flushed is called lost, but the power was not cut";
             return Err(Violation::new("R", text.into()));
         }
+        self.check_doubt(doubt)?;
         self.life.after_cut = false;
         self.life.opened = true;
+        self.life.older = (0..self.disks.len()).map(|it| self.superblock_of(it)).collect();
         self.bytes = self.life.bytes_found;
         self.bytes_asked.clear();
         self.members_are_known();
@@ -293,6 +296,53 @@ impl Tiered {
         if self.tiers.is_some() && self.plan.parts.len() == 1 && places != extents {
             let text = format!("{extents} extents are said to live somewhere, {places} do");
             return Err(Violation::new("M", text));
+        }
+        Ok(())
+    }
+
+    /// Rule R: a start that says that what was not flushed may be gone needs a reason: a flush that
+    /// failed, or a holder of the map that may have had more of a killed life and does not say.
+    fn check_doubt(&mut self, doubt: bool) -> Result<(), Violation> {
+        let of_map = |error: &Delivered| error.kind == IoKind::Read && error.area != Area::Slots;
+        let is_unheard = |&holder: &usize| {
+            let mut errors = self.life.errors.iter().filter(|error| error.member == holder);
+            !self.life.is_here[holder]
+                || self.trouble.rotten.contains(&holder)
+                || errors.any(of_map)
+        };
+        let unheard = self.life.after_kill && self.life.holders.iter().any(is_unheard);
+        if doubt && !unheard && !self.life.untold && self.life.flush_failed.is_empty() {
+            let text = "what was not flushed is called doubtful without a reason";
+            return Err(Violation::new("R", text.into()));
+        }
+        if doubt {
+            self.coverage.add("starts that did not hear all holders", u64::from(unheard));
+            self.checker.crash(Crash::Cut);
+            self.life.untold = true;
+        }
+        Ok(())
+    }
+
+    /// Rule R: after an orderly stop a copy that a member had before is not taken for it.
+    fn check_older(&self) -> Result<(), Violation> {
+        let is_sound = |&it: &usize| {
+            self.plan.members[it].is_in && self.life.is_here[it] && !self.has_failed(it)
+        };
+        let sound: Vec<usize> = (0..self.disks.len()).filter(is_sound).collect();
+        for &member in sound.iter().filter(|_| sound.len() > 1) {
+            let Some(older) = self.life.older.get(member).cloned().flatten() else { continue };
+            let others = sound.iter().filter(|&&it| it != member);
+            let mut found: Vec<Superblock> =
+                others.filter_map(|&it| self.superblock_of(it)).collect();
+            let uuid = older.uuid();
+            found.push(older);
+            let place = found.len() - 1;
+            let assembled = assemble(&found).ok_or_else(no_set)?;
+            let is_same = assembled.superblock.block.members[member].uuid == uuid;
+            if is_same && assembled.found.contains(&Some(place)) {
+                let text = format!("a copy of member {member} from before the stop is believed");
+                return Err(Violation::new("R", text));
+            }
         }
         Ok(())
     }
@@ -375,7 +425,7 @@ impl Tiered {
             let text = "the stop was answered, but it is not stopped";
             return Err(Violation::new("H", text.into()));
         }
-        Ok(())
+        self.check_older()
     }
 
     /// The end of this life.

@@ -69,7 +69,7 @@ impl Tiered {
     }
 
     /// The newest superblock of a member, as anybody could read it.
-    fn superblock_of(&self, member: usize) -> Option<Superblock> {
+    pub(super) fn superblock_of(&self, member: usize) -> Option<Superblock> {
         let disk = &self.disks[member];
         let copy = |offset: u64| {
             let first = offset / SECTOR_SIZE as u64;

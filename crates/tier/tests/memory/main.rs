@@ -3,6 +3,7 @@
 mod failing;
 mod members;
 mod moves;
+mod older;
 mod pins;
 mod room;
 mod view;
