@@ -181,8 +181,12 @@ impl Tiers {
         let is_known = usize::from(member.0) < self.set.len() && self.set.is_used(member);
         let refusal = match is_known {
             false => Refusal::NoMember,
-            true if self.set.is_here(member) => Refusal::IsHere,
+            true if self.set.is_here(member) && !self.health.is_failing(member) => Refusal::IsHere,
+            true if self.set.is_here(member) && !self.journal.is_held_without(member) => {
+                Refusal::LastPersistent
+            }
             true => {
+                self.let_go(member);
                 self.set.set_state(member, member_state::NONE);
                 return self.set.ask(After::Command(id));
             }

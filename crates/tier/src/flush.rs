@@ -114,7 +114,7 @@ impl Tiers {
     /// written there.
     pub(crate) fn flush_failed(&mut self, member: MemberId) {
         self.barrier.count_failure();
-        self.set.owes(member);
+        self.set.not_kept(member);
         let holder = self.journal.holders().find(|it| it.1 == member);
         if let Some((index, _)) = holder {
             self.holder_failed(index);

@@ -8,6 +8,24 @@ use crate::tiers::Tiers;
 use forebay_format::io::IoError;
 
 impl Tiers {
+    /// A member that is there fails, and is given up: nothing is read or written there any more.
+    pub(crate) fn let_go(&mut self, member: MemberId) {
+        if !self.set.is_here(member) {
+            return;
+        }
+        for extent in self.moves.touching(member) {
+            if !self.go_back(extent, member) {
+                self.end_move(extent, member);
+            }
+        }
+        let holder = self.journal.holders().find(|it| it.1 == member);
+        if let Some((index, _)) = holder {
+            self.holder_failed(index);
+        }
+        self.set.leave(member);
+        self.planner.forget(self.io.now());
+    }
+
     /// Whether an extent lives on a member that was given up.
     pub(crate) fn lives_on_nobody(&self, extent: u32) -> bool {
         let place = self.map.place(extent);

@@ -67,6 +67,12 @@ impl Health {
         self.of(member).sick_until > now
     }
 
+    /// Whether it has failed to read or write.
+    pub fn is_failing(&self, member: MemberId) -> bool {
+        let Errors { reads, writes, .. } = self.errors(member);
+        reads + writes > 0
+    }
+
     pub fn errors(&self, member: MemberId) -> Errors {
         self.of(member).errors
     }

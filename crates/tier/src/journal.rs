@@ -141,6 +141,11 @@ impl Journal {
         self.alive().any(|holder| holder.role != Role::Joins)
     }
 
+    /// Whether somebody else holds the map.
+    pub fn is_held_without(&self, member: MemberId) -> bool {
+        self.alive().any(|holder| holder.role != Role::Joins && holder.member != member)
+    }
+
     fn blocks(&self) -> u64 {
         u64::from(self.layout.journal_blocks)
     }

@@ -191,6 +191,12 @@ impl Moves {
         self.moves.get_mut(&extent).map(|it| it.why = Why::NoRoom).is_some()
     }
 
+    /// Extents that move from or to a member.
+    pub fn touching(&self, member: MemberId) -> Vec<u32> {
+        let touches = |it: &Move| [it.from, it.to].iter().any(|it| it.member() == member.0);
+        self.moves.iter().filter(|(_, it)| touches(it)).map(|(&extent, _)| extent).collect()
+    }
+
     /// Both places of an extent that moves.
     pub fn places(&self) -> impl Iterator<Item = (u32, Place, Place)> {
         self.moves.iter().map(|(&extent, it)| (extent, it.from, it.to))

@@ -18,8 +18,11 @@ pub(crate) struct Member {
     pub slots: u32,
     /// Something was written since it was last flushed.
     is_dirty: bool,
-    /// It failed to keep what it was asked to, or to write something that may be there in part, and
-    /// has not been asked with success since.
+    /// Data among it, and among what it was asked to keep last: not the map alone, which is
+    /// believed only where it is whole.
+    has_data: bool,
+    asked_data: bool,
+    /// It failed to keep data that it was asked to, and has not been asked with success since.
     owes: bool,
     /// It has been asked since that.
     is_asked: bool,
@@ -42,6 +45,8 @@ impl Member {
             tier: entry.tier,
             slots: entry.slots.get(),
             is_dirty: false,
+            has_data: false,
+            asked_data: false,
             owes: false,
             is_asked: false,
             clients: 0,
@@ -228,22 +233,27 @@ impl Set {
         self.superblock.block.members[usize::from(member.0)].state = state;
     }
 
-    /// A write to a member has ended.
-    pub fn written(&mut self, member: MemberId) {
-        self.members[usize::from(member.0)].is_dirty = true;
+    /// A write to a member has ended, of data or of the map.
+    pub fn written(&mut self, member: MemberId, is_data: bool) {
+        let it = &mut self.members[usize::from(member.0)];
+        it.is_dirty = true;
+        it.has_data |= is_data;
     }
 
-    /// A member failed to keep what it was asked to, or a write that may have changed something:
-    /// nothing is said of it.
-    pub fn owes(&mut self, member: MemberId) {
+    /// A member failed to keep what it was asked to: nothing is said of it. If there were data
+    /// among that, clients hear of it until it has kept them.
+    pub fn not_kept(&mut self, member: MemberId) {
         let it = &mut self.members[usize::from(member.0)];
-        (it.owes, it.is_asked) = (true, false);
+        it.owes |= it.has_data || it.asked_data;
+        it.is_asked = false;
     }
 
     /// A member has kept what it was asked to.
     pub fn kept(&mut self, member: MemberId) {
         let it = &mut self.members[usize::from(member.0)];
-        it.owes &= !std::mem::take(&mut it.is_asked);
+        if std::mem::take(&mut it.is_asked) {
+            (it.owes, it.asked_data) = (false, false);
+        }
     }
 
     /// Members that have to be flushed, and whether they were written to; what is written from now
@@ -256,6 +266,7 @@ impl Set {
             let is_asked = is_dirty || (it.owes && owing_too);
             if is_used && is_asked && it.settings.volatile_cache && it.settings.is_here {
                 it.is_asked = true;
+                it.asked_data |= std::mem::take(&mut it.has_data);
                 dirty.push((MemberId(number as u8), is_dirty));
             }
         }

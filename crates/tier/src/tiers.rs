@@ -255,10 +255,8 @@ impl Tiers {
         if what.is_flush && !is_ok && is_ours {
             self.flush_failed(what.member);
         }
-        match is_ok {
-            true if what.is_write => self.set.written(what.member),
-            false if what.is_write => self.set.owes(what.member),
-            _ => {}
+        if what.is_write && is_ok {
+            self.set.written(what.member, what.place.is_some());
         }
         if let Some(place) = what.place {
             self.space.release(place, self.barrier.confirmed());

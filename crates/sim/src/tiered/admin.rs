@@ -156,6 +156,7 @@ impl Tiered {
             (Command::Cancel(tier), _) => {
                 self.coverage.mark("evacuations cancelled");
                 self.life.leaving.remove(tier);
+                self.life.stayed_at = Some(self.now);
                 // What was to leave is on its way.
                 self.life.pins.retain(|_, pin| pin != tier);
                 true

@@ -47,7 +47,9 @@ impl Tiered {
         }
         let extents = self.space.extents_max();
         let between = self.plan.parts.len() > 1;
-        if self.slots_open(|_| true) < extents || between {
+        // A part of it may have looked for room while a tier was leaving that stays now.
+        let was_less = self.life.stayed_at.is_some_and(|at| at >= asked.since);
+        if self.slots_open(|_| true) < extents || between || was_less {
             return true;
         }
         // Whatever was written there: a device that has no room for its superblock has none.

@@ -44,6 +44,8 @@ pub struct Life {
     pub leaving: BTreeSet<u8>,
     /// The tier of each extent that is pinned.
     pub pins: BTreeMap<u64, u8>,
+    /// When a tier that was leaving stayed after all.
+    pub stayed_at: Option<u64>,
     /// A tier that is empty and will be removed.
     pub is_empty: Option<u8>,
     pub flush_failed: BTreeSet<usize>,
@@ -291,6 +293,12 @@ impl Tiered {
         let (suspects, unwritten) = (&self.trouble.suspects, &self.trouble.unwritten);
         let (suspects, unwritten) = (keep(suspects), keep(unwritten));
         (self.trouble.suspects, self.trouble.unwritten) = (suspects, unwritten);
+        if self.tiers.is_some() {
+            // It chose anew who holds the map, without knowing who is spared.
+            let view = self.tiers().view();
+            let holders = view.members.iter().filter(|it| it.is_holder);
+            self.life.holders = holders.map(|it| usize::from(it.member.0)).collect();
+        }
         let places = (0..self.space.extents_max()).filter(|&it| self.place_of(it).is_some());
         let places = places.count() as u64;
         if self.tiers.is_some() && self.plan.parts.len() == 1 && places != extents {

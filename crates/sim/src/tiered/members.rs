@@ -5,6 +5,7 @@ use super::admin::Asked;
 use super::plan::MemberPlan;
 use super::space::EXTENT_SECTORS;
 use super::{Check, Tiered, set};
+use crate::disk::IoKind;
 use crate::model::Violation;
 use forebay_format::SECTORS_PER_BLOCK;
 use forebay_format::tier::{Superblock, TIERS_MAX};
@@ -127,10 +128,16 @@ impl Tiered {
         let away = (0..self.plan.members.len()).find(away);
         let any = self.rng.below(self.plan.members.len() as u64 + 1) as usize;
         let member = away.unwrap_or(any);
-        if away.is_some() {
+        if away.is_some() || self.is_failing(member) {
             self.lose_extents_of(|it| it == member);
         }
         Command::GiveUp(MemberId(member as u8))
+    }
+
+    /// Whether a member that is there has failed to read or write.
+    fn is_failing(&self, member: usize) -> bool {
+        let errors = self.life.errors.iter().filter(|it| it.member == member);
+        errors.clone().any(|it| it.kind == IoKind::Read || !it.no_room)
     }
 
     pub(super) fn end_faults(&mut self) {
@@ -180,8 +187,10 @@ impl Tiered {
             Command::GiveUp(MemberId(number)) => {
                 self.coverage.mark("members given up");
                 let number = usize::from(*number);
+                self.coverage.add("failing members given up", u64::from(self.life.is_here[number]));
                 self.lose_extents_of(|it| it == number);
                 self.plan.members[number].is_in = false;
+                self.life.is_here[number] = false;
             }
             _ => {}
         }
@@ -269,6 +278,7 @@ impl Tiered {
                 let is_in = is_in && !self.commands.values().any(is_this);
                 let right = match refusal {
                     Refusal::IsHere => is_here,
+                    Refusal::LastPersistent => is_here && self.is_failing(number),
                     Refusal::NoMember => !is_in,
                     Refusal::Failed => troubled,
                     _ => false,

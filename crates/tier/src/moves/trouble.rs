@@ -104,6 +104,17 @@ impl Tiers {
         true
     }
 
+    /// A move of which a member is given up ends where the extent is now.
+    pub(crate) fn end_move(&mut self, extent: u32, member: MemberId) {
+        let Some(it) = self.moves.moves.get(&extent) else { return };
+        match it.step {
+            // It has left that member already, and leaves it when that is confirmed.
+            Step::Said(_) if it.from.member() == member.0 => {}
+            Step::Said(seq) => self.drop_move(extent, seq),
+            _ => self.drop_move(extent, 0),
+        }
+    }
+
     fn rest(&mut self, extent: u32, why: Pending) {
         self.moves.resting.insert(extent, (self.io.now() + MOVE_RETRY_NS, why));
     }

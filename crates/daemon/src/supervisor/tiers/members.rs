@@ -162,11 +162,6 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, text);
         done.messages.extend(self.close_up(&found)?);
         done.messages.extend(larger);
-        for device in tier.devices.iter().filter(|it| memory_bytes(it).is_none()) {
-            if let Err(error) = self.wipe_device(file_of(device)) {
-                done.messages.push(format!("{device} was not wiped: {}", error.message));
-            }
-        }
         Ok(done)
     }
 
