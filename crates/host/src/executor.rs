@@ -10,6 +10,7 @@ mod goal;
 mod job;
 mod label;
 mod lane;
+mod rest;
 mod tiers;
 mod watch;
 mod workers;
@@ -29,6 +30,7 @@ use goal::Goal;
 use job::{Job, Work, io_error};
 use label::Label;
 use lane::{Lane, RING_MAX, Way};
+use rest::Resting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -70,6 +72,8 @@ pub(crate) struct Executor {
     done_below: Vec<(Goal, OpId, Completion)>,
     /// Tiered origins that were told something since they last did what follows from it.
     stirred: BTreeSet<VolumeId>,
+    /// Tiered origins that come to rest.
+    resting: BTreeMap<VolumeId, Resting>,
     /// Who waits for what was asked of tiered origins.
     asked: BTreeMap<(VolumeId, CommandId), SyncSender<CommandReply>>,
     finished: Vec<(Job, io::Result<()>)>,
@@ -99,6 +103,7 @@ impl Executor {
             done: Vec::new(),
             done_below: Vec::new(),
             stirred: BTreeSet::new(),
+            resting: BTreeMap::new(),
             asked: BTreeMap::new(),
             finished: Vec::new(),
             next_scan: 0,
@@ -157,8 +162,10 @@ impl Executor {
         !self.has_origin(volume) && self.lanes.keys().any(is_of)
     }
 
-    /// Closes the origin of a volume. I/O under way on it ends first.
+    /// Closes the origin of a volume. I/O under way on it ends first; what its tiers have not
+    /// answered fails.
     pub fn remove_origin(&mut self, volume: VolumeId) {
+        self.forget_rest(volume);
         self.origins.remove(&volume);
         self.stirred.remove(&volume);
         self.asked.retain(|(of, _), _| *of != volume);
@@ -200,6 +207,9 @@ impl Executor {
                 Some(lane) => Some(Arc::clone(lane.device())),
                 None => return self.end(goal, op, Err(IoError::Io), buf),
             },
+            (_, Target::Origin(volume)) if self.holds(volume) => {
+                return self.hold(volume, op, origin_io(work, offset, buf));
+            }
             (_, Target::Origin(volume)) => match self.origins.get_mut(&volume) {
                 Some(Origin::File(device)) => Some(Arc::clone(device)),
                 Some(origin) => {

@@ -88,6 +88,7 @@ impl Executor {
         }
         for _ in 0..ROUNDS_MAX {
             self.tell_tiers(now);
+            self.step_rests(now);
             let Some(volume) = self.stirred.pop_first() else { return };
             let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { continue };
             let mut effects = Vec::new();
@@ -127,6 +128,9 @@ impl Executor {
                 (op, Work::Discard { len }, offset, Buf::empty())
             }
             Effect::Reply { id, completion } => {
+                if let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) {
+                    tiered.answered(OpId(id.0));
+                }
                 return self.done.push((OpId(id.0), completion));
             }
             Effect::Notice(notice) => {

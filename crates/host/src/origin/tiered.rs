@@ -18,6 +18,7 @@ use forebay_tier::{
 pub use member::Member;
 use member::PIECE_BLOCKS;
 pub use planned::{NewTier, NewTiered, Planned};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -113,6 +114,8 @@ pub struct Tiered {
     notices: Vec<Notice>,
     /// What the machine wanted as it was told something.
     effects: Vec<Effect>,
+    /// I/O of the engine that the machine has not answered.
+    unanswered: BTreeSet<OpId>,
 }
 
 impl Tiered {
@@ -183,6 +186,7 @@ impl Tiered {
             resizing: None,
             notices: Vec::new(),
             effects: Vec::new(),
+            unanswered: BTreeSet::new(),
         };
         tiered.run_to_open(effects)?;
         Ok(tiered)
@@ -344,7 +348,23 @@ impl Tiered {
             OriginIo::Zero { offset, len, unmap } => Io::Zero { offset, len, unmap },
             OriginIo::Discard { offset, len } => Io::Discard { offset, len },
         };
+        self.unanswered.insert(op);
         self.tell(now, Event::Submit(IoId(op.0), io));
+    }
+
+    /// The machine has answered an I/O.
+    pub(crate) fn answered(&mut self, op: OpId) {
+        self.unanswered.remove(&op);
+    }
+
+    /// Whether it has answered all.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.unanswered.is_empty()
+    }
+
+    /// What it will not answer any more.
+    pub(crate) fn take_unanswered(&mut self) -> BTreeSet<OpId> {
+        std::mem::take(&mut self.unanswered)
     }
 
     /// Tells the machine something. What it wants comes with [`Tiered::settle`].

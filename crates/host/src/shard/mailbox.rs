@@ -62,6 +62,13 @@ pub(crate) enum Message {
     OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),
     /// Something for the tiers of a volume's origin. If there are none, nobody answers.
     Tiers(VolumeId, tier::Command, SyncSender<tier::CommandReply>),
+    /// The tiers of a volume's origin come to rest, and their devices are closed: then it is
+    /// answered. What is asked of them waits.
+    RestTiers(VolumeId, SyncSender<()>),
+    /// They go on instead, if that can be.
+    RouseTiers(VolumeId, SyncSender<bool>),
+    /// Tiers that rest were opened again.
+    ReplaceTiers(VolumeId, Box<Origin>, SyncSender<bool>),
     /// A device for the tiers of a volume's origin.
     AddMember(VolumeId, Box<(Member, NewDevice)>, SyncSender<tier::CommandReply>),
     /// Shows the tiers of a volume's origin to somebody, if there are some.

@@ -30,6 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
+use stop::Leaving;
 
 /// Rounds of effects and their immediate consequences before the loop looks at devices and sockets again.
 const ROUNDS_MAX: usize = 64;
@@ -91,6 +92,8 @@ pub(super) struct Shard {
     /// The command that adds a volume, its origin until the volume is known, and then the volume.
     adding: Option<(CommandId, Option<Box<Origin>>, Option<VolumeId>)>,
     stopping: Option<Stopping>,
+    /// Volumes that are removed when their tiers rest.
+    leaving: Vec<Leaving>,
     effects: Vec<Effect>,
     arrivals: Vec<Arrival>,
     completions: Vec<(OpId, Completion)>,
@@ -131,6 +134,7 @@ impl Shard {
             adds: VecDeque::new(),
             adding: None,
             stopping: None,
+            leaving: Vec::new(),
             effects,
             arrivals: Vec::new(),
             completions: Vec::new(),
@@ -146,7 +150,8 @@ impl Shard {
             return Some(Duration::ZERO);
         }
         let stop = self.stopping.as_ref().and_then(|stopping| stopping.answer.as_ref());
-        let stop = stop.map(|_| self.now + 10_000_000);
+        let stop = stop.map(|_| ()).or_else(|| self.leaving.first().map(|_| ()));
+        let stop = stop.map(|()| self.now + 10_000_000);
         let due = [self.engine.deadline(), self.executor.next_due(), self.clients.next_due(), stop];
         let due = due.into_iter().flatten().min()?;
         Some(Duration::from_nanos(due.saturating_sub(self.time())))
@@ -271,6 +276,14 @@ impl Shard {
             Message::Tiers(volume, command, reply) => {
                 self.executor.ask_tiers(self.now, volume, command, reply);
             }
+            Message::RestTiers(volume, reply) => self.executor.rest_tiers(volume, Some(reply)),
+            Message::RouseTiers(volume, reply) => {
+                let _ = reply.send(self.executor.rouse_tiers(self.now, volume));
+            }
+            Message::ReplaceTiers(volume, origin, reply) => {
+                let (driver, origin) = (&mut self.driver, (volume, *origin));
+                let _ = reply.send(self.executor.replace_tiers(driver, self.now, origin));
+            }
             Message::AddMember(volume, new, reply) => {
                 let driver = &mut self.driver;
                 self.executor.add_member(driver, self.now, volume, *new, reply);
@@ -339,12 +352,16 @@ impl Shard {
         let failed = matches!(reply, CommandReply::Failed(_));
         if let Some(volume) = asked.removes.filter(|_| !failed) {
             self.clients.shut_down(Some(volume));
+            if self.executor.tiered(volume).is_some() {
+                return self.remove_when_at_rest(volume, (reply, asked.reply));
+            }
             self.executor.remove_origin(volume);
         }
         if let Some(stopping) = &mut self.stopping
             && stopping.command == id
         {
             stopping.answer = Some((reply.clone(), Instant::now()));
+            self.executor.rest_all();
         }
         if let Some(sender) = asked.reply {
             let _ = sender.send(reply);
@@ -423,6 +440,7 @@ impl Shard {
             self.effects = effects;
             self.take_completions();
         }
+        self.end_leaving();
         self.clients.arm_touched(&mut self.driver, self.now);
         self.ports.arm_touched(&mut self.driver, &mut self.notices);
     }

@@ -2,6 +2,7 @@
 
 use super::mailbox::Message;
 use super::{ShardError, ShardHandle, receive};
+use crate::origin::Origin;
 use crate::origin::tiered::{Member, NewDevice, Tiered};
 use forebay_engine::{Time, VolumeId};
 use forebay_tier as tier;
@@ -34,6 +35,39 @@ impl ShardHandle {
     ) -> Result<Receiver<tier::CommandReply>, ShardError> {
         let new = Box::new((member, new));
         self.ask(|reply| Message::AddMember(volume, new, reply))
+    }
+
+    /// Brings the tiers of a volume's origin to rest and closes their devices, while what is asked
+    /// of them waits: until [`ShardHandle::replace_tiers`], or [`ShardHandle::origin_lost`]. Where
+    /// I/O does not end in time they go on. Whether they rest.
+    ///
+    /// # Errors
+    /// The shard has stopped, or is stuck; or the tiers do not come to their end.
+    pub fn rest_tiers(&self, volume: VolumeId, limit: Duration) -> Result<bool, ShardError> {
+        let rests = self.ask(|reply| Message::RestTiers(volume, reply))?;
+        if receive(&rests, limit).is_ok() {
+            return Ok(true);
+        }
+        let goes_on = receive(&self.ask(|reply| Message::RouseTiers(volume, reply))?, limit)?;
+        if goes_on {
+            return Ok(false);
+        }
+        receive(&rests, limit)?;
+        Ok(true)
+    }
+
+    /// Gives a volume its tiers again, which rest: what has waited goes on. Whether they did.
+    ///
+    /// # Errors
+    /// The shard has stopped, or is stuck.
+    pub fn replace_tiers(
+        &self,
+        volume: VolumeId,
+        origin: Origin,
+        limit: Duration,
+    ) -> Result<bool, ShardError> {
+        let origin = Box::new(origin);
+        receive(&self.ask(|reply| Message::ReplaceTiers(volume, origin, reply))?, limit)
     }
 
     /// Asks the tiers of a volume's origin a question, which is answered on the pool's thread;

@@ -2,7 +2,7 @@
 
 use super::health::check_not_stuck;
 use crate::convert::hex;
-use crate::supervisor::late::in_time;
+use crate::supervisor::late::{Awaited, NotThere, in_time};
 use crate::supervisor::plan::same_file;
 use crate::supervisor::volume::origin_error;
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
@@ -12,7 +12,6 @@ use forebay_api::request::TierChange;
 use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierDevice};
 use forebay_api::{ApiError, Hint, Outcome};
-use forebay_engine::{Buf, Request, RequestKind};
 use forebay_format::tier::{EXTENT_SIZE, MEMBERS_MAX, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, TiersSnapshot};
 use forebay_host::shard::ShardError;
@@ -21,6 +20,8 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+/// How long I/O under way on tiers may take to end, before they are opened again.
+const REST_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long an evacuation is waited for: one that is refused is refused at once.
 const REFUSED_WITHIN: Duration = Duration::from_millis(500);
 
@@ -274,11 +275,7 @@ impl Supervisor {
             let text = format!("would use {names} again, which was missing");
             return Ok(Some(Done::new(Outcome::Planned, text)));
         }
-        self.exports.park(&view.name);
-        flush(found)?;
-        let lost = found.open.handle.origin_lost(view.id, COMMAND_TIMEOUT);
-        lost.map_err(|error| shard_error(&found.pool, &error))?;
-        self.bring_origin(found, false)?;
+        self.open_again(found)?;
         let (_, now) = self.find_tiers(&view.name)?;
         let info = self.tiers_info(&view.name, &now);
         let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
@@ -292,6 +289,48 @@ impl Supervisor {
         let mut done = self.how_to_use(&view.name, false)?;
         done.messages.insert(0, format!("{names} is used again"));
         Ok(Some(done))
+    }
+
+    /// Closes the tiers of a volume and opens them again, with what is there now: what clients ask
+    /// meanwhile waits.
+    fn open_again(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
+        let (view, handle) = (&found.snapshot.view, &found.open.handle);
+        let failed = |error| shard_error(&found.pool, &error);
+        let rests = handle.rest_tiers(view.id, REST_TIMEOUT);
+        match rests {
+            Ok(true) => {}
+            Ok(false) => {
+                let text = format!(
+                    "volume {}: I/O has been under way for {} s: nothing was changed",
+                    view.name,
+                    REST_TIMEOUT.as_secs()
+                );
+                return Err(ApiError::failed(text));
+            }
+            Err(error) => {
+                // They do not come to their end. A start finds what a kill would leave.
+                self.exports.park(&view.name);
+                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                return Err(failed(error));
+            }
+        }
+        let opened = self.look_at(&Awaited::from(view)).and_then(|looked| {
+            let given = handle.replace_tiers(view.id, looked.origin, COMMAND_TIMEOUT);
+            given.map_err(|error| NotThere::Failed(failed(error)))
+        });
+        match opened {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(NotThere::Late(..)) => {
+                self.exports.park(&view.name);
+                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                self.bring_origin(found, false)
+            }
+            Err(NotThere::Failed(error)) => {
+                self.exports.park(&view.name);
+                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                Err(error)
+            }
+        }
     }
 
     /// Whether a device of a volume's tiers is where it should be.
@@ -312,25 +351,6 @@ impl Supervisor {
         let known = state.tiers_of(name);
         let placement = known.map(|it| it.placement).unwrap_or_default();
         super::tuning_of(placement, known.and_then(|it| it.rate))
-    }
-}
-
-/// Makes durable what clients have written: what is lost with an origin counts as lost.
-fn flush(found: &FoundVolume) -> Result<(), ApiError> {
-    let request = Request {
-        volume: found.snapshot.view.id,
-        kind: RequestKind::Flush,
-        offset: 0,
-        len: 0,
-        fua: false,
-        buf: Buf::empty(),
-    };
-    let failed = |error| shard_error(&found.pool, &error);
-    let answer = found.open.handle.submit(request).map_err(failed)?;
-    match answer.recv_timeout(COMMAND_TIMEOUT).map(|answer| answer.result) {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(ApiError::failed(format!("flush the tiers: {error}"))),
-        Err(_) => Err(failed(ShardError::Timeout(COMMAND_TIMEOUT))),
     }
 }
 

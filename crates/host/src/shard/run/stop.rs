@@ -2,7 +2,7 @@
 
 use super::{Shard, Stopping};
 use crate::notice::HostNotice;
-use forebay_engine::{Command, CommandId, CommandReply};
+use forebay_engine::{Command, CommandId, CommandReply, VolumeId};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,13 @@ use std::time::{Duration, Instant};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long I/O under way may take to end when the shard stops.
 const REST: Duration = Duration::from_secs(10);
+
+/// A volume that is removed when its tiers rest, and who waits for it.
+pub(super) struct Leaving {
+    volume: VolumeId,
+    answer: (CommandReply, Option<SyncSender<CommandReply>>),
+    since: Instant,
+}
 
 impl Shard {
     pub(super) fn stop(&mut self, reply: SyncSender<CommandReply>) {
@@ -32,7 +39,34 @@ impl Shard {
         let waited = since.elapsed();
         let io_rests = self.executor.under_way() == 0 || waited > REST;
         let served = self.clients.are_quiet() && self.ports.is_empty();
-        io_rests && (served || waited > FAREWELL)
+        let tiers_rest = self.executor.all_rest() || waited > REST;
+        io_rests && tiers_rest && (served || waited > FAREWELL)
+    }
+
+    /// A volume is removed: its tiers stop in order first, if they can.
+    pub(super) fn remove_when_at_rest(
+        &mut self,
+        volume: VolumeId,
+        answer: (CommandReply, Option<SyncSender<CommandReply>>),
+    ) {
+        self.executor.rest_tiers(volume, None);
+        self.leaving.push(Leaving { volume, answer, since: Instant::now() });
+    }
+
+    /// Removes volumes whose tiers rest by now, or do not come to rest.
+    pub(super) fn end_leaving(&mut self) {
+        let executor = &self.executor;
+        let is_over =
+            |it: &mut Leaving| executor.is_at_rest(it.volume) || it.since.elapsed() > REST;
+        for Leaving { volume, answer: (answer, reply), .. } in
+            self.leaving.extract_if(.., is_over).collect::<Vec<Leaving>>()
+        {
+            self.executor.remove_origin(volume);
+            if let Some(reply) = reply {
+                // Who asked may have gone.
+                let _ = reply.send(answer);
+            }
+        }
     }
 
     /// Whether the kernel uses no memory and no descriptor of ours.
