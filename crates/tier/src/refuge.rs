@@ -54,6 +54,10 @@ impl Tiers {
         let refused_by = self.requests.part(number).place;
         let place = self.map.place(extent).filter(|&it| Some(it) == refused_by);
         let Some(place) = place else { return self.write_again(number) };
+        if !self.set.is_here(MemberId(place.member())) {
+            // It was given up meanwhile: the write is done elsewhere, or says so.
+            return self.write_again(number);
+        }
         if self.map.blocks(extent).is_empty() {
             // Nothing is there: what others write of it now may be, or finds no room either.
             if self.requests.is_changed_by_others(extent, number) {

@@ -106,10 +106,10 @@ impl Tiers {
 
     /// A move of which a member is given up ends where the extent is now.
     pub(crate) fn end_move(&mut self, extent: u32, member: MemberId) {
-        let Some(it) = self.moves.moves.get(&extent) else { return };
+        let Some(it) = self.moves.moves.get_mut(&extent) else { return };
         match it.step {
             // It has left that member already, and leaves it when that is confirmed.
-            Step::Said(_) if it.from.member() == member.0 => {}
+            Step::Said(_) if it.from.member() == member.0 => it.missed = Blocks::ALL,
             Step::Said(seq) => self.drop_move(extent, seq),
             _ => self.drop_move(extent, 0),
         }
