@@ -23,6 +23,7 @@ mod sizes;
 mod starting;
 mod taken;
 mod tiers;
+mod tiers_again;
 mod tiers_changed;
 mod witness;
 mod world;

@@ -192,14 +192,14 @@ fn a_missing_tier_takes_only_its_own_along_and_comes_back() {
         }
     }
     assert!(lost > 60 && kept > 10, "{lost} {kept}");
-    // What is written over it lives elsewhere, and stays when the tier is back.
-    nbd.write(0, &pattern(1, MIB as usize)).unwrap();
+    // What is new lives elsewhere, and stays when the tier is back.
+    nbd.write(100 * MIB, &pattern(101, MIB as usize)).unwrap();
     drop(nbd);
     fs::rename(world.path("away.img"), world.path("slow.img")).unwrap();
     world.forebay(&["volume", "attach", "big", "--dry-run"]).expect(0).says("would use");
     world.forebay(&["volume", "attach", "big"]).expect(0).says("is used again");
     world.forebay(&["status"]).expect(0);
-    check(&world, "big", 100);
+    check(&world, "big", 101);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::Supervisor;
 use super::bypass::with_dirty;
 use super::late::in_time;
 use super::plan::{Wanted, content_of, same_file, whole_pool_on};
-use crate::convert::{pool_error, unhex};
+use crate::convert::{hex, pool_error, unhex};
 use crate::state::{PoolState, State};
 use forebay_api::hint::{Choice, Devices, Dirty, Flag, When};
 use forebay_api::reply::Done;
@@ -15,7 +15,7 @@ use forebay_engine::{Buf, Witness};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::CHECKPOINT_OFFSET;
 use forebay_host::device::{Access, Content, Device};
-use forebay_host::pool::format_pool;
+use forebay_host::pool::{format_pool, read_pool};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -293,7 +293,7 @@ impl Supervisor {
         }
         let (mut wiped, mut messages) = (Vec::new(), Vec::new());
         for path in paths {
-            match self.wipe_device(&path) {
+            match wipe_device(&path, &info.uuid) {
                 Ok(()) => wiped.push(path),
                 Err(error) => messages.push(format!("{path} was not wiped: {}", error.message)),
             }
@@ -305,12 +305,6 @@ impl Supervisor {
         Ok(done)
     }
 
-    /// Takes away what of ours is on a device that is not used any more.
-    pub(super) fn wipe_device(&self, path: &str) -> Result<(), ApiError> {
-        let devices = self.open_devices(&[path.to_string()], Access::Exclusive)?;
-        devices.iter().try_for_each(wipe)
-    }
-
     /// Undoes [`Supervisor::pool_make`] of a new pool when what it was made for failed.
     pub(super) fn pool_undo(&self, name: &str) {
         let undone = self.pool_destroy(&Change { name: name.to_string(), ..Change::default() });
@@ -320,10 +314,20 @@ impl Supervisor {
     }
 }
 
+/// Takes a pool off a device, if that is what its path leads to.
+fn wipe_device(path: &str, pool: &str) -> Result<(), ApiError> {
+    let on_disk = read_pool(&[path.into()], Access::Exclusive);
+    let on_disk = on_disk.map_err(|error| ApiError::failed(error.to_string()))?;
+    if hex(&on_disk.superblock.header.pool_uuid) != pool {
+        return Err(ApiError::failed(format!("{path} holds another pool")));
+    }
+    on_disk.devices.iter().filter_map(|slot| slot.device.as_ref().ok()).try_for_each(wipe)
+}
+
 /// Zeroes both superblock copies, so that nobody takes the device for a pool, and of a small pool
 /// the checkpoints too, so that an unused one leaves no trace. What is zero already is not written:
 /// it may be a hole, and the file system full.
-fn wipe(device: &Device) -> Result<(), ApiError> {
+pub(super) fn wipe(device: &Device) -> Result<(), ApiError> {
     let bytes = device.info().bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let mut chunk = Buf::zeroed(CHECKPOINT_OFFSET as usize);
     let mut offset = 0;

@@ -7,6 +7,7 @@ use crate::convert::{hex, random_uuid};
 use crate::state::{MemberState, TieredState};
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
+use crate::supervisor::pool::wipe;
 use crate::supervisor::volume::origin_error;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::Flag;
@@ -155,6 +156,10 @@ impl Supervisor {
         if larger.is_some() {
             self.allow_overcommit(name)?;
         }
+        // By what is open, and not by a name: that may lead to something else by now.
+        let id = found.snapshot.view.id;
+        let own = found.open.handle.look_at_tiers(id, move |it, _| it.devices_of(number));
+        let own = own.map_err(|error| shard_error(&found.pool, &error))?.unwrap_or_default();
         self.ask_tiers(&found, Command::Remove(number))?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
         let devices = tier.devices.join(", ");
@@ -162,6 +167,12 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, text);
         done.messages.extend(self.close_up(&found)?);
         done.messages.extend(larger);
+        for device in own {
+            if let Err(error) = wipe(&device) {
+                let path = device.path().display();
+                done.messages.push(format!("{path} was not wiped: {}", error.message));
+            }
+        }
         Ok(done)
     }
 
