@@ -45,7 +45,8 @@ impl Planned {
         let mut news = Vec::new();
         for (tier, of) in (0..).zip(tiers) {
             for (member, share) in of.members {
-                let bytes = member.bytes() / 100 * u64::from(share.clamp(1, 100));
+                let share = u128::from(share.clamp(1, 100));
+                let bytes = (u128::from(member.bytes()) * share / 100) as u64;
                 let is_volatile = member.is_volatile();
                 news.push(NewMember { uuid: sys::random(), bytes, tier, is_volatile });
                 members.push(member);
