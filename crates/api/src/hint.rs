@@ -67,6 +67,17 @@ hints! {
     DropLost { volume: String, device: String } =
         "or, if it will never be back, and what lives there is lost: forebay tier remove {volume} \
          {device} --drop-lost",
+    ServeTiers { volume: String, devices: Devices } =
+        "to serve it: forebay volume create {volume} with all its devices: {devices}",
+    Inspect { path: String } = "to see what it belongs to: forebay inspect {path}",
+    RemoveTier { volume: String, tier: u8 } =
+        "tier {tier} is empty and takes nothing new: to remove it: forebay tier remove {volume} \
+         {tier}; to use it again: forebay tier cancel {volume} {tier}",
+    WholeTier { verb: String, volume: String, tier: u8 } =
+        "for all of them: forebay tier {verb} {volume} {tier}",
+    NameTiers { volume: String } =
+        "bring it back, or name all devices as they are called now: forebay volume create {volume} \
+         --tier DEVICE …",
     Grow { volume: String } = "to make it larger: forebay volume resize {volume} --size SIZE",
     Resize { volume: String } =
         "make the origin larger first, then: forebay volume resize {volume}",
@@ -258,6 +269,7 @@ words! {
         Cut = "restore the file, or leave it out and give it up: tier remove --drop-lost",
         SlowDisk = "requests that need it wait: look at the disk, or what is behind it",
         Device = "mend it and start forebayd again: what the device holds is used again",
+        NewVolume = "make a new volume with the size that is needed, and copy to it",
         TiersMore = "make room for it first: forebay tier add",
         TierMemory = "add other memory first: forebay tier add VOLUME ram:SIZE",
         TiersLost = "write it again, or discard it: until then it fails to be read",

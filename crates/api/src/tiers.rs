@@ -125,9 +125,9 @@ pub struct VolumeCreateTiered {
     /// It may be larger than its tiers together.
     #[serde(default)]
     pub overcommit: bool,
-    /// How data is placed.
+    /// How data is placed; where nothing is given as before, if it was there, and by heat.
     #[serde(default)]
-    pub placement: Placement,
+    pub placement: Option<Placement>,
     /// It shall outlive the machine: memory among the tiers is refused.
     #[serde(default)]
     pub durable: bool,
@@ -339,6 +339,9 @@ pub struct TierSet {
     /// When moves may run, as `22:00-06:00`, or `always`; as before, if `None`.
     #[serde(default)]
     pub window: Option<String>,
+    /// Whether it may be larger than its tiers together; as before, if `None`.
+    #[serde(default)]
+    pub overcommit: Option<bool>,
 }
 
 /// A part of a volume, to be looked at.

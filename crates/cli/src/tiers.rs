@@ -10,7 +10,7 @@ use forebay_api::request::{
 };
 use forebay_api::size::human;
 use forebay_api::tiers::{ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
-use forebay_api::{ApiError, Body, Client, Outcome, Request};
+use forebay_api::{ApiError, Body, Client, Hint, Outcome, Request};
 use std::path::Path;
 
 const SECTOR: u64 = 512;
@@ -71,7 +71,8 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             let wanted = TierChange { overcommit: *overcommit, ..change(tier)? };
             let mut answer = ask(&client, &Request::TierEvacuate(wanted.clone()))?;
             if answer.outcome == Outcome::Started && !no_wait {
-                watch::evacuation(&client, &wanted, &interrupts)?;
+                let on = format!("; how far it is: forebay tier show {}", tier.name);
+                watch::evacuation(&client, &wanted, (&interrupts, &on))?;
                 answer.outcome = Outcome::Changed;
                 answer.messages = vec![format!("tier {} of {} is empty", tier.tier, tier.name)];
             }
@@ -97,12 +98,15 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             pin(cli, &client, (what, *dry_run), Some(named_tier(tier)?))
         }
         TierCommand::Unpin { what, dry_run } => pin(cli, &client, (what, *dry_run), None),
-        TierCommand::Set { name, placement, rate, window } => done(Request::TierSet(TierSet {
-            name: name.clone(),
-            placement: *placement,
-            rate: rate.clone(),
-            window: window.clone(),
-        })),
+        TierCommand::Set { name, placement, rate, window, overcommit } => {
+            done(Request::TierSet(TierSet {
+                name: name.clone(),
+                placement: *placement,
+                rate: rate.clone(),
+                window: window.clone(),
+                overcommit: *overcommit,
+            }))
+        }
         TierCommand::Cancel(tier) => done(Request::TierCancel(change(tier)?)),
         TierCommand::Pause { name } => done(Request::TierPause(named(name))),
         TierCommand::Resume { name } => done(Request::TierResume(named(name))),
@@ -145,17 +149,25 @@ fn remove(
         return finish(cli.output, answer);
     }
     if answer.outcome == Outcome::Started {
-        watch::evacuation(client, &wanted, &interrupts)?;
+        let TierChange { name, tier, .. } = &wanted;
+        let on = format!(
+            " and then uses the tier no more; to take it out when it is empty, ask again: forebay \
+             tier remove {name} {tier}"
+        );
+        watch::evacuation(client, &wanted, (&interrupts, &on))?;
     }
     finish(cli.output, ask(client, &remove(false))?)
 }
 
 /// A tier, as it was named.
 fn named_tier(tier: &str) -> Result<String, ApiError> {
-    match tier.parse::<u8>() {
-        Ok(number) => Ok(number.to_string()),
-        // It may be missing.
-        Err(_) => path::absolute(tier),
+    if let Ok(number) = tier.parse::<u8>() {
+        return Ok(number.to_string());
+    }
+    // It may be missing; and several are named with commas between, unless that is its name.
+    match tier.contains(',') && !Path::new(tier).exists() {
+        true => Ok(tier.split(',').map(path::absolute).collect::<Result<Vec<_>, _>>()?.join(",")),
+        false => path::absolute(tier),
     }
 }
 
@@ -192,6 +204,11 @@ fn show(format: Format, shown: &TiersShown, lost: bool) -> Result<u8, ApiError> 
         return Ok(0);
     }
     let mut text = lines(&shown.tiers);
+    let empty = shown.tiers.evacuations.iter().filter(|it| it.left_bytes == 0);
+    text.extend(empty.map(|it| {
+        let (volume, tier) = (shown.volume.clone(), it.tier);
+        format!("action: {}", Hint::RemoveTier { volume, tier })
+    }));
     if lost {
         let range = |(offset, len): &(u64, u64)| {
             let (first, last) = (offset / SECTOR, (offset + len) / SECTOR - 1);

@@ -100,26 +100,32 @@ fn stuck(shown: &TiersShown, left: u64) -> ApiError {
 }
 
 /// Waits until nothing is left on a tier that is being emptied. Ctrl-C only ends that: the daemon
-/// goes on.
+/// goes on; `on` is told of that then.
 ///
 /// # Errors
 /// [`ErrorKind::Cancelled`] after Ctrl-C.
 pub fn evacuation(
     client: &Client,
     TierChange { name: volume, tier, .. }: &TierChange,
-    interrupts: &Interrupts,
+    (interrupts, on): (&Interrupts, &str),
 ) -> Result<(), ApiError> {
-    let style = ProgressStyle::with_template(
-        "{prefix} [{bar:30}] {done} of {all} moved, {rate}/s, {eta} to go (Ctrl-C ends the \
-         watching only)",
-    );
-    let bar = hidden_or_bar().with_style(in_our_units(style.expect("a valid template")));
+    let style = |how: &str| {
+        let template = format!(
+            "{{prefix}} [{{bar:30}}] {{done}} of {{all}} moved{how} (Ctrl-C ends the watching only)"
+        );
+        in_our_units(ProgressStyle::with_template(&template).expect("a valid template"))
+    };
+    // How long it takes is not known before anything has moved.
+    let bar = hidden_or_bar().with_style(style(""));
     let bar = bar.with_prefix(volume.clone());
     let (mut least, mut moved) = (u64::MAX, Instant::now());
     loop {
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
         let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
-        let is_named = |it: &&TierDevice| tier.parse() == Ok(it.tier) || it.device.as_str() == tier;
+        let is_named = |it: &&TierDevice| {
+            let mut named = tier.split(',');
+            tier.parse() == Ok(it.tier) || it.device == *tier || named.any(|one| it.device == one)
+        };
         let number = shown.tiers.devices.iter().find(is_named).map(|it| it.tier);
         let own = shown.tiers.evacuations.iter().filter(|it| number.is_none_or(|n| it.tier == n));
         let left: u64 = own.map(|it| it.left_bytes).sum();
@@ -131,6 +137,9 @@ pub fn evacuation(
             return Ok(());
         }
         if left < least {
+            if least != u64::MAX {
+                bar.set_style(style(", {rate}/s, {eta} to go"));
+            }
             (least, moved) = (left, Instant::now());
         }
         if moved.elapsed() > STUCK {
@@ -140,7 +149,7 @@ pub fn evacuation(
         if interrupts.came() {
             bar.finish_and_clear();
             let left = forebay_api::size::human(left);
-            let text = format!("{left} still have to move; forebayd goes on with that");
+            let text = format!("{left} still have to move; forebayd goes on with that{on}");
             return Err(ApiError::new(ErrorKind::Cancelled, text));
         }
         std::thread::sleep(POLL);

@@ -79,6 +79,8 @@ pub struct Supervisor {
     exports: Exports,
     /// Memory of tiers.
     memories: Memories,
+    /// What was seen on devices that might be of tiers.
+    looks: tiers::Looks,
     listeners: Listeners,
     changes: Mutex<()>,
     inner: Mutex<Inner>,
@@ -201,6 +203,7 @@ impl Supervisor {
         let supervisor = Supervisor {
             exports: Exports::find(place, &store, &server, (&holding, held)),
             memories,
+            looks: tiers::Looks::default(),
             state_dir: place.state_dir().to_path_buf(),
             is_system: place.is_system(),
             nbd_socket: place.nbd_socket(),

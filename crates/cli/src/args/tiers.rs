@@ -15,9 +15,9 @@ pub struct TieredArgs {
     /// The volume may be larger than its tiers together; when they are full, writes fail
     #[arg(long, requires = "tiers")]
     pub overcommit: bool,
-    /// heat (what is used moves up) or spill (fill one, then the next)
-    #[arg(long, default_value = "heat", requires = "tiers")]
-    pub placement: Placement,
+    /// heat (what is used moves up) or spill (fill one, then the next) [default: heat]
+    #[arg(long, requires = "tiers")]
+    pub placement: Option<Placement>,
     /// Refuse tiers whose content ends with the machine
     #[arg(long, requires = "tiers")]
     pub durable: bool,
@@ -28,6 +28,14 @@ pub struct TieredArgs {
     /// lives on those cannot be read until they are back
     #[arg(long, requires = "tiers", conflicts_with = "force")]
     pub allow_missing: bool,
+}
+
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("give on or off".to_string()),
+    }
 }
 
 fn parse_percent(text: &str) -> Result<u8, String> {
@@ -109,6 +117,9 @@ pub enum TierCommand {
         /// When moves may run, as 22:00-06:00 in the time zone of forebayd, or always
         #[arg(long, value_name = "FROM-TO")]
         window: Option<String>,
+        /// on: the volume may be larger than its tiers; when they are full, writes fail
+        #[arg(long, value_name = "on|off", value_parser = parse_switch)]
+        overcommit: Option<bool>,
     },
     /// Move nothing until `resume`, also after a restart
     Pause {
@@ -152,7 +163,8 @@ pub struct TierAddArgs {
 pub struct TierArgs {
     /// The volume
     pub name: String,
-    /// Number of the tier, 0 for the fastest; or one of its devices
+    /// Number of the tier, 0 for the fastest; or its device, or all of its devices with commas
+    /// between
     pub tier: String,
     /// Only say what would be done
     #[arg(long)]

@@ -25,6 +25,8 @@ mod taken;
 mod tiers;
 mod tiers_again;
 mod tiers_changed;
+mod tiers_found;
+mod tiers_kept;
 mod witness;
 mod world;
 mod written;

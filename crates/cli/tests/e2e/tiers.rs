@@ -234,7 +234,7 @@ fn devices_that_are_of_use_to_somebody_are_refused_and_left_alone() {
     world.forebay(&["volume", "mode", "v", "writeback"]).expect(1).complains("has no cache");
     // With --force it is made of what held something.
     create(&world, &["w", "--tier", "slow.img"]).expect(4).complains("--force");
-    create(&world, &["w", "--tier", "slow.img", "--force"]).expect(0);
+    create(&world, &["w", "--tier", "slow.img", "--force", "--yes"]).expect(0);
 }
 
 #[test]

@@ -123,6 +123,7 @@ impl World {
         let mut command = Command::new(forebayd());
         command.arg("--private").arg("--state-dir").arg(self.state_dir());
         command.env("SYSTEMD_FSTAB", self.path("fstab"));
+        command.env("FOREBAY_DEVICES_DIR", self.path("dev"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }

@@ -1,7 +1,9 @@
 //! What is remembered of tiers: which devices they are, and how an administrator wants them used.
 
 use crate::convert::hex;
+use forebay_api::size::human;
 use forebay_api::tiers::{Placement, Window};
+use forebay_format::tier::EXTENT_SIZE;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +20,9 @@ pub struct TieredState {
     pub members: Vec<MemberState>,
     /// It may be larger than its devices together.
     pub overcommit: bool,
+    /// Only an evacuation was allowed that, and it ends when that is cancelled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overcommit_lent: bool,
     /// How data is placed.
     pub placement: Placement,
     /// Most bytes a second that moves copy, where somebody chose that.
@@ -48,6 +53,60 @@ pub struct LeftState {
     pub set: String,
     /// Where each was, by its identity.
     pub uris: BTreeMap<String, String>,
+    /// What was chosen for it. Older versions kept nothing of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Chosen>,
+}
+
+/// What an administrator chose for the tiers of a volume: it is written on none of its devices.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chosen {
+    /// It may be larger than its devices together.
+    #[serde(default)]
+    pub overcommit: bool,
+    /// How data is placed.
+    #[serde(default)]
+    pub placement: Placement,
+    /// Most bytes a second that moves copy.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    /// What is to live on a certain tier.
+    #[serde(default)]
+    pub pins: Vec<PinState>,
+    /// Nothing moves until an administrator says so.
+    #[serde(default)]
+    pub paused: bool,
+    /// When moves may run.
+    #[serde(default)]
+    pub window: Option<Window>,
+}
+
+impl Chosen {
+    /// In words, each thing that is not as it is where nobody chose anything.
+    pub fn in_words(&self) -> Option<String> {
+        let mut words = Vec::new();
+        let pinned: u64 = self.pins.iter().map(|pin| u64::from(pin.count) * EXTENT_SIZE).sum();
+        if pinned > 0 {
+            words.push(format!("pins of {}", human(pinned)));
+        }
+        if let Some(rate) = self.rate {
+            words.push(format!("the rate of {}/s", human(rate)));
+        }
+        if let Some(window) = self.window {
+            words.push(format!("the window {window}"));
+        }
+        if self.paused {
+            words.push("the pause".to_string());
+        }
+        if self.placement != Placement::default() {
+            words.push(format!("the placement {}", self.placement.name()));
+        }
+        if self.overcommit {
+            words.push("overcommit".to_string());
+        }
+        (!words.is_empty()).then(|| words.join(", "))
+    }
 }
 
 impl TieredState {
@@ -78,7 +137,20 @@ impl TieredState {
     pub fn left(&self) -> Option<LeftState> {
         let uri = |it: &MemberState| (it.uuid.clone(), it.uri.clone());
         let uris = self.members.iter().map(uri).collect();
-        self.boot.is_none().then(|| LeftState { set: self.set.clone(), uris })
+        let chosen = Some(self.chosen());
+        self.boot.is_none().then(|| LeftState { set: self.set.clone(), uris, chosen })
+    }
+
+    /// What was chosen for it.
+    pub fn chosen(&self) -> Chosen {
+        Chosen {
+            overcommit: self.overcommit && !self.overcommit_lent,
+            placement: self.placement,
+            rate: self.rate,
+            pins: self.pins.clone(),
+            paused: self.paused,
+            window: self.window,
+        }
     }
 
     /// Devices, by identity, were found where others were before: the names are theirs now. Those

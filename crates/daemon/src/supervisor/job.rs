@@ -1,6 +1,7 @@
 //! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each;
 //! a volume has at most one.
 
+use super::leave::kept_here;
 use super::leave::{check_home, dirty_bytes};
 use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
@@ -112,7 +113,7 @@ impl Supervisor {
         after: After,
     ) -> Result<Done, ApiError> {
         let (name, pool) = (found.snapshot.view.name.clone(), found.pool.clone());
-        let keeps = self.who_keeps(&name);
+        let keeps = self.who_keeps(&name, kind);
         let (job, reply) = JobCell::start(kind, &found.open.handle, &found.snapshot, command)
             .map_err(|error| shard_error(&pool, &error))?;
         self.inner().jobs.insert(name.clone(), Arc::clone(&job));
@@ -151,7 +152,7 @@ impl Supervisor {
     }
 
     /// Who holds the content of a volume when it is not served any more.
-    fn who_keeps(&self, name: &str) -> String {
+    fn who_keeps(&self, name: &str, kind: JobKind) -> String {
         let state = self.store.get();
         let Some(tiers) = state.tiers_of(name) else {
             return "its origin holds everything".to_string();
@@ -160,7 +161,12 @@ impl Supervisor {
             None => "",
             Some(_) => " until the machine is started anew",
         };
-        format!("its tiers hold everything{}{until}", self.what_tiers_lack(name))
+        let lack = self.what_tiers_lack(name);
+        let chosen = match (&tiers.boot, kind, tiers.chosen().in_words()) {
+            (None, JobKind::Remove, Some(words)) => format!("; {}", kept_here(&words)),
+            _ => String::new(),
+        };
+        format!("its tiers hold everything{lack}{until}{chosen}")
     }
 
     /// Waits for the engine, and finishes. Runs on the job's own thread.

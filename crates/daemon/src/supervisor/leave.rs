@@ -94,6 +94,7 @@ impl Supervisor {
         if wanted.dry_run {
             let mut done = plan_leave(&found, "take it out of service and forget it");
             done.messages.extend(tiers_keep(&found));
+            done.messages.extend(self.what_is_kept(name));
             return Ok(done);
         }
         let mut done = self.leave(JobKind::Remove, &found, wanted.force, lost > 0)?;
@@ -154,6 +155,13 @@ impl Supervisor {
             self.close_own(name);
         }
         Ok(())
+    }
+
+    /// What becomes of what was chosen for the tiers of a volume that is removed, in words.
+    fn what_is_kept(&self, name: &str) -> Option<String> {
+        let state = self.store.get();
+        let tiers = state.tiers_of(name).filter(|it| it.boot.is_none())?;
+        tiers.chosen().in_words().map(|words| kept_here(&words))
     }
 
     /// Refuses to take a volume away from its clients, unless that is wanted.
@@ -242,6 +250,14 @@ pub(super) fn or_lose(error: ApiError, volume: &str, dirty_bytes: u64) -> ApiErr
     }
     let volume = volume.to_string();
     error.hint(Hint::GiveUpOrigin { volume, dirty_bytes: Bytes(dirty_bytes) })
+}
+
+/// What is told of what was chosen for tiers: their devices do not know it.
+pub(super) fn kept_here(words: &str) -> String {
+    format!(
+        "what was chosen for it ({words}) is kept here for the next volume create with the same \
+         tiers, and is lost on another machine"
+    )
 }
 
 /// Where the content of a volume over tiers stays.

@@ -85,6 +85,9 @@ impl Supervisor {
             }
             _ => Done::new(outcome, format!("volume {name} has {was} already")),
         };
+        if let Some(tiers) = &found.snapshot.tiers {
+            done.messages.extend(self.what_the_map_cuts(name, tiers, bytes));
+        }
         match shown {
             Ok(hint) if outcome == Outcome::Changed => done.messages.extend(hint),
             Ok(_) => {}
@@ -102,6 +105,7 @@ fn too_large(found: &FoundVolume, origin: u64, will: &str) -> ApiError {
         Some(tiers) if origin == tiers.bytes_max => {
             let map = format!("the map of volume {name} was made with room for {has}");
             ApiError::refused(format!("{map}, not {will}"))
+                .hint(Hint::SeeTo { what: Care::NewVolume })
         }
         Some(_) => {
             let text = format!("the tiers of volume {name} hold {has}, not {will}");

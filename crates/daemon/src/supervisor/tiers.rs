@@ -4,12 +4,15 @@
 //! of them is which, and where what lives, they say themselves.
 
 mod again;
+mod back;
 mod change;
 mod create;
 mod health;
+mod holds;
 mod members;
 mod pace;
 mod pins;
+mod search;
 mod show;
 
 use super::Supervisor;
@@ -23,7 +26,9 @@ use forebay_format::superblock::field_text;
 use forebay_host::origin::tiered::{Member, NewTier, NewTiered, Planned, Tiered, TieredError};
 use forebay_host::origin::{Origin, OriginError};
 use forebay_tier::Tuning;
-use std::collections::BTreeMap;
+pub(super) use search::Looks;
+use search::Seen;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Memory that a URI asks for, if it does.
@@ -46,6 +51,11 @@ fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
         Placement::Spill => forebay_tier::Placement::Spill,
     };
     Tuning { placement, move_rate: rate.unwrap_or(MOVE_RATE), ..Tuning::default() }
+}
+
+/// Whether a device that somebody uses is of this set: one that is not has only its name.
+fn is_of(known: &TieredState, uri: &str) -> bool {
+    memory_bytes(uri).is_some() || Seen::at(uri).is_some_and(|it| it.is_of(known))
 }
 
 /// A device of a set that is to be made.
@@ -138,6 +148,7 @@ impl Supervisor {
                 })
                 .collect(),
             overcommit,
+            overcommit_lent: false,
             placement,
             rate: None,
             pins: Vec::new(),
@@ -166,19 +177,7 @@ impl Supervisor {
         if let Some(why) = self.is_over(known) {
             return self.make_anew(known, why);
         }
-        let (mut members, mut uris) = (Vec::new(), Vec::new());
-        for member in &known.members {
-            match self.open_member(name, member) {
-                Ok(opened) => {
-                    members.push(opened);
-                    uris.push(&member.uri);
-                }
-                Err(error) if is_origin_in_use(&error) => return Err(error),
-                Err(error) => {
-                    tracing::error!(volume = name, "a tier is missing: {error}");
-                }
-            }
-        }
+        let (members, uris) = self.open_members(known)?;
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
         let known = &self.learn_numbers(known, &tiered.snapshot(0));
@@ -190,6 +189,39 @@ impl Supervisor {
         // Memory has no name of its own.
         self.rename_members(known, &found.filter(|it| memory_bytes(&it.1).is_none()).collect());
         Ok(tiered)
+    }
+
+    /// Opens the devices of a set that are here, under whatever names, with those.
+    fn open_members(&self, known: &TieredState) -> Result<(Vec<Member>, Vec<String>), OriginError> {
+        let name = known.name.as_str();
+        let (mut members, mut uris, mut here) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for member in &known.members {
+            match self.open_member(name, member) {
+                Ok(opened) => {
+                    let superblock = opened.superblock().ok().flatten();
+                    here.extend(superblock.and_then(|it| Seen::of(&it)).map(|it| it.uuid));
+                    members.push(opened);
+                    uris.push(member.uri.clone());
+                }
+                Err(error) if is_origin_in_use(&error) && is_of(known, &member.uri) => {
+                    return Err(error);
+                }
+                Err(error) => tracing::error!(volume = name, "a tier is missing: {error}"),
+            }
+        }
+        let lacks = |it: &&MemberState| memory_bytes(&it.uri).is_none() && !here.contains(&it.uuid);
+        let missing = known.members.iter().filter(lacks).map(|it| it.uuid.as_str());
+        for uri in self.look_elsewhere(&known.set, &missing.collect()).found.into_values() {
+            match Member::open(&uri) {
+                Ok(opened) => {
+                    members.push(opened);
+                    uris.push(uri);
+                }
+                Err(error) if is_origin_in_use(&error) => return Err(error),
+                Err(error) => tracing::error!(volume = name, "a tier is missing: {error}"),
+            }
+        }
+        Ok((members, uris))
     }
 
     /// Devices have the names under which they were found: what they are they say themselves.

@@ -419,6 +419,7 @@ impl Supervisor {
                         dry_run: false,
                     };
                     self.volume_add(&create, &known.pool)?;
+                    self.forget_problem(&known.pool, name);
                 }
                 self.how_to_use(name, false)
             }

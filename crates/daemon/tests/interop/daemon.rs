@@ -73,7 +73,7 @@ impl Daemon {
             size: Some(bytes.to_string()),
             use_percent: None,
             overcommit: false,
-            placement: Placement::Heat,
+            placement: Some(Placement::Heat),
             durable: false,
             pool: None,
             mode: None,

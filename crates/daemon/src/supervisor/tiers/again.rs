@@ -4,7 +4,7 @@
 use super::create::SECTOR;
 use super::memory_bytes;
 use crate::convert::hex;
-use crate::state::{MemberState, TieredState};
+use crate::state::{Chosen, MemberState, TieredState};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::volume::origin_error;
@@ -22,6 +22,8 @@ use std::sync::Arc;
 /// A set that is on devices already.
 pub(super) struct Found {
     known: TieredState,
+    /// What was chosen for it before, if that is known here.
+    chosen: Option<Chosen>,
     /// Its devices that were not named, in words.
     missing: Vec<String>,
 }
@@ -82,20 +84,27 @@ impl Supervisor {
                 .hint(Hint::SeeTo { what: Care::MissingTier })
                 .hint(Hint::Again { with: Flag::AllowMissing }));
         }
+        let mut chosen = left.and_then(|it| it.chosen.clone());
+        if let Some(chosen) = &mut chosen {
+            chosen.placement = wanted.placement.unwrap_or(chosen.placement);
+        }
+        let Chosen { overcommit, placement, rate, pins, paused, window } =
+            chosen.clone().unwrap_or_default();
         let known = TieredState {
             name: name.clone(),
             set: hex(&block.set),
             members,
-            overcommit: wanted.overcommit || bytes > capacity,
-            placement: wanted.placement,
-            rate: None,
-            pins: Vec::new(),
-            paused: false,
-            window: None,
+            overcommit: overcommit || wanted.overcommit || bytes > capacity,
+            overcommit_lent: false,
+            placement: wanted.placement.unwrap_or(placement),
+            rate,
+            pins,
+            paused,
+            window,
             boot: None,
             emptied: None,
         };
-        Ok(Some(Found { known, missing }))
+        Ok(Some(Found { known, chosen, missing }))
     }
 
     /// Serves a set that is on the devices already.
@@ -103,14 +112,22 @@ impl Supervisor {
         self: &Arc<Self>,
         wanted: &VolumeCreateTiered,
         pool: Option<String>,
-        Found { known, missing }: Found,
+        Found { known, chosen, missing }: Found,
     ) -> Result<Done, ApiError> {
         let name = &wanted.name;
+        let settings = match &chosen {
+            Some(chosen) => chosen.in_words().map(|words| format!("as before: {words}")),
+            None => Some(format!(
+                "what was chosen for it (pins, rate, window, pause) is not known here, and \
+                 defaults apply: forebay tier set {name}"
+            )),
+        };
         let lacks = missing.iter().map(|it| format!("{it}: what lives there cannot be read"));
         if wanted.dry_run {
             let text = format!("would serve the volume {name} that is on these devices");
             let mut planned = Done::new(Outcome::Planned, text);
             planned.messages.extend(lacks);
+            planned.messages.extend(settings);
             return Ok(planned);
         }
         self.check_memory()?;
@@ -118,7 +135,7 @@ impl Supervisor {
         let mut done = self.how_to_use(name, false)?;
         done.outcome = Outcome::Changed;
         done.messages.insert(0, format!("volume {name} was on the devices; it is served again"));
-        done.messages.splice(1..1, lacks);
+        done.messages.splice(1..1, lacks.chain(settings));
         Ok(done)
     }
 }

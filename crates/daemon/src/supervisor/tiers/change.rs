@@ -1,27 +1,21 @@
 //! Changes of tiers that are in use.
 
 use super::health::check_not_stuck;
-use crate::convert::hex;
-use crate::supervisor::late::{Awaited, NotThere, in_time};
 use crate::supervisor::plan::same_file;
-use crate::supervisor::volume::origin_error;
-use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use crate::supervisor::{FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::{Care, Choice, Flag, Until, When};
 use forebay_api::reply::Done;
 use forebay_api::request::TierChange;
 use forebay_api::size::human;
-use forebay_api::tiers::{DeviceState, TierDevice};
+use forebay_api::tiers::{DeviceState, TierDevice, TiersInfo};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_format::tier::{EXTENT_SIZE, MEMBERS_MAX, TIERS_MAX};
-use forebay_host::origin::tiered::{Member, TiersSnapshot};
+use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_host::shard::ShardError;
 use forebay_tier::{Command, CommandReply, MemberState, MemberView, Refusal};
-use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// How long I/O under way on tiers may take to end, before they are opened again.
-const REST_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long an evacuation is waited for: one that is refused is refused at once.
 const REFUSED_WITHIN: Duration = Duration::from_millis(500);
 
@@ -51,9 +45,8 @@ impl Supervisor {
         tier: &str,
     ) -> Result<NamedTier, ApiError> {
         let info = self.tiers_info(name, now);
-        let is_named = |device: &&TierDevice| {
-            tier.parse() == Ok(device.tier) || same_file(&device.device, tier)
-        };
+        let is_named =
+            |device: &&TierDevice| tier.parse() == Ok(device.tier) || is_in(tier, device);
         let Some(number) = info.devices.iter().find(is_named).map(|it| it.tier) else {
             let tiers = info.devices.iter().map(|it| format!("{} ({})", it.tier, it.device));
             let tiers = tiers.collect::<Vec<_>>().join(", ");
@@ -75,6 +68,34 @@ impl Supervisor {
             missing: missing.map(|it| (it.device.clone(), it.used_bytes)).collect(),
             is_only: others.is_empty(),
         })
+    }
+
+    /// The tier that is to be emptied: one device of several is not all of it.
+    pub(super) fn whole_tier(
+        &self,
+        verb: &str,
+        (name, now): (&str, &TiersSnapshot),
+        tier: &str,
+    ) -> Result<NamedTier, ApiError> {
+        let named = self.named_tier(name, now, tier)?;
+        let info = self.tiers_info(name, now);
+        let own = info.devices.iter().filter(|it| it.tier == named.number);
+        let is_whole = tier.parse() == Ok(named.number) || own.clone().all(|it| is_in(tier, it));
+        if let (true, Some(other)) = (is_whole, tier_of_other(&info, tier, named.number)) {
+            return Err(ApiError::usage(format!("{other} is on another tier")));
+        }
+        if is_whole {
+            return Ok(named);
+        }
+        let (number, devices) = (named.number, named.devices.join(" and "));
+        let text = format!(
+            "tier {number} is {devices}: one device of a tier cannot be taken out alone yet"
+        );
+        Err(ApiError::refused(text).hint(Hint::WholeTier {
+            verb: verb.to_string(),
+            volume: name.to_string(),
+            tier: number,
+        }))
     }
 
     /// Refuses to empty a tier whose content has no place, or without which the volume is larger
@@ -141,11 +162,20 @@ impl Supervisor {
         }
     }
 
-    /// From now on the volume may be larger than its tiers.
+    /// From now on the volume may be larger than its tiers, until an evacuation that was allowed
+    /// this is cancelled.
     pub(super) fn allow_overcommit(&self, name: &str) -> Result<(), ApiError> {
         self.remember(|all| {
-            let own = all.tiered.iter_mut().filter(|it| it.name == name);
-            own.for_each(|it| it.overcommit = true);
+            let own = all.tiered.iter_mut().filter(|it| it.name == name && !it.overcommit);
+            own.for_each(|it| (it.overcommit, it.overcommit_lent) = (true, true));
+        })
+    }
+
+    /// Takes back what only an evacuation was allowed, or has it stay.
+    pub(super) fn end_overcommit(&self, name: &str, stays: bool) -> Result<(), ApiError> {
+        self.remember(|all| {
+            let own = all.tiered.iter_mut().filter(|it| it.name == name && it.overcommit_lent);
+            own.for_each(|it| (it.overcommit, it.overcommit_lent) = (stays, false));
         })
     }
 
@@ -155,20 +185,16 @@ impl Supervisor {
     ) -> Result<Done, ApiError> {
         let name = &wanted.name;
         let (found, now) = self.find_tiers(name)?;
-        let tier = self.named_tier(name, &now, &wanted.tier)?;
+        let tier = self.whole_tier("evacuate", (name, &now), &wanted.tier)?;
         let (number, used) = (tier.number, human(tier.used_bytes));
         if let Some(left) = tier.left_bytes.filter(|_| tier.missing.is_empty()) {
             return Ok(goes_on(name, number, left, wanted.dry_run));
         }
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         if wanted.dry_run {
-            let rate = self.tuning_of_volume(name).move_rate;
-            let text = format!(
-                "would move {used} off tier {number} ({}); at most {}/s, that takes at least {}",
-                tier.devices.join(", "),
-                human(rate),
-                how_long(tier.used_bytes / rate.max(1))
-            );
+            let when = self.how_long_to_move(name, tier.used_bytes);
+            let devices = tier.devices.join(", ");
+            let text = format!("would move {used} off tier {number} ({devices}); {when}");
             let mut planned = Done::new(Outcome::Planned, text);
             planned.messages.extend(larger);
             return Ok(planned);
@@ -183,8 +209,13 @@ impl Supervisor {
             Ok(CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_)) => {
                 return Ok(Done::new(Outcome::Changed, format!("tier {number} is empty")));
             }
-            Ok(CommandReply::Refused(Refusal::NoRoom(_))) => return Err(no_room(&tier)),
-            Ok(CommandReply::Refused(why)) => return Err(refused(why)),
+            Ok(CommandReply::Refused(why)) => {
+                self.end_overcommit(name, false)?;
+                return Err(match why {
+                    Refusal::NoRoom(_) => no_room(&tier),
+                    why => refused(why),
+                });
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(shard_error(&found.pool, &ShardError::Stopped));
             }
@@ -193,6 +224,22 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Started, text);
         done.messages.push(format!("how far it is: forebay tier show {name}"));
         Ok(done)
+    }
+
+    /// How long it takes to move so much, in words.
+    fn how_long_to_move(&self, name: &str, bytes: u64) -> String {
+        let state = self.store.get();
+        let known = state.tiers_of(name);
+        if known.is_some_and(|it| it.paused) {
+            return format!("moves are paused, until forebay tier resume {name}");
+        }
+        let rate = self.tuning_of_volume(name).move_rate;
+        let takes = how_long(bytes / rate.max(1));
+        let when = match known.and_then(|it| it.window) {
+            Some(window) => format!(", {}", super::pace::when(window)),
+            None => String::new(),
+        };
+        format!("at most {}/s, that takes at least {takes}{when}", human(rate))
     }
 
     pub(in crate::supervisor) fn tier_cancel(&self, wanted: &TierChange) -> Result<Done, ApiError> {
@@ -206,6 +253,7 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, format!("would use tier {tier} again")));
         }
         let outcome = self.ask_tiers(&found, Command::Cancel(tier))?;
+        self.end_overcommit(&wanted.name, false)?;
         Ok(Done::new(outcome, format!("tier {tier} is in use again")))
     }
 
@@ -255,96 +303,6 @@ impl Supervisor {
         }
     }
 
-    /// Opens the tiers of a volume anew, if devices that were missing are here.
-    pub(in crate::supervisor) fn reopen_tiers(
-        self: &Arc<Self>,
-        found: &FoundVolume,
-        dry_run: bool,
-    ) -> Result<Option<Done>, ApiError> {
-        let view = &found.snapshot.view;
-        let Some(now) = &found.snapshot.tiers else { return Ok(None) };
-        let info = self.tiers_info(&view.name, now);
-        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
-        let back = missing.filter(|it| self.is_here_again(&view.name, &it.device));
-        let back: Vec<&str> = back.map(|it| it.device.as_str()).collect();
-        let names = back.join(", ");
-        if back.is_empty() {
-            return Ok(None);
-        }
-        if dry_run {
-            let text = format!("would use {names} again, which was missing");
-            return Ok(Some(Done::new(Outcome::Planned, text)));
-        }
-        self.open_again(found)?;
-        let (_, now) = self.find_tiers(&view.name)?;
-        let info = self.tiers_info(&view.name, &now);
-        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
-        if let Some(old) = missing.map(|it| &it.device).find(|it| back.contains(&it.as_str())) {
-            let text = format!(
-                "{old} is here, and is not used: what it holds is older than what the volume had \
-                 there; to compare it with the others: forebay inspect DEVICE ..."
-            );
-            return Err(ApiError::refused(text));
-        }
-        let mut done = self.how_to_use(&view.name, false)?;
-        done.messages.insert(0, format!("{names} is used again"));
-        Ok(Some(done))
-    }
-
-    /// Closes the tiers of a volume and opens them again, with what is there now: what clients ask
-    /// meanwhile waits.
-    fn open_again(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
-        let (view, handle) = (&found.snapshot.view, &found.open.handle);
-        let failed = |error| shard_error(&found.pool, &error);
-        let rests = handle.rest_tiers(view.id, REST_TIMEOUT);
-        match rests {
-            Ok(true) => {}
-            Ok(false) => {
-                let text = format!(
-                    "volume {}: I/O has been under way for {} s: nothing was changed",
-                    view.name,
-                    REST_TIMEOUT.as_secs()
-                );
-                return Err(ApiError::failed(text));
-            }
-            Err(error) => {
-                // They do not come to their end. A start finds what a kill would leave.
-                self.exports.park(&view.name);
-                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
-                return Err(failed(error));
-            }
-        }
-        let opened = self.look_at(&Awaited::from(view)).and_then(|looked| {
-            let given = handle.replace_tiers(view.id, looked.origin, COMMAND_TIMEOUT);
-            given.map_err(|error| NotThere::Failed(failed(error)))
-        });
-        match opened {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(NotThere::Late(..)) => {
-                self.exports.park(&view.name);
-                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
-                self.bring_origin(found, false)
-            }
-            Err(NotThere::Failed(error)) => {
-                self.exports.park(&view.name);
-                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Whether a device of a volume's tiers is where it should be.
-    fn is_here_again(&self, name: &str, uri: &str) -> bool {
-        let state = self.store.get();
-        let Some(known) = state.tiers_of(name) else { return false };
-        let own = uri.to_string();
-        let superblock = in_time(&format!("look at {uri}"), move || {
-            let member = Member::open(&own).map_err(|error| origin_error(&own, &error))?;
-            member.superblock().map_err(|error| origin_error(&own, &error.into()))
-        });
-        superblock.is_ok_and(|it| it.is_some_and(|it| hex(&it.block.set) == known.set))
-    }
-
     /// How data of a volume is placed.
     pub(super) fn tuning_of_volume(&self, name: &str) -> forebay_tier::Tuning {
         let state = self.store.get();
@@ -352,6 +310,17 @@ impl Supervisor {
         let placement = known.map(|it| it.placement).unwrap_or_default();
         super::tuning_of(placement, known.and_then(|it| it.rate))
     }
+}
+
+/// Whether a device is one of those that were named, with commas between.
+fn is_in(named: &str, device: &TierDevice) -> bool {
+    same_file(&device.device, named) || named.split(',').any(|it| same_file(&device.device, it))
+}
+
+/// A device that was named and is not of this tier.
+fn tier_of_other<'i>(info: &'i TiersInfo, named: &str, tier: u8) -> Option<&'i str> {
+    let mut others = info.devices.iter().filter(|it| it.tier != tier && is_in(named, it));
+    others.next().map(|it| it.device.as_str())
 }
 
 /// What is told of a tier that is being emptied already.

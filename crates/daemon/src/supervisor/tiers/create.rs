@@ -2,21 +2,23 @@
 //! written.
 
 use super::again::check_size;
+use super::holds::what_is_lost;
 use super::{Given, NewTiers, memory_bytes};
 use crate::state::{TieredState, own_pool};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
-use crate::supervisor::plan::{content_of, file_of, same_file};
+use crate::supervisor::plan::{file_of, same_file};
 use crate::supervisor::volume::origin_error;
 use forebay_api::hint::{Choice, Flag, When};
 use forebay_api::reply::{Done, State};
-use forebay_api::request::{VolumeCreate, VolumeCreateTiered, check_name};
+use forebay_api::request::{
+    ChangedOrigin, VolumeAttach, VolumeCreate, VolumeCreateTiered, check_name,
+};
 use forebay_api::size::{Size, human};
 use forebay_api::tiers::SCHEME;
 use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
 use forebay_format::tier::{MEMBERS_MAX, TIERS_MAX};
 use forebay_host::origin::tiered::NewTiered;
-use std::path::Path;
 use std::sync::Arc;
 
 /// What the size of a volume is a multiple of, in bytes.
@@ -45,8 +47,10 @@ impl Supervisor {
         if let Some(found) = self.found_again(wanted, &devices)? {
             return self.adopt(wanted, pool, found);
         }
-        if !wanted.force {
-            devices.iter().try_for_each(|uri| self.check_empty(uri))?;
+        let mut destroys = Vec::new();
+        match wanted.force {
+            true => destroys = what_is_lost(&devices)?,
+            false => devices.iter().try_for_each(|uri| self.check_empty(uri, &devices))?,
         }
         self.check_memory_of(&devices)?;
         let new = plan_of(wanted)?;
@@ -57,7 +61,7 @@ impl Supervisor {
         if wanted.dry_run {
             let mut planned = Done::new(Outcome::Planned, told(wanted, &new, "would make"));
             planned.messages.extend(device_lines(&new));
-            planned.asks = asks;
+            planned.asks = destroys.into_iter().chain(asks).collect();
             return Ok(planned);
         }
         if let (Some(why), false) = (asks.first(), wanted.accept_ephemeral) {
@@ -65,7 +69,7 @@ impl Supervisor {
         }
         self.check_memory()?;
         let (supervisor, name) = (Arc::clone(self), wanted.name.clone());
-        let placement = wanted.placement;
+        let placement = wanted.placement.unwrap_or_default();
         let made = in_time(&format!("make the tiers of {name}"), move || {
             let made = supervisor.make_tiers(&name, new, placement);
             made.map(|(known, _)| known).map_err(|error| origin_error(&name, &error))
@@ -117,8 +121,33 @@ impl Supervisor {
         })
     }
 
+    /// Serves a volume from its own devices, if these are those, under the names that they have now.
+    fn are_own_devices(
+        self: &Arc<Self>,
+        wanted: &VolumeCreateTiered,
+    ) -> Result<Option<Done>, ApiError> {
+        let state = self.store.get();
+        let Some(known) = state.tiers_of(&wanted.name).filter(|_| !wanted.force) else {
+            return Ok(None);
+        };
+        let devices: Vec<String> = wanted.tiers.iter().flatten().cloned().collect();
+        let told = self.take_names_over(known, &devices, wanted.dry_run)?;
+        let Some(told) = told else { return Ok(None) };
+        if wanted.dry_run {
+            return Ok(Some(Done::new(Outcome::Planned, told.join("; "))));
+        }
+        let (name, changed) = (wanted.name.clone(), ChangedOrigin::Refuse);
+        let mut done = self.volume_attach(&VolumeAttach { name, changed, dry_run: false })?;
+        done.outcome = Outcome::Changed;
+        done.messages.splice(0..0, told);
+        Ok(Some(done))
+    }
+
     /// What there is to say when exactly this volume is there. Another one of its name is an error.
-    fn is_this_tiered(&self, wanted: &VolumeCreateTiered) -> Result<Option<Done>, ApiError> {
+    fn is_this_tiered(
+        self: &Arc<Self>,
+        wanted: &VolumeCreateTiered,
+    ) -> Result<Option<Done>, ApiError> {
         let name = &wanted.name;
         let Some(there) = self.volumes().into_iter().find(|volume| volume.name == *name) else {
             return Ok(None);
@@ -129,6 +158,9 @@ impl Supervisor {
             known.members.len() == devices.len()
                 && known.members.iter().zip(devices).all(|(it, uri)| same_file(&it.uri, uri))
         });
+        if !is_same && let Some(done) = self.are_own_devices(wanted)? {
+            return Ok(Some(done));
+        }
         if !is_same {
             let text = format!("there is a volume {name:?} on {}", there.origin);
             return Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::Name }));
@@ -165,22 +197,6 @@ impl Supervisor {
                 Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }))
             }
         }
-    }
-
-    /// Refuses a device that holds something.
-    pub(super) fn check_empty(&self, uri: &str) -> Result<(), ApiError> {
-        if memory_bytes(uri).is_some() {
-            return Ok(());
-        }
-        let path = file_of(uri);
-        let content = content_of(Path::new(path))?;
-        if content.is_empty() {
-            return Ok(());
-        }
-        let error = ApiError::refused(format!("{path} holds {content}; it was not touched"));
-        Err(error
-            .hint(Hint::LookAtFile { path: path.to_string() })
-            .hint(Hint::Again { with: Flag::ForceOverwrite }))
     }
 
     /// Refuses memory that is not there.
@@ -310,7 +326,7 @@ fn told(wanted: &VolumeCreateTiered, new: &NewTiers, would: &str) -> String {
         wanted.name,
         human(new.planned.bytes()),
         wanted.tiers.len(),
-        wanted.placement.name()
+        wanted.placement.unwrap_or_default().name()
     )
 }
 

@@ -14,9 +14,9 @@ use forebay_api::hint::Flag;
 use forebay_api::reply::Done;
 use forebay_api::request::{TierAdd, TierRemove};
 use forebay_api::size::human;
-use forebay_api::tiers::{DeviceState, TierAt, TiersInfo};
+use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
 use forebay_api::{ApiError, Hint, Outcome};
-use forebay_format::tier::TIERS_MAX;
+use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot};
 use forebay_tier::{At, Command, CommandReply, MemberId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,9 +32,8 @@ impl Supervisor {
         let (name, device) = (&wanted.name, &wanted.device);
         let (found, now) = self.find_tiers(name)?;
         let info = self.tiers_info(name, &now);
-        if info.devices.iter().any(|it| same_file(&it.device, device)) {
-            let text = format!("{device} is a device of the tiers of volume {name}");
-            return Ok(Done::new(Outcome::Unchanged, text));
+        if let Some(there) = info.devices.iter().find(|it| same_file(&it.device, device)) {
+            return is_there(name, &info, (there, wanted.at));
         }
         let use_percent = wanted.use_percent.unwrap_or(100);
         if !(1..=100).contains(&use_percent) {
@@ -47,7 +46,9 @@ impl Supervisor {
         if member.is_volatile() && !now.is_ephemeral {
             return Err(refused(forebay_tier::Refusal::Volatile));
         }
-        let size = human(member.bytes() / 100 * u64::from(use_percent));
+        let used = member.bytes() / 100 * u64::from(use_percent);
+        let room = used.saturating_sub(now.slots_offset) / EXTENT_SIZE * EXTENT_SIZE;
+        let size = human(room);
         if wanted.dry_run {
             let text = format!("would add {device} ({size}) to volume {name}, as tier {tier}");
             return Ok(Done::new(Outcome::Planned, text));
@@ -79,10 +80,40 @@ impl Supervisor {
             _ => {
                 let text = format!("volume {name} has {size} more, on {device}, tier {tier}");
                 let mut done = Done::new(Outcome::Changed, text);
-                done.messages.push(format!("to use it: forebay volume resize {name} --size SIZE"));
+                done.messages.extend(self.how_to_grow(name)?);
                 Ok(done)
             }
         }
+    }
+
+    /// How to make use of what the tiers of a volume hold, if it can have more of that.
+    fn how_to_grow(&self, name: &str) -> Result<Vec<String>, ApiError> {
+        let (found, now) = self.find_tiers(name)?;
+        let (has, capacity) =
+            (found.snapshot.view.bytes, self.tiers_info(name, &now).capacity_bytes);
+        let mut told = Vec::new();
+        let most = capacity.min(now.bytes_max);
+        if has < most {
+            let size = most >> 20;
+            told.push(format!("to use it: forebay volume resize {name} --size {size}M"));
+        }
+        if has < now.bytes_max {
+            told.extend(self.what_the_map_cuts(name, &now, most));
+        }
+        Ok(told)
+    }
+
+    /// What is told of a volume that has `bytes`, and would have more but for its map.
+    pub(in crate::supervisor) fn what_the_map_cuts(
+        &self,
+        name: &str,
+        now: &TiersSnapshot,
+        bytes: u64,
+    ) -> Option<String> {
+        let capacity = self.tiers_info(name, now).capacity_bytes;
+        let room = human(now.bytes_max);
+        (bytes == now.bytes_max && bytes < capacity)
+            .then(|| format!("the map has room for {room}: more than that needs a new volume"))
     }
 
     /// Refuses a device that somebody uses, or that holds something.
@@ -97,7 +128,7 @@ impl Supervisor {
         }
         self.check_free(device)?;
         if !force {
-            self.check_empty(device)?;
+            self.check_empty(device, &[device.to_string()])?;
         }
         self.check_memory_of(&[device.to_string()])
     }
@@ -140,7 +171,7 @@ impl Supervisor {
         if wanted.drop_lost {
             return self.give_up_device(wanted);
         }
-        let tier = self.named_tier(name, &now, &wanted.tier)?;
+        let tier = self.whole_tier("remove", (name, &now), &wanted.tier)?;
         let number = tier.number;
         self.check_removal(&found, &tier)?;
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
@@ -161,6 +192,8 @@ impl Supervisor {
         let own = found.open.handle.look_at_tiers(id, move |it, _| it.devices_of(number));
         let own = own.map_err(|error| shard_error(&found.pool, &error))?.unwrap_or_default();
         self.ask_tiers(&found, Command::Remove(number))?;
+        // Without the tier the volume is larger than what is left, cancelled or not.
+        self.end_overcommit(name, true)?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
         let devices = tier.devices.join(", ");
         let text = format!("tier {number} of volume {name} is gone; {devices} is free");
@@ -257,6 +290,27 @@ impl Supervisor {
         }
         Ok(done)
     }
+}
+
+/// What is told of a device that is to be added and is there: that it is, or that it is elsewhere.
+fn is_there(
+    name: &str,
+    info: &TiersInfo,
+    (there, at): (&TierDevice, TierAt),
+) -> Result<Done, ApiError> {
+    let (device, tier) = (&there.device, there.tier);
+    let beside = info.devices.iter().filter(|it| it.tier == tier).count() > 1;
+    let is_so = match at {
+        TierAt::Slowest => true,
+        TierAt::Tier(wanted) => wanted == tier,
+        TierAt::Before(wanted) => wanted == tier && !beside,
+    };
+    if is_so {
+        let text = format!("{device} is a device of the tiers of volume {name}");
+        return Ok(Done::new(Outcome::Unchanged, text));
+    }
+    let text = format!("{device} is on tier {tier} of volume {name}, and is not put elsewhere");
+    Err(ApiError::refused(text))
 }
 
 /// The tier of each member, by its identity.

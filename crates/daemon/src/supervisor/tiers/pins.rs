@@ -4,13 +4,15 @@ use super::pace;
 use super::show::extents_of;
 use super::tuning_of;
 use crate::state::PinState;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{FoundVolume, Supervisor};
+use forebay_api::hint::Care;
 use forebay_api::reply::Done;
 use forebay_api::request::{TierPin, TierSet};
 use forebay_api::size::human;
-use forebay_api::tiers::{TiersInfo, Window};
-use forebay_api::{ApiError, Outcome, Size};
+use forebay_api::tiers::{DeviceState, TiersInfo, Window};
+use forebay_api::{ApiError, Hint, Outcome, Size};
 use forebay_format::tier::EXTENT_SIZE;
+use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_tier::Command;
 
 /// Ranges that may be pinned in a volume.
@@ -65,7 +67,10 @@ impl Supervisor {
 
     pub(in crate::supervisor) fn tier_set(&self, wanted: &TierSet) -> Result<Done, ApiError> {
         let name = &wanted.name;
-        let (found, _) = self.find_tiers(name)?;
+        let (found, now) = self.find_tiers(name)?;
+        if wanted.overcommit == Some(false) {
+            self.check_not_larger(&found, &now)?;
+        }
         let rate = match wanted.rate.as_deref().map(str::parse::<Size>).transpose() {
             Ok(Some(Size::Bytes(bytes @ 1..))) => Some(bytes),
             Ok(None) => None,
@@ -83,6 +88,9 @@ impl Supervisor {
                 tiers.placement = wanted.placement.unwrap_or(tiers.placement);
                 tiers.rate = rate.or(tiers.rate);
                 tiers.window = window.unwrap_or(tiers.window);
+                if let Some(overcommit) = wanted.overcommit {
+                    (tiers.overcommit, tiers.overcommit_lent) = (overcommit, false);
+                }
             }
         })?;
         let state = self.store.get();
@@ -97,8 +105,26 @@ impl Supervisor {
         let when = known
             .and_then(|it| it.window)
             .map_or_else(String::new, |window| format!(", {}", pace::when(window)));
-        let text = format!("volume {name}: placement {how}, moves of {rate}/s at most{when}");
+        let over = match known.is_some_and(|it| it.overcommit) {
+            true => ", overcommit",
+            false => "",
+        };
+        let text = format!("volume {name}: placement {how}, moves of {rate}/s at most{when}{over}");
         Ok(Done::new(outcome, text))
+    }
+
+    /// Refuses that a volume shall not be larger than its tiers if it is.
+    fn check_not_larger(&self, found: &FoundVolume, now: &TiersSnapshot) -> Result<(), ApiError> {
+        let (name, bytes) = (&found.snapshot.view.name, found.snapshot.view.bytes);
+        let info = self.tiers_info(name, now);
+        let stay = info.devices.iter().filter(|it| it.state != DeviceState::Leaving);
+        let hold: u64 = stay.map(|it| it.bytes).sum();
+        if bytes <= hold {
+            return Ok(());
+        }
+        let text =
+            format!("volume {name} has {}, and its tiers hold {}", human(bytes), human(hold));
+        Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersMore }))
     }
 }
 

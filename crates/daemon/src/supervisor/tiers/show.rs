@@ -161,9 +161,23 @@ impl Supervisor {
                 *state = State::Degraded;
             }
         };
-        for device in info.devices.iter().filter(|it| it.state == DeviceState::Missing) {
+        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
+        let missing: Vec<&TierDevice> = missing.collect();
+        for device in &missing {
             degrade(state);
             attention.why.push(format!("{}, on tier {}, is missing", device.device, device.tier));
+        }
+        let is_missing = !missing.is_empty();
+        if is_missing {
+            attention.hints.push(Hint::attach(name, When::DevicesBack));
+        }
+        for device in missing {
+            let (volume, device) = (name.to_string(), device.device.clone());
+            attention.hints.push(Hint::DropLost { volume, device });
+        }
+        for it in info.evacuations.iter().filter(|it| it.left_bytes == 0) {
+            let (volume, tier) = (name.to_string(), it.tier);
+            attention.hints.push(Hint::RemoveTier { volume, tier });
         }
         if super::health::tell(&info, attention) {
             degrade(state);
@@ -174,11 +188,9 @@ impl Supervisor {
             attention
                 .why
                 .push(format!("{lost} of it cannot be read: forebay tier show {name} --lost"));
-            let is_missing = info.devices.iter().any(|it| it.state == DeviceState::Missing);
-            attention.hints.push(match is_missing {
-                true => Hint::attach(name, When::DevicesBack),
-                false => Hint::SeeTo { what: Care::TiersLost },
-            });
+            if !is_missing {
+                attention.hints.push(Hint::SeeTo { what: Care::TiersLost });
+            }
         }
         let full = info.used_bytes * 100 >= info.capacity_bytes * FULL_PERCENT;
         if full && found_larger(now, &info) {

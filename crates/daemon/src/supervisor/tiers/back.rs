@@ -1,0 +1,138 @@
+//! Devices of tiers that were missing and are here again, under whatever names.
+
+use super::search::Elsewhere;
+use crate::convert::hex;
+use crate::state::{MemberState, TieredState};
+use crate::supervisor::late::{Awaited, NotThere};
+use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
+use forebay_api::hint::Care;
+use forebay_api::reply::Done;
+use forebay_api::{ApiError, Hint, Outcome};
+use forebay_host::origin::tiered::TiersSnapshot;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long I/O under way on tiers may take to end, before they are opened again.
+const REST_TIMEOUT: Duration = Duration::from_secs(8);
+
+impl Supervisor {
+    /// Opens the tiers of a volume anew, if devices that were missing are here.
+    pub(in crate::supervisor) fn reopen_tiers(
+        self: &Arc<Self>,
+        found: &FoundVolume,
+        dry_run: bool,
+    ) -> Result<Option<Done>, ApiError> {
+        let view = &found.snapshot.view;
+        let Some(now) = &found.snapshot.tiers else { return Ok(None) };
+        let state = self.store.get();
+        let Some(known) = state.tiers_of(&view.name) else { return Ok(None) };
+        let missing = missing_of(known, now);
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let Elsewhere { found: back, twins } = self.found_anew(known, &missing);
+        let names = back.values().cloned().collect::<Vec<_>>().join(", ");
+        if back.is_empty() {
+            return match self.has_more_to_attach(found) {
+                true => Ok(None),
+                false => Err(still_missing(&view.name, &missing, &twins)),
+            };
+        }
+        if dry_run {
+            let text = format!("would use {names} again, which was missing");
+            return Ok(Some(Done::new(Outcome::Planned, text)));
+        }
+        self.open_again(found)?;
+        let (_, now) = self.find_tiers(&view.name)?;
+        let missing = missing_of(known, &now);
+        if let Some(old) = missing.iter().find_map(|it| back.get(&it.uuid)) {
+            let text = format!(
+                "{old} is here, and is not used: what it holds is older than what the volume had \
+                 there; to compare it with the others: forebay inspect DEVICE ..."
+            );
+            return Err(ApiError::refused(text));
+        }
+        let mut done = self.how_to_use(&view.name, false)?;
+        done.messages.insert(0, format!("{names} is used again"));
+        Ok(Some(done))
+    }
+
+    /// Closes the tiers of a volume and opens them again, with what is there now: what clients ask
+    /// meanwhile waits.
+    fn open_again(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
+        let (view, handle) = (&found.snapshot.view, &found.open.handle);
+        let failed = |error| shard_error(&found.pool, &error);
+        let rests = handle.rest_tiers(view.id, REST_TIMEOUT);
+        match rests {
+            Ok(true) => {}
+            Ok(false) => {
+                let text = format!(
+                    "volume {}: I/O has been under way for {} s: nothing was changed",
+                    view.name,
+                    REST_TIMEOUT.as_secs()
+                );
+                return Err(ApiError::failed(text));
+            }
+            Err(error) => {
+                // They do not come to their end. A start finds what a kill would leave.
+                self.exports.park(&view.name);
+                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                return Err(failed(error));
+            }
+        }
+        let opened = self.look_at(&Awaited::from(view)).and_then(|looked| {
+            let given = handle.replace_tiers(view.id, looked.origin, COMMAND_TIMEOUT);
+            given.map_err(|error| NotThere::Failed(failed(error)))
+        });
+        match opened {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(NotThere::Late(..)) => {
+                self.exports.park(&view.name);
+                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                self.bring_origin(found, false)
+            }
+            Err(NotThere::Failed(error)) => {
+                self.exports.park(&view.name);
+                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a volume is out of service for another reason than a device that is missing.
+    fn has_more_to_attach(&self, found: &FoundVolume) -> bool {
+        let name = &found.snapshot.view.name;
+        found.snapshot.view.offline.is_some()
+            || found.open.problems.contains_key(name)
+            || self.exports.is_renewable(name, found.snapshot.ports)
+    }
+}
+
+/// The devices that a volume misses, as they are remembered.
+fn missing_of<'k>(known: &'k TieredState, now: &TiersSnapshot) -> Vec<&'k MemberState> {
+    let away = now
+        .view
+        .members
+        .iter()
+        .zip(&now.uuids)
+        .filter(|(it, _)| !it.is_here && it.state != forebay_tier::MemberState::None);
+    let away: Vec<String> = away.map(|(_, uuid)| hex(uuid)).collect();
+    known.members.iter().filter(|it| away.contains(&it.uuid)).collect()
+}
+
+fn still_missing(name: &str, missing: &[&MemberState], twins: &[String]) -> ApiError {
+    let told = missing.iter().map(|it| format!("{}, on tier {}", it.uri, it.tier));
+    let told = told.collect::<Vec<_>>().join(", and ");
+    if !twins.is_empty() {
+        let text = format!(
+            "{told}, is still missing: {} all say that they are it, as copies of each other do",
+            twins.join(" and ")
+        );
+        return ApiError::failed(text).hint(Hint::SeeTo { what: Care::Twin });
+    }
+    let text = format!(
+        "{told}, is still missing: it is not there, and no block device of this machine says that \
+         it is it"
+    );
+    ApiError::failed(text).hint(Hint::NameTiers { volume: name.to_string() })
+}
