@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use forebay_api::request::Export;
 use forebay_api::{Mode, Size};
 use std::path::PathBuf;
-pub use tiers::{ExplainArgs, TierArgs, TierCommand, TieredArgs};
+pub use tiers::{ExplainArgs, TierAddArgs, TierArgs, TierCommand, TieredArgs};
 
 /// A cache of fast storage in front of slow storage, as an ordinary block device.
 #[derive(Debug, Parser)]

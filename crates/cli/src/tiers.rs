@@ -1,6 +1,6 @@
 //! Tiers: what is on them, and where parts of a volume live.
 
-use crate::args::{Cli, ExplainArgs, Format, TierArgs, TierCommand};
+use crate::args::{Cli, ExplainArgs, Format, TierAddArgs, TierArgs, TierCommand};
 use crate::change::{ask, confirm, finish};
 use crate::output::{self, Column};
 use crate::show::{document, field, unexpected};
@@ -78,18 +78,7 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             }
             finish(cli.output, answer)
         }
-        TierCommand::Add(args) => done(Request::TierAdd(TierAdd {
-            name: args.name.clone(),
-            device: device(&args.device)?,
-            at: match (args.tier, args.before) {
-                (Some(tier), _) => TierAt::Tier(tier),
-                (None, Some(tier)) => TierAt::Before(tier),
-                (None, None) => TierAt::Slowest,
-            },
-            use_percent: args.use_percent,
-            dry_run: args.dry_run,
-            force: args.force,
-        })),
+        TierCommand::Add(args) => add(cli, &client, args),
         TierCommand::Remove { tier, drop_lost, overcommit, yes } => {
             let tier = TierChange { overcommit: *overcommit, ..change(tier)? };
             remove(cli, &client, (tier, *drop_lost, *yes))
@@ -119,6 +108,27 @@ pub fn device(uri: &str) -> Result<String, ApiError> {
         true => path::origin(uri),
         false => path::device(Path::new(uri)),
     }
+}
+
+/// `tier add`: what is overwritten is told, and asked for.
+fn add(cli: &Cli, client: &Client, args: &TierAddArgs) -> Result<u8, ApiError> {
+    let wanted = TierAdd {
+        name: args.name.clone(),
+        device: device(&args.device)?,
+        at: match (args.tier, args.before) {
+            (Some(tier), _) => TierAt::Tier(tier),
+            (None, Some(tier)) => TierAt::Before(tier),
+            (None, None) => TierAt::Slowest,
+        },
+        use_percent: args.use_percent,
+        dry_run: args.dry_run,
+        force: args.force,
+    };
+    if args.force && !args.dry_run {
+        let planned = ask(client, &Request::TierAdd(TierAdd { dry_run: true, ..wanted.clone() }))?;
+        planned.asks.iter().try_for_each(|what| confirm(args.yes, what))?;
+    }
+    finish(cli.output, ask(client, &Request::TierAdd(wanted))?)
 }
 
 /// `tier remove`: first it is emptied.

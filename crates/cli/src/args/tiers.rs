@@ -153,6 +153,9 @@ pub struct TierAddArgs {
     /// Overwrite what it holds
     #[arg(long)]
     pub force: bool,
+    /// Do not ask before data is overwritten
+    #[arg(short, long)]
+    pub yes: bool,
     /// Only say what would be done
     #[arg(long)]
     pub dry_run: bool,

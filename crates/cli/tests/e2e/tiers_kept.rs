@@ -46,7 +46,9 @@ fn what_was_chosen_for_a_volume_comes_back_with_its_devices() {
     ask(&world, &format!("{line} --placement heat")).expect(0);
     assert_eq!(tiers(&world, "big")["tiers"]["placement"], "heat");
     // On another machine nobody knows them.
-    ask(&world, "volume remove big").expect(0);
+    ask(&world, "volume detach big").expect(0);
+    ask(&world, "volume remove big --dry-run").expect(0).says("pins of 1.0M");
+    ask(&world, "volume remove big").expect(0).says("is forgotten").says("pins of 1.0M");
     world.stop();
     fs::remove_dir_all(world.state_dir()).unwrap();
     world.start();
@@ -71,6 +73,10 @@ fn force_says_what_is_lost_and_asks() {
     check(&world, "q", 10);
     ask(&world, "volume remove q").expect(0);
     ask(&world, &format!("{line} -y")).expect(0);
+    ask(&world, "tier add v slow.img --force --dry-run").expect(0).says("member 1 of tiered");
+    let said = ask(&world, "tier add v slow.img --force").expect(4);
+    said.complains("this destroys member 1 of tiered volume \"q\"").complains("--yes");
+    ask(&world, "tier add v slow.img --force -y").expect(0);
     // Of empty devices nobody asks.
     world.empty_file("empty.img", 32 << 20);
     ask(&world, "volume create w --tier empty.img --force").expect(0);

@@ -135,7 +135,9 @@ impl Supervisor {
         if wanted.dry_run {
             let lost = if is_missing && known.may_be_dirty { ", and its dirty data" } else { "" };
             let text = format!("would forget the volume {name}{lost}");
-            return Ok(Done::new(Outcome::Planned, text));
+            let mut planned = Done::new(Outcome::Planned, text);
+            planned.messages.extend(self.what_is_kept(name));
+            return Ok(planned);
         }
         self.check_memory()?;
         self.exports.down(name, wanted.force)?;
@@ -143,8 +145,11 @@ impl Supervisor {
             self.give_up(&known.pool, Some(name))?;
             self.forget_problem(&known.pool, name);
         }
+        let kept = self.what_is_kept(name);
         self.forget_volume(&known.pool, name)?;
-        Ok(Done::new(Outcome::Changed, format!("volume {name} is forgotten")))
+        let mut done = Done::new(Outcome::Changed, format!("volume {name} is forgotten"));
+        done.messages.extend(kept);
+        Ok(done)
     }
 
     /// Forgets a volume that nobody serves any more, with all that was only for it.

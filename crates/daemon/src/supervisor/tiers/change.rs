@@ -28,7 +28,7 @@ pub(super) struct NamedTier {
     /// What those tiers hold, free or not.
     rest_bytes: u64,
     /// It is being emptied, with so much left on it.
-    left_bytes: Option<u64>,
+    pub left_bytes: Option<u64>,
     pub devices: Vec<String>,
     /// Devices of it that are missing, and what lives on them.
     missing: Vec<(String, u64)>,

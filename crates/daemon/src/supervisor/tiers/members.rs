@@ -2,6 +2,7 @@
 
 use super::change::refused;
 use super::health::check_not_stuck;
+use super::holds::what_is_lost;
 use super::memory_bytes;
 use crate::convert::{hex, random_uuid};
 use crate::state::{MemberState, TieredState};
@@ -51,7 +52,11 @@ impl Supervisor {
         let size = human(room);
         if wanted.dry_run {
             let text = format!("would add {device} ({size}) to volume {name}, as tier {tier}");
-            return Ok(Done::new(Outcome::Planned, text));
+            let mut planned = Done::new(Outcome::Planned, text);
+            if wanted.force {
+                planned.asks = what_is_lost(std::slice::from_ref(device))?;
+            }
+            return Ok(planned);
         }
         if is_closed_up {
             self.close_up(&found)?;
@@ -191,7 +196,13 @@ impl Supervisor {
         let id = found.snapshot.view.id;
         let own = found.open.handle.look_at_tiers(id, move |it, _| it.devices_of(number));
         let own = own.map_err(|error| shard_error(&found.pool, &error))?.unwrap_or_default();
-        self.ask_tiers(&found, Command::Remove(number))?;
+        if let Err(error) = self.ask_tiers(&found, Command::Remove(number)) {
+            // Of one that is being emptied it ends with that.
+            if larger.is_some() && tier.left_bytes.is_none() {
+                self.end_overcommit(name, false)?;
+            }
+            return Err(error);
+        }
         // Without the tier the volume is larger than what is left, cancelled or not.
         self.end_overcommit(name, true)?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;

@@ -7,6 +7,7 @@ use crate::convert::hex;
 use crate::lock::lock;
 use crate::state::{MemberState, TieredState};
 use crate::supervisor::Supervisor;
+use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
 use forebay_api::ApiError;
 use forebay_format::BLOCK_SIZE;
@@ -143,11 +144,12 @@ impl Supervisor {
     /// missing: identity and place.
     pub(super) fn found_anew(&self, known: &TieredState, missing: &[&MemberState]) -> Elsewhere {
         // Names may have been exchanged.
-        let at_their_names = missing.iter().filter_map(|it| {
-            let seen = Seen::at(&it.uri).filter(|seen| seen.is_of(known))?;
-            Some((seen.uuid, it.uri.clone()))
-        });
-        let mut found: BTreeMap<String, String> = at_their_names.collect();
+        let at_its_name = |it: &&MemberState| {
+            let uri = it.uri.clone();
+            let seen = in_time(&format!("look at {uri}"), move || Ok(Seen::at(&uri))).ok()??;
+            seen.is_of(known).then(|| (seen.uuid, it.uri.clone()))
+        };
+        let mut found: BTreeMap<String, String> = missing.iter().filter_map(at_its_name).collect();
         found.retain(|uuid, _| missing.iter().any(|it| it.uuid == *uuid));
         let others = missing.iter().map(|it| it.uuid.as_str());
         let others = others.filter(|uuid| !found.contains_key(*uuid)).collect();
@@ -167,7 +169,7 @@ impl Supervisor {
         for device in devices {
             let uri = device.clone();
             let look = move || Ok(Seen::at(&uri));
-            let seen = crate::supervisor::late::in_time(&format!("look at {device}"), look)?;
+            let seen = in_time(&format!("look at {device}"), look)?;
             let is_own = |it: &Seen| {
                 it.is_of(known) && known.members.iter().any(|member| member.uuid == it.uuid)
             };
