@@ -12,6 +12,7 @@ mod job;
 mod journal;
 mod listeners;
 mod lock;
+mod looks;
 mod manager;
 mod memories;
 mod memory;

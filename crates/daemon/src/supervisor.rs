@@ -33,6 +33,7 @@ use crate::export::{Exports, Holding};
 use crate::job::JobCell;
 use crate::listeners::Listeners;
 use crate::lock::lock;
+use crate::looks::Looks;
 use crate::memories::Memories;
 use crate::memory::Memory;
 use crate::panics;
@@ -80,7 +81,7 @@ pub struct Supervisor {
     /// Memory of tiers.
     memories: Memories,
     /// What was seen on devices that might be of tiers.
-    looks: tiers::Looks,
+    looks: Looks,
     listeners: Listeners,
     changes: Mutex<()>,
     inner: Mutex<Inner>,
@@ -203,7 +204,7 @@ impl Supervisor {
         let supervisor = Supervisor {
             exports: Exports::find(place, &store, &server, (&holding, held)),
             memories,
-            looks: tiers::Looks::default(),
+            looks: Looks::default(),
             state_dir: place.state_dir().to_path_buf(),
             is_system: place.is_system(),
             nbd_socket: place.nbd_socket(),

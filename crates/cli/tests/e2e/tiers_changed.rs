@@ -213,7 +213,7 @@ fn a_dry_run_says_what_the_verb_would_do() {
     world.empty_file("a.img", 24 * MIB);
     world.empty_file("b.img", 64 * MIB);
     ask(&world, "volume create two --tier a.img --tier b.img --size 60M").expect(0);
-    both(&world, "tier pin two 0-61439 --tier 0", "tier 0 holds 14.0M, and 30.0M would be pinned");
+    both(&world, "tier pin two 0-61439 --tier 0", "tier 0 holds 15.0M, and 30.0M would be pinned");
     fill(&world, "two", 4);
     ask(&world, "tier pin two 0-16383 --tier 0").expect(0);
     world.stop();

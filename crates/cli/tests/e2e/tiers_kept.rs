@@ -185,7 +185,7 @@ fn an_emptied_tier_says_how_to_go_on() {
     assert!(!status.out.contains("tier remove"), "{status:#?}");
     // A removal whose watching ends is an evacuation from then on.
     ask(&world, "tier pause big").expect(0);
-    fill(&world, "big", 20);
+    fill(&world, "big", 40);
     let mut watched = world.command(&["tier", "remove", "big", "0"]);
     let watched = watched.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for("it does not begin", || ask(&world, "status").out.contains("is being emptied"));

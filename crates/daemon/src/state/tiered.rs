@@ -107,6 +107,15 @@ impl Chosen {
         }
         (!words.is_empty()).then(|| words.join(", "))
     }
+
+    /// What is told of it when the volume is removed: the devices do not know it.
+    pub fn kept_here(&self) -> Option<String> {
+        let words = self.in_words()?;
+        Some(format!(
+            "what was chosen for it ({words}) is kept here for the next volume create with the \
+             same tiers, and is lost on another machine"
+        ))
+    }
 }
 
 impl TieredState {

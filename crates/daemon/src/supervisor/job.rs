@@ -1,7 +1,6 @@
 //! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each;
 //! a volume has at most one.
 
-use super::leave::kept_here;
 use super::leave::{check_home, dirty_bytes};
 use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
@@ -162,8 +161,8 @@ impl Supervisor {
             Some(_) => " until the machine is started anew",
         };
         let lack = self.what_tiers_lack(name);
-        let chosen = match (&tiers.boot, kind, tiers.chosen().in_words()) {
-            (None, JobKind::Remove, Some(words)) => format!("; {}", kept_here(&words)),
+        let chosen = match (&tiers.boot, kind, tiers.chosen().kept_here()) {
+            (None, JobKind::Remove, Some(words)) => format!("; {words}"),
             _ => String::new(),
         };
         format!("its tiers hold everything{lack}{until}{chosen}")

@@ -166,7 +166,7 @@ impl Supervisor {
     fn what_is_kept(&self, name: &str) -> Option<String> {
         let state = self.store.get();
         let tiers = state.tiers_of(name).filter(|it| it.boot.is_none())?;
-        tiers.chosen().in_words().map(|words| kept_here(&words))
+        tiers.chosen().kept_here()
     }
 
     /// Refuses to take a volume away from its clients, unless that is wanted.
@@ -255,14 +255,6 @@ pub(super) fn or_lose(error: ApiError, volume: &str, dirty_bytes: u64) -> ApiErr
     }
     let volume = volume.to_string();
     error.hint(Hint::GiveUpOrigin { volume, dirty_bytes: Bytes(dirty_bytes) })
-}
-
-/// What is told of what was chosen for tiers: their devices do not know it.
-pub(super) fn kept_here(words: &str) -> String {
-    format!(
-        "what was chosen for it ({words}) is kept here for the next volume create with the same \
-         tiers, and is lost on another machine"
-    )
 }
 
 /// Where the content of a volume over tiers stays.

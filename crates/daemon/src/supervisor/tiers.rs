@@ -17,8 +17,10 @@ mod show;
 
 use super::Supervisor;
 use super::origin::is_origin_in_use;
+use super::plan::file_of;
 use crate::convert::{hex, unhex};
 use crate::export::boot;
+use crate::looks::Seen;
 use crate::state::{MemberState, TieredState};
 use forebay_api::Size;
 use forebay_api::tiers::{Placement, SCHEME};
@@ -26,8 +28,6 @@ use forebay_format::superblock::field_text;
 use forebay_host::origin::tiered::{Member, NewTier, NewTiered, Planned, Tiered, TieredError};
 use forebay_host::origin::{Origin, OriginError};
 use forebay_tier::Tuning;
-pub(super) use search::Looks;
-use search::Seen;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -55,7 +55,7 @@ fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
 
 /// Whether a device that somebody uses is of this set: one that is not has only its name.
 fn is_of(known: &TieredState, uri: &str) -> bool {
-    memory_bytes(uri).is_some() || Seen::at(uri).is_some_and(|it| it.is_of(known))
+    memory_bytes(uri).is_some() || Seen::at(file_of(uri)).is_some_and(|it| it.set == known.set)
 }
 
 /// A device of a set that is to be made.

@@ -14,7 +14,7 @@ use forebay_api::request::VolumeCreateTiered;
 use forebay_api::size::{Size, human};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_format::superblock::field_text;
-use forebay_format::tier::{EXTENT_SIZE, MemberEntry, Superblock};
+use forebay_format::tier::{EXTENT_SIZE, MemberEntry, Superblock, SuperblockBlock};
 use forebay_host::origin::tiered::Member;
 use forebay_tier::{Assembled, assemble};
 use std::sync::Arc;
@@ -85,25 +85,11 @@ impl Supervisor {
                 .hint(Hint::Again { with: Flag::AllowMissing }));
         }
         let mut chosen = left.and_then(|it| it.chosen.clone());
-        if let Some(chosen) = &mut chosen {
-            chosen.placement = wanted.placement.unwrap_or(chosen.placement);
+        for it in &mut chosen {
+            it.placement = wanted.placement.unwrap_or(it.placement);
         }
-        let Chosen { overcommit, placement, rate, pins, paused, window } =
-            chosen.clone().unwrap_or_default();
-        let known = TieredState {
-            name: name.clone(),
-            set: hex(&block.set),
-            members,
-            overcommit: overcommit || wanted.overcommit || bytes > capacity,
-            overcommit_lent: false,
-            placement: wanted.placement.unwrap_or(placement),
-            rate,
-            pins,
-            paused,
-            window,
-            boot: None,
-            emptied: None,
-        };
+        let known = known_again(wanted, chosen.clone().unwrap_or_default(), (block, members));
+        let known = TieredState { overcommit: known.overcommit || bytes > capacity, ..known };
         Ok(Some(Found { known, chosen, missing }))
     }
 
@@ -137,6 +123,30 @@ impl Supervisor {
         done.messages.insert(0, format!("volume {name} was on the devices; it is served again"));
         done.messages.splice(1..1, lacks.chain(settings));
         Ok(done)
+    }
+}
+
+/// What is remembered of a set that is found again: what was chosen for it before, and what is
+/// asked for now.
+fn known_again(
+    wanted: &VolumeCreateTiered,
+    chosen: Chosen,
+    (block, members): (&SuperblockBlock, Vec<MemberState>),
+) -> TieredState {
+    let Chosen { overcommit, placement, rate, pins, paused, window } = chosen;
+    TieredState {
+        name: wanted.name.clone(),
+        set: hex(&block.set),
+        members,
+        overcommit: overcommit || wanted.overcommit,
+        overcommit_lent: false,
+        placement: wanted.placement.unwrap_or(placement),
+        rate,
+        pins,
+        paused,
+        window,
+        boot: None,
+        emptied: None,
     }
 }
 

@@ -121,7 +121,8 @@ impl Supervisor {
         })
     }
 
-    /// Serves a volume from its own devices, if these are those, under the names that they have now.
+    /// Serves a volume from its own devices, if these are those, under the names that they have
+    /// now.
     fn are_own_devices(
         self: &Arc<Self>,
         wanted: &VolumeCreateTiered,

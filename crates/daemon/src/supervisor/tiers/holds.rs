@@ -1,8 +1,8 @@
 //! What is on devices that are to be of tiers: nothing is overwritten that was not named.
 
 use super::memory_bytes;
-use super::search::{Seen, superblock_at};
 use crate::convert::hex;
+use crate::looks::{Seen, superblock_at};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{content_of, file_of};
