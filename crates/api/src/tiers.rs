@@ -126,7 +126,7 @@ pub struct VolumeCreateTiered {
     #[serde(default)]
     pub overcommit: bool,
     /// How data is placed; where nothing is given as before, if it was there, and by heat.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
     /// It shall outlive the machine: memory among the tiers is refused.
     #[serde(default)]
@@ -340,7 +340,7 @@ pub struct TierSet {
     #[serde(default)]
     pub window: Option<String>,
     /// Whether it may be larger than its tiers together; as before, if `None`.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overcommit: Option<bool>,
 }
 

@@ -164,3 +164,26 @@ fn look_at_all(paths: Vec<PathBuf>) -> Vec<(String, Seen)> {
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Opening a pipe that nobody writes to does not end.
+    #[test]
+    fn what_hangs_or_says_nothing_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("empty"), []).unwrap();
+        fs::write(path("text"), vec![b'x'; 1 << 20]).unwrap();
+        fs::create_dir(path("dir")).unwrap();
+        assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        let paths = files_in(dir.path());
+        assert_eq!(paths.len(), 4);
+        let begin = Instant::now();
+        assert_eq!(look_at_all(paths), []);
+        assert!(begin.elapsed() < LOOK_LIMIT);
+        assert_eq!(look_at_all(Vec::new()), []);
+    }
+}
