@@ -85,7 +85,7 @@ impl Supervisor {
                 .hint(Hint::Again { with: Flag::AllowMissing }));
         }
         let mut chosen = left.and_then(|it| it.chosen.clone());
-        for it in &mut chosen {
+        if let Some(it) = &mut chosen {
             it.placement = wanted.placement.unwrap_or(it.placement);
         }
         let known = known_again(wanted, chosen.clone().unwrap_or_default(), (block, members));
