@@ -302,9 +302,14 @@ impl World {
 
     /// Sends one request.
     pub fn submit(&mut self, kind: RequestKind, offset: u64, len: u64) {
+        self.submit_to(VOLUME, kind, offset, len);
+    }
+
+    /// Sends one request to a volume.
+    pub fn submit_to(&mut self, volume: VolumeId, kind: RequestKind, offset: u64, len: u64) {
         let buf = self.request_buf(kind, len, self.submitted);
         self.submitted += 1;
-        let request = Request { volume: VOLUME, kind, offset, len, fua: false, buf };
+        let request = Request { volume, kind, offset, len, fua: false, buf };
         self.call(Some(Event::Submit(RequestId(self.submitted), request)));
     }
 

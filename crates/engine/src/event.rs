@@ -82,6 +82,9 @@ pub enum Command {
     AddVolume(Box<VolumeSpec>),
     /// Drains the volume, forgets its clean blocks and removes it.
     RemoveVolume(VolumeId),
+    /// Fails, once, if the removal of the volume would: its origin has failed a FLUSH, and what was
+    /// written there may be lost.
+    TellLoss(VolumeId),
     /// Switches the mode; when dirty blocks may not stay in the new mode, drains first.
     SetMode(VolumeId, Mode),
     /// Sends all dirty blocks home. The volume goes on in its mode.
@@ -130,6 +133,9 @@ pub struct VolumeSpec {
     pub mode: Mode,
     /// Whether the origin has a volatile write cache.
     pub volatile_cache: bool,
+    /// Whether the origin answers each FLUSH for itself: one that succeeds covers all that was
+    /// written before it, though others failed. Only for a volume of which nothing is cached.
+    pub exact_flushes: bool,
     /// Blocks of a stripe of the origin; see [`crate::OriginSettings`].
     pub stripe_blocks: u32,
 }

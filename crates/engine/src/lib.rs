@@ -106,6 +106,7 @@
 //! #         fingerprint: [4; 32],
 //! #         mode: Mode::WriteBack,
 //! #         volatile_cache: false,
+//! #         exact_flushes: false,
 //! #         stripe_blocks: 0,
 //! #     }
 //! # }

@@ -82,7 +82,7 @@ impl Volume {
             service: Service::default(),
             dirty: Dirty::default(),
             intents: Intents::default(),
-            flush: OriginFlush::new(spec.volatile_cache),
+            flush: OriginFlush::new(spec.volatile_cache, spec.exact_flushes),
             life: Life::There,
             running: None,
             quarantine: Quarantine::default(),
@@ -231,6 +231,7 @@ mod tests {
             bytes: 8 * 4096,
             mode: Mode::WriteBack,
             volatile_cache: true,
+            exact_flushes: false,
             stripe_blocks: 0,
         };
         let mut volume = Volume::new(VolumeId(1), spec, Key::FIRST);

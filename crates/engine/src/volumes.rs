@@ -156,6 +156,7 @@ mod tests {
             bytes: blocks * 4096,
             mode: Mode::WriteBack,
             volatile_cache: true,
+            exact_flushes: false,
             stripe_blocks: 0,
         };
         Volume::new(VolumeId(number), spec, Key::of(base))

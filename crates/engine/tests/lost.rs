@@ -47,6 +47,7 @@ fn a_volume_whose_origin_is_lost_leaves_half_of_the_pool_to_others() {
         bytes: 1 << 20,
         mode: Mode::WriteBack,
         volatile_cache: true,
+        exact_flushes: false,
         stripe_blocks: 0,
     })));
     (0..1000).for_each(|_| world.step());

@@ -34,6 +34,7 @@ fn add(world: &mut World, name: &str) -> CommandReply {
         bytes: MIB,
         mode: Mode::WriteBack,
         volatile_cache: true,
+        exact_flushes: false,
         stripe_blocks: 0,
     };
     ask(world, Command::AddVolume(Box::new(spec)))

@@ -173,6 +173,13 @@ impl Origin {
         }
     }
 
+    /// Whether it remembers which writes it owes: a FLUSH fails while one is lost or not durable, so
+    /// one that succeeds is to be believed. Of a single device nobody knows what a FLUSH that failed
+    /// has lost.
+    pub fn answers_each_flush(&self) -> bool {
+        matches!(self, Origin::Tiered(_))
+    }
+
     /// Blocks of a stripe of a RAID array; 0 where there are none.
     pub fn stripe_blocks(&self) -> u32 {
         match self {

@@ -332,6 +332,7 @@ impl Supervisor {
             fingerprint: origin.fingerprint().encode(),
             mode,
             volatile_cache: origin.volatile_cache(),
+            exact_flushes: origin.answers_each_flush() && owner_of(pool).is_some(),
             stripe_blocks: origin.stripe_blocks(),
         };
         let (space, bytes) = (Space::of(&origin), VolumeBytes::new(bytes));

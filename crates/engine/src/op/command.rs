@@ -15,9 +15,9 @@ use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_format::{BLOCK_SIZE, VOLUME_ID_MAX};
 
-/// Why a removal is refused, once.
-pub const FLUSH_FAILED: &str = "the volume's origin has failed a FLUSH: what was written there \
-     before may be lost. Ask again to remove the volume all the same";
+/// Why a removal is refused, once: who asks again knows.
+pub const FLUSH_FAILED: &str =
+    "the volume's origin has failed a FLUSH: what was written there before may be lost";
 
 /// Why a volume is refused that is one too many.
 pub const POOL_IS_FULL: &str = "the pool has as many volumes as it can hold; use another pool";
@@ -36,6 +36,7 @@ impl Engine {
         match command {
             Command::AddVolume(spec) => self.volume_add(id, *spec),
             Command::RemoveVolume(volume) => self.task(id, volume, Task::Remove(id)),
+            Command::TellLoss(volume) => self.tell_loss(id, volume),
             Command::SetMode(volume, mode) => self.set_mode(id, volume, mode),
             Command::Drain(volume) => self.task(id, volume, Task::Drain(id)),
             Command::Cancel(volume) => self.cancel(id, volume),
@@ -194,6 +195,35 @@ impl Engine {
         }
     }
 
+    /// What a removal would be refused with, before anything is done for it. Where nothing is dirty
+    /// the origin is flushed for that.
+    fn tell_loss(&mut self, id: CommandId, volume: VolumeId) {
+        let Some(v) = self.volume(volume) else {
+            return self.refuse(id, "there is no such volume");
+        };
+        let may_flush = v.is_there() && v.service.is_on() && v.dirty.is_empty() && !v.draining();
+        match self.vol_mut(volume).flush.tell() {
+            true => self.refuse(id, FLUSH_FAILED),
+            false if may_flush && !self.log.is_dead() => {
+                self.vol_mut(volume).task_begins(Task::Settle(id));
+            }
+            false => self.answer(id, CommandReply::Unchanged),
+        }
+    }
+
+    /// The volume has no dirty block: what is at its origin is durable, or who asks is told.
+    fn settle_task(&mut self, id: VolumeId, command: CommandId) {
+        let is_told = self.vol_mut(id).flush.tell();
+        if !is_told && !self.log_idle_for(id) {
+            return;
+        }
+        self.vol_mut(id).task_ends();
+        match is_told {
+            true => self.refuse(command, FLUSH_FAILED),
+            false => self.answer(command, CommandReply::Unchanged),
+        }
+    }
+
     fn cancel(&mut self, id: CommandId, volume: VolumeId) {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
@@ -302,12 +332,17 @@ impl Engine {
                 self.want_durable(last);
                 continue;
             }
-            if drained && volume.flushes_in_vain() {
+            let removes = matches!(task, Task::Remove(_) | Task::Settle(_));
+            if drained && volume.flushes_in_vain() && !(removes && volume.flush_is_given_up()) {
                 self.vol_mut(id).task_ends();
-                self.refuse(
-                    task.command(),
-                    "the origin cannot be flushed; repair it and try again",
-                );
+                if removes {
+                    self.vol_mut(id).flush.tell_anyway();
+                }
+                let why = match removes {
+                    true => FLUSH_FAILED,
+                    false => "the origin cannot be flushed; repair it and try again",
+                };
+                self.refuse(task.command(), why);
                 continue;
             }
             let lost = volume.quarantine.unreadable().len() as u64;
@@ -342,6 +377,7 @@ impl Engine {
                         self.superblock_write(Then::Switched(id, command));
                     }
                 }
+                Task::Settle(command) if drained => self.settle_task(id, command),
                 Task::Remove(command) if drained && !volume.traffic.has_requests() => {
                     self.remove(id, command);
                 }
@@ -376,7 +412,8 @@ impl Engine {
     fn log_idle_for(&mut self, id: VolumeId) -> bool {
         let volume = self.vol(id);
         let idle = !volume.flush.is_under_way();
-        if let Some(written) = volume.flush.undurable().filter(|_| volume.owes_flush()) {
+        let owes = volume.owes_flush() && !volume.flush_is_given_up();
+        if let Some(written) = volume.flush.undurable().filter(|_| owes) {
             self.want_origin(id, written);
             return false;
         }

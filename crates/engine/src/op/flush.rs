@@ -125,7 +125,36 @@ impl Engine {
     pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
         let now = self.io.now();
         let counts = !self.is(Mutant::FailedFlushForgotten);
-        self.vol_mut(id).flush.ended(now, result, counts);
+        if let Some(covers) = self.vol_mut(id).flush.ended(now, result, counts) {
+            self.fail_flushing(id, covers);
+        }
         self.origin_flush_more(id);
+    }
+
+    /// A FLUSH of the origin has failed: so have those who waited for it, and nobody else. Who asks
+    /// from now on is answered by the next one.
+    fn fail_flushing(&mut self, id: VolumeId, covers: Written) {
+        let mut at = 0;
+        while let Some(&name) = self.reqs.waiting(Queue::Durable).get(at) {
+            let req = self.reqs.get(name);
+            let Wait::Durable { written, ends, .. } = req.waits_for() else {
+                unreachable!("the others are not listed here");
+            };
+            let is_durable = self.vol(id).flush.is_durable(written);
+            if req.volume != id || written > covers || is_durable {
+                at += 1;
+                continue;
+            }
+            let is_flush = req.kind == RequestKind::Flush;
+            self.reqs.take(Queue::Durable, at);
+            self.req(name).fail(IoError::Io);
+            match ends {
+                true => self.zero_flushed(name),
+                false => self.reply(name),
+            }
+            if is_flush {
+                self.vol_mut(id).flush.heard();
+            }
+        }
     }
 }

@@ -65,6 +65,7 @@ impl Volume {
             fingerprint: entry.fingerprint,
             mode: Mode::from_raw(entry.mode)?,
             volatile_cache: origin.is_none_or(|origin| origin.volatile_cache),
+            exact_flushes: false,
             stripe_blocks: origin.map_or(0, |origin| origin.stripe_blocks),
         };
         let mut volume = Volume::new(VolumeId(entry.id.get()), spec, base);

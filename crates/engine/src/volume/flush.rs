@@ -2,7 +2,8 @@
 //!
 //! A FLUSH covers the writes that had ended when it was sent. Once one has failed that should have
 //! covered a client's, no later one can promise that: an origin may forget what it could not make
-//! durable.
+//! durable. Some origins know better: they remember which writes they owe, and fail each FLUSH that
+//! would not cover them. Of these a FLUSH that succeeds is believed, whatever failed before.
 
 use crate::event::{IoError, Time};
 use crate::ids::Written;
@@ -13,6 +14,11 @@ use crate::limits::{FLUSH_RETRY_NS, ORIGIN_HANGS_NS};
 pub(crate) struct OriginFlush {
     /// Whether the origin has a volatile cache.
     volatile: bool,
+    /// Whether it answers each FLUSH for itself: one that succeeds covers all that was written.
+    exact: bool,
+    /// Of such a one a FLUSH has failed that should have covered a client's writes, and that no
+    /// client had asked for: the next one of a client's fails.
+    unheard: bool,
     /// Writes to the origin that have ended.
     written: Written,
     /// Of these, how many are durable.
@@ -30,6 +36,8 @@ pub(crate) struct OriginFlush {
     doubtful: bool,
     /// Who asked for the volume's removal was not told yet.
     untold: bool,
+    /// They were told when so much was written.
+    told: Option<Written>,
     /// The origin may show what it will forget: it failed a FLUSH, and clients know.
     forgets: bool,
     /// FLUSHes that failed.
@@ -44,9 +52,11 @@ pub(crate) struct OriginFlush {
 
 impl OriginFlush {
     /// Nothing was written. Without a volatile cache what is written is durable.
-    pub(super) fn new(volatile: bool) -> OriginFlush {
+    pub(super) fn new(volatile: bool, exact: bool) -> OriginFlush {
         OriginFlush {
             volatile,
+            exact,
+            unheard: false,
             written: Written::NONE,
             flushed: Written::NONE,
             client_written: Written::NONE,
@@ -55,6 +65,7 @@ impl OriginFlush {
             poisoned: false,
             doubtful: false,
             untold: false,
+            told: None,
             forgets: false,
             failures: 0,
             retry_at: 0,
@@ -117,19 +128,39 @@ impl OriginFlush {
         self.sent_at = now;
     }
 
-    /// The FLUSH under way has ended. But for a planted bug it `counts` if it failed.
-    pub(crate) fn ended(&mut self, now: Time, result: Result<(), IoError>, counts: bool) {
+    /// The FLUSH under way has ended. But for a planted bug it `counts` if it failed. If those have
+    /// failed with it that waited for so many writes, and no later ones, they are told.
+    pub(crate) fn ended(
+        &mut self,
+        now: Time,
+        result: Result<(), IoError>,
+        counts: bool,
+    ) -> Option<Written> {
         self.took_ns = now - self.sent_at;
         let covers = self.inflight.take().expect("a FLUSH of this origin was under way");
-        if result.is_ok() {
+        if result.is_ok() && !self.unheard {
             self.flushed = self.flushed.max(covers);
             self.forgets = false;
-            return;
+            self.untold &= !self.exact || self.poisoned;
+            return None;
         }
         self.retry_at = now + FLUSH_RETRY_NS;
-        if counts {
-            self.failed();
+        match (counts, self.exact) {
+            (false, _) => return None,
+            (true, false) => self.failed(),
+            (true, true) => {
+                self.failures += 1;
+                self.untold |= self.is_lost_perhaps();
+                self.unheard |= self.client_written > self.flushed;
+                self.wanted = if self.wanted > covers { self.wanted } else { Written::NONE };
+            }
         }
+        self.exact.then_some(covers)
+    }
+
+    /// A client was told that such a FLUSH has failed.
+    pub(crate) fn heard(&mut self) {
+        self.unheard = false;
     }
 
     /// The FLUSH with which an origin comes into service was tried often enough.
@@ -143,9 +174,15 @@ impl OriginFlush {
     /// What clients wrote, and nobody flushed, may be lost: no later FLUSH can promise it.
     pub(crate) fn lost_perhaps(&mut self) {
         let lost = self.client_written > self.flushed;
-        for word in [&mut self.poisoned, &mut self.doubtful, &mut self.untold] {
-            *word |= lost;
-        }
+        self.poisoned |= lost;
+        self.doubtful |= lost;
+        self.untold |= self.is_lost_perhaps();
+    }
+
+    /// Whether what clients wrote may be lost, and more than who removes the volume was told of.
+    fn is_lost_perhaps(&self) -> bool {
+        let is_known = self.told.is_some_and(|told| self.client_written <= told);
+        self.client_written > self.flushed && !is_known
     }
 
     /// A FLUSH failed, or the origin was lost before one.
@@ -175,7 +212,22 @@ impl OriginFlush {
 
     /// They are told, if they have to be. Whether they have.
     pub(crate) fn tell(&mut self) -> bool {
-        std::mem::take(&mut self.untold)
+        let is_told = std::mem::take(&mut self.untold);
+        if is_told {
+            self.told = Some(self.written);
+        }
+        is_told
+    }
+
+    /// They are told that the origin cannot be flushed, whoever wrote what is there.
+    pub(crate) fn tell_anyway(&mut self) {
+        self.untold = true;
+        self.tell();
+    }
+
+    /// Whether they know that nothing of what is written may be durable.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.told.is_some_and(|told| told >= self.written)
     }
 
     /// Writes that have ended.

@@ -16,13 +16,15 @@ pub(crate) enum Task {
     Switch(CommandId, Mode),
     /// Drain, then remove.
     Remove(CommandId),
+    /// Make durable what is at the origin, then stay: who asks is about to remove the volume.
+    Settle(CommandId),
 }
 
 impl Task {
     /// The command to answer.
     pub(crate) fn command(self) -> CommandId {
         match self {
-            Task::Drain(id) | Task::Switch(id, _) | Task::Remove(id) => id,
+            Task::Drain(id) | Task::Switch(id, _) | Task::Remove(id) | Task::Settle(id) => id,
         }
     }
 }
@@ -73,6 +75,14 @@ impl Volume {
             && self.running.as_ref().is_some_and(|running| failures - running.failures > most)
     }
 
+    /// Whether a FLUSH of the origin has failed since the task began, and who asked for it knows that
+    /// what is there may be lost: it is not waited for.
+    pub(crate) fn flush_is_given_up(&self) -> bool {
+        let failures = self.flush.failures();
+        self.flush.is_given_up()
+            && self.running.as_ref().is_some_and(|running| failures > running.failures)
+    }
+
     /// Whether the task ends what the mode keeps dirty: nothing more becomes so for its sake.
     pub(crate) fn leaves(&self) -> bool {
         matches!(self.task(), Some(Task::Switch(..) | Task::Remove(_)))
@@ -92,7 +102,7 @@ impl Volume {
         let plan = match self.task() {
             Some(Task::Remove(_)) => return Some(Reason::Mode),
             Some(Task::Switch(_, mode)) => mode.plan(),
-            Some(Task::Drain(_)) | None => self.mode.plan(),
+            Some(Task::Drain(_) | Task::Settle(_)) | None => self.mode.plan(),
         };
         match (plan.write_fill, plan.write_dirty) {
             (true, _) => None,
@@ -115,6 +125,7 @@ impl Volume {
         match running.task {
             Task::Switch(_, mode) => !mode.plan().write_dirty,
             Task::Remove(_) => true,
+            Task::Settle(_) => false,
             Task::Drain(_) => {
                 let is_late = self.home.sent() >= running.sent;
                 let is_well = !self.quarantine.is_failing() && !self.lags(now);

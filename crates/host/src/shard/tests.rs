@@ -91,6 +91,7 @@ impl Rig {
             fingerprint: origin.fingerprint().encode(),
             mode,
             volatile_cache: origin.volatile_cache(),
+            exact_flushes: false,
             stripe_blocks: origin.stripe_blocks(),
         };
         let bytes = origin.bytes();

@@ -164,6 +164,7 @@ impl World {
             fingerprint: [disk as u8 + 1; 32],
             mode: self.rng.pick(&Mode::ALL),
             volatile_cache: self.origins[disk].disk.volatile,
+            exact_flushes: false,
             stripe_blocks: self.params.stripe_blocks,
         };
         self.ask(disk, Command::AddVolume(Box::new(spec)))
