@@ -64,6 +64,18 @@ hints! {
     Reattach { volume: String } =
         "when its users have let go: forebay volume detach {volume} (asked for twice), then \
          forebay volume attach {volume}",
+    LeaveAnyway { verb: Leave, volume: String } =
+        "to {verb} it all the same, ask again: forebay volume {verb} {volume}",
+    RestoreTier { volume: String, device: String } =
+        "restore {device}, all of it, and when the users of the volume have let go: forebay volume \
+         detach {volume} --force, then forebay volume attach {volume}",
+    TakeAwayTier { volume: String, device: String } =
+        "take it away (unplug it, or rename the file), then: forebay volume detach {volume} \
+         --force, forebay volume attach {volume}, forebay tier remove {volume} {device} --drop-lost",
+    EmptyTier { volume: String, device: String } =
+        "while it can be read: forebay tier evacuate {volume} {device}",
+    CancelEvacuation { volume: String, tier: u8 } =
+        "or leave it where it is: forebay tier cancel {volume} {tier}",
     DropLost { volume: String, device: String } =
         "or, if it will never be back, and what lives there is lost: forebay tier remove {volume} \
          {device} --drop-lost",
@@ -191,6 +203,14 @@ words! {
 }
 
 words! {
+    /// How a volume leaves.
+    Leave {
+        Detach = "detach",
+        Remove = "remove",
+    }
+}
+
+words! {
     /// Where there is no room.
     NoRoom {
         StateDirectory = "there",
@@ -266,7 +286,6 @@ words! {
         TiersFull = "delete what nobody needs and trim it, or give it more: forebay tier add",
         RoomBelow = "make room on what the device lies on; it is tried again every 10 s",
         MapCopy = "mend it, then detach and attach the volume: the map gets its second place again",
-        Cut = "restore the file, or leave it out and give it up: tier remove --drop-lost",
         SlowDisk = "requests that need it wait: look at the disk, or what is behind it",
         Device = "mend it and start forebayd again: what the device holds is used again",
         NewVolume = "make a new volume with the size that is needed, and copy to it",

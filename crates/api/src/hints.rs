@@ -22,6 +22,14 @@ impl Hints {
         self.0.push(Line::Hint(hint));
     }
 
+    /// Adds one, unless it is there.
+    pub fn push_new(&mut self, hint: Hint) {
+        let line = Line::Hint(hint);
+        if !self.0.contains(&line) {
+            self.0.push(line);
+        }
+    }
+
     /// Adds one before all others.
     pub fn push_first(&mut self, hint: Hint) {
         self.0.insert(0, Line::Hint(hint));

@@ -35,6 +35,8 @@ enum Source {
     VolumeState,
     /// Of each device of tiers.
     Tier(fn(&TierDevice) -> u64),
+    /// Writes for which no device of the tiers had room.
+    NoRoom,
     Ephemeral,
     Build,
     Uptime,
@@ -370,6 +372,12 @@ pub const METRICS: &[Metric] = &[
         "Writes that found no room on it, though it has free places: what it lies on is full.",
     ),
     metric(
+        "forebay_tiers_refused_writes_total",
+        Counter,
+        Source::NoRoom,
+        "Writes that were refused (ENOSPC) because no device of a volume's tiers had room.",
+    ),
+    metric(
         "forebay_volume_ephemeral",
         Gauge,
         Source::Ephemeral,
@@ -417,6 +425,13 @@ pub fn prometheus(counters: &Counters, status: &Status) -> String {
             Source::Tier(value) => {
                 for volume in &counters.volumes {
                     tiers(&mut out, metric.name, volume, value);
+                }
+            }
+            Source::NoRoom => {
+                for volume in counters.volumes.iter().filter(|it| !it.tiers.is_empty()) {
+                    let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
+                    let sample = ("", String::new(), volume.no_room_writes as f64);
+                    line(&mut out, metric.name, &labels, &sample);
                 }
             }
             Source::Ephemeral => {

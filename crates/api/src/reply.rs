@@ -90,6 +90,9 @@ pub struct Done {
     /// What an administrator would go on without: to be asked for first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// It is done, and the volume is not as it should be: `messages` say why.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub degraded: bool,
     /// What would be risked or lost: to be asked for first, as a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<String>,
@@ -112,6 +115,7 @@ impl Done {
             outcome,
             messages,
             hold: None,
+            degraded: false,
             asks: Vec::new(),
             plan: None,
             pool: None,

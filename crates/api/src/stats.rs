@@ -17,6 +17,9 @@ pub struct VolumeCounters {
     /// The devices of its tiers, if it has some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierDevice>,
+    /// Writes that were refused because none of them had room.
+    #[serde(default)]
+    pub no_room_writes: u64,
 }
 
 impl VolumeCounters {

@@ -225,6 +225,10 @@ pub enum DeviceState {
     Missing,
     /// It is being emptied, or is empty.
     Leaving,
+    /// It is there, and failed to read or write lately.
+    Failing,
+    /// Its file was cut while it was in use: nothing of it is believed any more.
+    Cut,
 }
 
 impl DeviceState {
@@ -234,6 +238,8 @@ impl DeviceState {
             DeviceState::Ok => "ok",
             DeviceState::Missing => "missing",
             DeviceState::Leaving => "leaving",
+            DeviceState::Failing => "failing",
+            DeviceState::Cut => "cut",
         }
     }
 }
@@ -289,7 +295,7 @@ pub enum TierAt {
     Before(u8),
 }
 
-/// An empty tier that is to go, or a device that will never be back.
+/// An empty tier that is to go, or a device that will never be back, or never work again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierRemove {
@@ -297,7 +303,7 @@ pub struct TierRemove {
     pub name: String,
     /// The tier: its number, 0 for the fastest, or one of its devices.
     pub tier: String,
-    /// The device is missing, and what of the volume lives on it is given up.
+    /// The device is missing, fails or was cut, and what of the volume lives on it is given up.
     #[serde(default)]
     pub drop_lost: bool,
     /// Only say what would be done.

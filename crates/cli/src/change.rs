@@ -1,5 +1,6 @@
 //! The verbs that change something.
 
+use crate::EXIT_DEGRADED;
 use crate::args::{
     AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, RemoveArgs,
     ResizeArgs, TieredArgs, VolumeCommand, VolumeCreateArgs,
@@ -40,8 +41,9 @@ pub fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
         text.extend(done.asks.iter().map(|what| format!("would ask first: {what}")));
         text.push("nothing was changed (--dry-run)".to_string());
     }
+    let code = if done.degraded { EXIT_DEGRADED } else { 0 };
     printed(output::one(format, &Reply::from(Body::Done(Box::new(done))), &text))?;
-    Ok(0)
+    Ok(code)
 }
 
 /// Asks before data is lost. Without a terminal, only `--yes` is an answer.

@@ -103,6 +103,8 @@ struct Inner {
     given_up: BTreeSet<String>,
     /// The pools of the configuration and the state were tried once.
     opened: bool,
+    /// Volumes whose tiers were almost full when they were looked at last.
+    almost_full: BTreeSet<String>,
     /// Panics of pools' threads, by the pool.
     falls: BTreeMap<String, Falls>,
     /// Since when a pool that fell is opened again.

@@ -18,6 +18,8 @@ pub enum HostNotice {
     Engine(Notice),
     /// From the tiers of a volume's origin.
     Tiers(VolumeId, forebay_tier::Notice),
+    /// A write was refused because no device of a volume's tiers had room.
+    NoRoom(VolumeId),
     /// An I/O failed; the engine was told.
     IoFailed {
         /// The I/O and the device, as in "write /dev/sdb".
@@ -68,6 +70,11 @@ impl std::fmt::Display for HostNotice {
         match self {
             HostNotice::Engine(notice) => engine_notice(notice, f),
             HostNotice::Tiers(volume, notice) => tier_notice(*volume, notice, f),
+            HostNotice::NoRoom(volume) => write!(
+                f,
+                "tiers of volume {}: no device has room for a write, which is refused (ENOSPC)",
+                volume.0
+            ),
             HostNotice::IoFailed { what, offset, len, reason, no_space, is_tier, .. } => {
                 write!(f, "{what} failed at {offset} ({len} bytes): {reason}")?;
                 f.write_str(match (no_space, is_tier) {
@@ -182,6 +189,7 @@ impl HostNotice {
             HostNotice::Tiers(volume, MoveFailed { member, error, .. }) => {
                 Some(format!("move {} {}: {error}", volume.0, member.0))
             }
+            HostNotice::NoRoom(volume) => Some(format!("no room {}", volume.0)),
             HostNotice::Tiers(volume, BlocksLost { .. }) => Some(format!("lost {}", volume.0)),
             _ => None,
         }

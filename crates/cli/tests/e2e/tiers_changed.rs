@@ -256,7 +256,7 @@ fn what_is_told_of_tiers_is_true() {
     world.start();
     let said = ask(&world, "volume detach big").expect(0);
     said.says("its tiers hold everything but what is on").says("slow.img, which is missing");
-    ask(&world, "volume attach big").expect(0);
+    ask(&world, "volume attach big").expect(3).says("slow.img, on tier 1, is missing");
     ask(&world, "tier remove big slow.img --drop-lost -y").expect(0).says("writes fail");
     let status = ask(&world, "status").expect(3).says("cannot be read");
     assert!(!status.out.contains("bring its devices back"), "{status:#?}");

@@ -53,10 +53,25 @@ pub(super) fn is_coming(
     look: &Result<ShardSnapshot, ApiError>,
     opened: bool,
 ) -> bool {
+    if is_own_coming(volume, &pool.open, opened) {
+        return true;
+    }
     let (Ok(open), Ok(look)) = (&pool.open, look) else { return false };
     let is_bypassed = !opened && open.bypass.is_some() && !volume.may_be_dirty;
     let waits = look.state == forebay_engine::State::Opening || is_bypassed;
     waits && volume.standing != Standing::Detached && !open.problems.contains_key(&volume.name)
+}
+
+/// Whether a volume without a cache is served as soon as its tiers are open: what stands for its
+/// pool is there before them.
+pub(super) fn is_own_coming(
+    volume: &VolumeState,
+    open: &Result<Opened, ApiError>,
+    opened: bool,
+) -> bool {
+    let has_problem = |open: &Opened| open.problems.contains_key(&volume.name);
+    let waits = volume.standing == Standing::Served && owner_of(&volume.pool).is_some();
+    waits && !opened && open.as_ref().is_ok_and(|open| !has_problem(open))
 }
 
 /// A volume whose pool is being opened.

@@ -1,8 +1,9 @@
 //! Volumes by their names. What is remembered of a volume says which pool to ask for it.
 
+use super::absent::is_own_coming;
 use super::bypass::closed_to;
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, shard_error};
-use crate::state::VolumeState;
+use crate::state::{VolumeState, owner_of};
 use forebay_api::config::nearest;
 use forebay_api::hint::{Until, When};
 use forebay_api::{ApiError, Hint};
@@ -61,8 +62,14 @@ impl Supervisor {
     /// Why a volume that is known is not served.
     fn not_served(&self, known: &VolumeState, pool: Option<Result<Opened, ApiError>>) -> ApiError {
         let name = &known.name;
-        if self.inner().is_opening(&known.pool) {
-            let text = format!("pool {} of volume {name} is being opened", known.pool);
+        let opened = self.inner().opened;
+        let is_own = owner_of(&known.pool).is_some();
+        let comes = is_own && pool.as_ref().is_some_and(|it| is_own_coming(known, it, opened));
+        if comes || self.inner().is_opening(&known.pool) {
+            let text = match is_own {
+                true => format!("the tiers of volume {name} are being opened"),
+                false => format!("pool {} of volume {name} is being opened", known.pool),
+            };
             return ApiError::failed(text).hint(Hint::Wait { until: Until::Opened });
         }
         if let Some(error) = self.dirty_in_missing(known) {

@@ -1,7 +1,7 @@
 //! Jobs: changes that take as long as there is dirty data to send home. One thread waits for each;
 //! a volume has at most one.
 
-use super::leave::{check_home, dirty_bytes};
+use super::leave::{check_home, dirty_bytes, flush_failed};
 use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
 use crate::job::JobCell;
@@ -11,7 +11,7 @@ use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
-use forebay_engine::{Command, CommandReply};
+use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
@@ -172,6 +172,10 @@ impl Supervisor {
     fn run_job(&self, pool: &str, job: &JobCell, reply: &Receiver<CommandReply>, after: After) {
         let (name, kind) = (job.volume.as_str(), job.kind.name());
         let state = match job.follow(reply) {
+            Some(CommandReply::Failed(why)) if why == FLUSH_FAILED => {
+                self.job_undo(pool, name, &after);
+                JobState::Failed { error: flush_failed(job.kind, name) }
+            }
             Some(CommandReply::Failed(why)) => {
                 self.job_undo(pool, name, &after);
                 let kind = match job.is_cancelled() {

@@ -3,14 +3,18 @@
 use super::job::After;
 use super::{FoundVolume, Supervisor};
 use crate::state::{Standing, VolumeState, owner_of};
-use forebay_api::hint::{Bytes, Care, Flag};
+use forebay_api::hint::{Bytes, Care, Flag, Leave};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
 use forebay_api::size::human;
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome};
-use forebay_engine::Command;
-use forebay_host::shard::VolumeSnapshot;
+use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
+use forebay_host::shard::{ShardError, VolumeSnapshot};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the FLUSH of a volume that is to leave is waited for before its users are told.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Supervisor {
     pub(super) fn volume_detach(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
@@ -204,6 +208,9 @@ impl Supervisor {
     ) -> Result<Done, ApiError> {
         let name = &found.snapshot.view.name;
         self.check_memory()?;
+        if !drops {
+            tell_loss(found, kind, force)?;
+        }
         // A device that is in use stays, and with it all that its users have written.
         let offered = self.exports.down(name, force)?;
         if drops && let Err(error) = drop_dirty(found) {
@@ -227,6 +234,36 @@ impl Supervisor {
             (volume.accepted_origin, volume.rested) = (None, None);
         })
     }
+}
+
+/// Refuses, once, to take a volume out of service of which something may be lost: nobody is left
+/// then to hear of it. That is before anything is done for it; its users notice nothing.
+fn tell_loss(found: &FoundVolume, kind: JobKind, force: bool) -> Result<(), ApiError> {
+    let view = &found.snapshot.view;
+    match found.open.handle.command(Command::TellLoss(view.id), LOSS_TIMEOUT) {
+        Ok(CommandReply::Failed(why)) if why == FLUSH_FAILED && !force => {
+            Err(flush_failed(kind, &view.name))
+        }
+        Err(ShardError::Timeout(_)) => {
+            // A disk hangs: the removal itself is waited for as long as somebody likes.
+            let cancel = found.command(Command::Cancel(view.id), "end the FLUSH");
+            cancel.or_else(|error| {
+                tracing::debug!(volume = view.name.as_str(), "{}", error.message);
+                Ok(())
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is told of a volume that leaves, and whose origin has failed a FLUSH.
+pub(super) fn flush_failed(kind: JobKind, volume: &str) -> ApiError {
+    let (done, verb) = match kind {
+        JobKind::Remove => ("removed", Leave::Remove),
+        _ => ("detached", Leave::Detach),
+    };
+    ApiError::failed(format!("volume {volume} is not {done}: {FLUSH_FAILED}"))
+        .hint(Hint::LeaveAnyway { verb, volume: volume.to_string() })
 }
 
 /// Gives up the dirty data of a volume.

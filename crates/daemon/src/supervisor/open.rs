@@ -424,6 +424,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
             }
             HostNotice::Engine(Notice::WritebackFailed { .. } | Notice::BadBlock { .. })
             | HostNotice::IoFailed { .. }
+            | HostNotice::NoRoom(_)
             | HostNotice::IoSlow { .. }
             | HostNotice::Repeated(..)
             | HostNotice::Suppressed(_) => {

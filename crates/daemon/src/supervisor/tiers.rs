@@ -180,6 +180,10 @@ impl Supervisor {
         let (members, uris) = self.open_members(known)?;
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
+        let used: Vec<usize> = tiered.given().map(|(_, index)| index).collect();
+        for (_, uri) in uris.iter().enumerate().filter(|(index, _)| !used.contains(index)) {
+            tracing::error!(volume = name, "a tier is missing: {}", back::is_older(uri));
+        }
         let known = &self.learn_numbers(known, &tiered.snapshot(0));
         known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
         if pace::rests(known) {

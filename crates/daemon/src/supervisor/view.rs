@@ -115,6 +115,7 @@ impl Supervisor {
                 tiers.map(|it| self.tiers_info(&volume.view.name, it).devices).unwrap_or_default()
             };
             counters.volumes.extend(snapshot.volumes.into_iter().map(|volume| VolumeCounters {
+                no_room_writes: volume.tiers.as_ref().map_or(0, |it| it.no_room_writes),
                 tiers: tiers(&volume),
                 name: volume.view.name,
                 pool: name.clone(),

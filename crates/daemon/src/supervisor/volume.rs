@@ -361,6 +361,14 @@ impl Supervisor {
         self: &Arc<Self>,
         request: &VolumeAttach,
     ) -> Result<Done, ApiError> {
+        let mut done = self.attach(request)?;
+        if done.outcome != Outcome::Planned {
+            self.tell_of_tiers(&request.name, &mut done);
+        }
+        Ok(done)
+    }
+
+    fn attach(self: &Arc<Self>, request: &VolumeAttach) -> Result<Done, ApiError> {
         let name = &request.name;
         let known = self.store.get().volume(name).cloned();
         let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
@@ -394,8 +402,15 @@ impl Supervisor {
                     if request.dry_run {
                         return planned(format!("{name} is in service: nothing would be done"));
                     }
+                    if found.snapshot.view.poisoned {
+                        let volume = name.clone();
+                        let text = format!("volume {name} is in service: nothing was changed");
+                        return Err(ApiError::conflict(text).hint(Hint::Reattach { volume }));
+                    }
                     let mut done = self.how_to_use(name, false)?;
                     done.outcome = Outcome::Unchanged;
+                    let text = format!("volume {name} is in service: nothing was changed");
+                    done.messages.insert(0, text);
                     return Ok(done);
                 }
                 if request.dry_run {

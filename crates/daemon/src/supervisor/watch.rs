@@ -30,6 +30,7 @@ impl Supervisor {
                 self.sample();
                 self.watch_sizes();
                 self.watch_windows();
+                self.watch_room();
                 if !self.listeners.unheard().is_empty() {
                     self.listeners.listen(self.any_pool(), false);
                 }

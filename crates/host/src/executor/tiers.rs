@@ -130,6 +130,10 @@ impl Executor {
             Effect::Reply { id, completion } => {
                 if let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) {
                     tiered.answered(OpId(id.0));
+                    if completion.result == Err(IoError::NoSpace) {
+                        tiered.had_no_room();
+                        notices.send(HostNotice::NoRoom(volume));
+                    }
                 }
                 return self.done.push((OpId(id.0), completion));
             }

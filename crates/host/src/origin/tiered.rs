@@ -85,6 +85,8 @@ pub struct TiersSnapshot {
     pub uuids: Vec<[u8; 16]>,
     /// Bytes that members were cut to while they were in use, by number.
     pub cut: Vec<Option<u64>>,
+    /// Writes that were refused because no member had room.
+    pub no_room_writes: u64,
     /// Where on a member its first slot is, in bytes.
     pub slots_offset: u64,
     /// Bytes that the map has room for.
@@ -110,6 +112,8 @@ pub struct Tiered {
     layout: TierLayout,
     /// A change of the size that was asked for.
     resizing: Option<(CommandId, u64)>,
+    /// Writes that were refused because no member had room.
+    no_room_writes: u64,
     /// What the start told.
     notices: Vec<Notice>,
     /// What the machine wanted as it was told something.
@@ -184,6 +188,7 @@ impl Tiered {
             given,
             layout,
             resizing: None,
+            no_room_writes: 0,
             notices: Vec::new(),
             effects: Vec::new(),
             unanswered: BTreeSet::new(),
@@ -261,6 +266,7 @@ impl Tiered {
             view: self.tiers.view(),
             uuids: self.uuids.clone(),
             cut: self.members.iter().map(|it| it.as_ref().and_then(Member::cut_to)).collect(),
+            no_room_writes: self.no_room_writes,
             is_ephemeral: self.is_ephemeral,
             slots_offset: self.layout.slots_offset(),
             bytes_max: u64::from(self.layout.extents_max) * EXTENT_SIZE,
@@ -344,6 +350,11 @@ impl Tiered {
     pub fn pause(&mut self) {
         // Nobody waits for the answer.
         self.tell(0, Event::Command(CommandId(0), Command::Pause));
+    }
+
+    /// A write was refused because no member had room.
+    pub(crate) fn had_no_room(&mut self) {
+        self.no_room_writes += 1;
     }
 
     /// Takes an I/O on the origin.

@@ -6,7 +6,7 @@ use crate::state::{MemberState, TieredState};
 use crate::supervisor::late::{Awaited, NotThere};
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::Care;
-use forebay_api::reply::Done;
+use forebay_api::reply::{Attention, Done, State};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_host::origin::tiered::TiersSnapshot;
 use std::sync::Arc;
@@ -46,11 +46,7 @@ impl Supervisor {
         let (_, now) = self.find_tiers(&view.name)?;
         let missing = missing_of(known, &now);
         if let Some(old) = missing.iter().find_map(|it| back.get(&it.uuid)) {
-            let text = format!(
-                "{old} is here, and is not used: what it holds is older than what the volume had \
-                 there; to compare it with the others: forebay inspect DEVICE ..."
-            );
-            return Err(ApiError::refused(text));
+            return Err(ApiError::refused(is_older(old)));
         }
         let mut done = self.how_to_use(&view.name, false)?;
         done.messages.insert(0, format!("{names} is used again"));
@@ -99,6 +95,24 @@ impl Supervisor {
         }
     }
 
+    /// Adds what of a volume's tiers is not as it should be.
+    pub(in crate::supervisor) fn tell_of_tiers(&self, name: &str, done: &mut Done) {
+        let Ok((_, now)) = self.find_tiers(name) else { return };
+        let (mut state, mut attention) = (State::Ok, Attention::default());
+        self.tell_tiers(name, &now, &mut state, &mut attention);
+        if state == State::Ok {
+            return;
+        }
+        let all = self.store.get();
+        let Some(known) = all.tiers_of(name) else { return };
+        let here = self.found_anew(known, &missing_of(known, &now)).found;
+        let old: Vec<String> = here.values().map(|it| is_older(it)).collect();
+        let hints = attention.hints.texts();
+        done.messages.extend(attention.why.into_iter().map(|it| format!("degraded     {it}")));
+        done.messages.extend(old.into_iter().chain(hints).map(|it| format!("             {it}")));
+        done.degraded = true;
+    }
+
     /// Whether a volume is out of service for another reason than a device that is missing.
     fn has_more_to_attach(&self, found: &FoundVolume) -> bool {
         let name = &found.snapshot.view.name;
@@ -106,6 +120,14 @@ impl Supervisor {
             || found.open.problems.contains_key(name)
             || self.exports.is_renewable(name, found.snapshot.ports)
     }
+}
+
+/// What is said of a device that is where it should be, and is an older copy.
+pub(super) fn is_older(device: &str) -> String {
+    format!(
+        "{device} is here and not used: older than what the volume had there; to compare it with \
+         the others: forebay inspect DEVICE ..."
+    )
 }
 
 /// The devices that a volume misses, as they are remembered.

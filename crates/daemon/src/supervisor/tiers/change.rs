@@ -54,7 +54,12 @@ impl Supervisor {
         };
         let (own, others): (Vec<_>, Vec<_>) =
             info.devices.iter().partition(|device| device.tier == number);
-        let stays = |it: &&&TierDevice| it.state == DeviceState::Ok;
+        let leaves = |tier: u8| info.evacuations.iter().any(|it| it.tier == tier);
+        let stays = |it: &&&TierDevice| match it.state {
+            DeviceState::Ok => true,
+            DeviceState::Failing => !leaves(it.tier),
+            DeviceState::Missing | DeviceState::Leaving | DeviceState::Cut => false,
+        };
         let staying: Vec<_> = others.iter().filter(stays).collect();
         let missing = own.iter().filter(|it| it.state == DeviceState::Missing);
         let leaving = info.evacuations.iter().find(|it| it.tier == number);
@@ -294,13 +299,22 @@ impl Supervisor {
         found: &FoundVolume,
         command: Command,
     ) -> Result<Outcome, ApiError> {
-        let answer = found.open.handle.tiers_start(found.snapshot.view.id, command);
-        let answer = answer.map_err(|error| shard_error(&found.pool, &error))?;
-        match self.answer_of_tiers(found, &answer)? {
+        match self.tell_tiers_to(found, command)? {
             CommandReply::Changed | CommandReply::Added(_) => Ok(Outcome::Changed),
             CommandReply::Unchanged => Ok(Outcome::Unchanged),
             CommandReply::Refused(why) => Err(refused(why)),
         }
+    }
+
+    /// As [`Supervisor::ask_tiers`], with the answer as it is.
+    pub(super) fn tell_tiers_to(
+        &self,
+        found: &FoundVolume,
+        command: Command,
+    ) -> Result<CommandReply, ApiError> {
+        let answer = found.open.handle.tiers_start(found.snapshot.view.id, command);
+        let answer = answer.map_err(|error| shard_error(&found.pool, &error))?;
+        self.answer_of_tiers(found, &answer)
     }
 
     /// How data of a volume is placed.

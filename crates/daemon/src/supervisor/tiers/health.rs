@@ -16,24 +16,26 @@ use std::time::{Duration, Instant};
 const STUCK_S: u64 = 5;
 
 /// Tells of each device that is not well. Whether there is any.
-pub(super) fn tell(info: &TiersInfo, attention: &mut Attention) -> bool {
+pub(super) fn tell(volume: &str, info: &TiersInfo, attention: &mut Attention) -> bool {
     let before = attention.why.len();
-    let mut hinted = Vec::new();
     for it in info.devices.iter().filter(|it| it.state != DeviceState::Missing) {
         let name = format!("{}, on tier {},", it.device, it.tier);
-        let mut say = |text: String, what: Care| {
+        let (own, device) = (|| volume.to_string(), || it.device.clone());
+        let drop_lost = || Hint::DropLost { volume: own(), device: device() };
+        let mut say = |text: String, what: Vec<Hint>| {
             attention.why.push(text);
-            if !hinted.contains(&what) {
-                hinted.push(what);
-                attention.hints.push(Hint::SeeTo { what });
+            for hint in what {
+                attention.hints.push_new(hint);
             }
         };
+        let see_to = |what| vec![Hint::SeeTo { what }];
         if let Some(bytes) = it.cut_to_bytes {
             let text = format!(
                 "{name} was cut to {} while it was in use: what lives on it cannot be read",
                 human(bytes)
             );
-            say(text, Care::Cut);
+            let restore = Hint::RestoreTier { volume: own(), device: device() };
+            say(text, vec![restore, drop_lost()]);
             continue;
         }
         if it.full {
@@ -42,18 +44,19 @@ pub(super) fn tell(info: &TiersInfo, attention: &mut Attention) -> bool {
                 "{name} has no room for anything new, though {free} of it are free: what it lies \
                  on is full; the other devices take it as long as they have room"
             );
-            say(text, Care::RoomBelow);
+            say(text, see_to(Care::RoomBelow));
         }
         if it.map_lost {
             let text = format!("{name} failed to keep the map: there is one copy of it only");
-            say(text, Care::MapCopy);
+            say(text, see_to(Care::MapCopy));
         }
         if it.failing {
             let text = format!("{name} fails: {} so far", failures(it));
-            say(text, Care::Disk);
+            let empty = Hint::EmptyTier { volume: own(), device: device() };
+            say(text, vec![Hint::SeeTo { what: Care::Disk }, empty, drop_lost()]);
         }
         if it.waits_s >= STUCK_S {
-            say(stuck(it), Care::SlowDisk);
+            say(stuck(it), see_to(Care::SlowDisk));
         }
     }
     attention.why.len() > before
@@ -138,7 +141,7 @@ mod tests {
 
     fn told(sick: serde_json::Value) -> (Vec<String>, Vec<String>) {
         let mut attention = Attention::default();
-        let is_told = tell(&info(sick), &mut attention);
+        let is_told = tell("v", &info(sick), &mut attention);
         assert_eq!(is_told, !attention.why.is_empty());
         (attention.why, attention.hints.texts())
     }
@@ -147,32 +150,46 @@ mod tests {
     #[test]
     fn each_device_that_is_not_well_is_named_with_what_to_do() {
         assert_eq!(told(json!({})), (vec![], vec![]));
-        for (sick, why, what) in [
+        for (sick, why, hints) in [
             (
                 json!({"failing": true, "read_errors": 7, "write_errors": 1}),
                 "/dev/sdb, on tier 1, fails: 7 reads and 1 write so far",
-                Care::Disk,
+                &[
+                    "see whether the disk behind it works",
+                    "while it can be read: forebay tier evacuate v /dev/sdb",
+                    "or, if it will never be back, and what lives there is lost: forebay tier \
+                     remove v /dev/sdb --drop-lost",
+                ][..],
             ),
             (
                 json!({"full": true, "no_room_errors": 2}),
                 "/dev/sdb, on tier 1, has no room for anything new, though 48.0M of it are free",
-                Care::RoomBelow,
+                &["make room on what the device lies on; it is tried again every 10 s"],
             ),
             (
                 json!({"map_lost": true}),
                 "/dev/sdb, on tier 1, failed to keep the map",
-                Care::MapCopy,
+                &[Care::MapCopy.to_string().as_str()],
             ),
             (
                 json!({"waits_s": 9}),
                 "/dev/sdb, on tier 1, has not answered for 9 s",
-                Care::SlowDisk,
+                &[Care::SlowDisk.to_string().as_str()],
             ),
-            (json!({"cut_to_bytes": 4096}), "/dev/sdb, on tier 1, was cut to 4.0K", Care::Cut),
+            (
+                json!({"cut_to_bytes": 4096}),
+                "/dev/sdb, on tier 1, was cut to 4.0K",
+                &[
+                    "restore /dev/sdb, all of it, and when the users of the volume have let go: \
+                     forebay volume detach v --force, then forebay volume attach v",
+                    "or, if it will never be back, and what lives there is lost: forebay tier \
+                     remove v /dev/sdb --drop-lost",
+                ],
+            ),
         ] {
-            let (said, hints) = told(sick.clone());
+            let (said, told) = told(sick.clone());
             assert!(said.len() == 1 && said[0].starts_with(why), "{sick}: {said:?}");
-            assert_eq!(hints, [what.to_string()], "{sick}");
+            assert_eq!(told, hints, "{sick}");
         }
         assert_eq!(told(json!({"state": "missing", "failing": true})).0.len(), 0);
     }

@@ -19,7 +19,7 @@ use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot};
-use forebay_tier::{At, Command, CommandReply, MemberId};
+use forebay_tier::{At, Command, CommandReply, MemberId, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
@@ -263,13 +263,15 @@ impl Supervisor {
         let name = &wanted.name;
         let (found, now) = self.find_tiers(name)?;
         let info = self.tiers_info(name, &now);
-        let is_meant = |device: &str| same_file(device, &wanted.tier);
-        let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
-        let of_tier = |tier: u8| wanted.tier.parse() == Ok(tier);
-        let mut missing = missing.filter(|it| is_meant(&it.device) || of_tier(it.tier));
-        let Some(device) = missing.next() else {
-            let text = format!("no device {} of volume {name} is missing", wanted.tier);
-            return Err(ApiError::usage(text));
+        let is_meant = |it: &&TierDevice| {
+            same_file(&it.device, &wanted.tier) || wanted.tier.parse() == Ok(it.tier)
+        };
+        let meant: Vec<&TierDevice> = info.devices.iter().filter(is_meant).collect();
+        // One that is missing rather than one that only fails.
+        let order = [DeviceState::Missing, DeviceState::Cut, DeviceState::Failing];
+        let of_state = |state: &DeviceState| meant.iter().find(|it| it.state == *state);
+        let Some(&device) = order.iter().find_map(of_state) else {
+            return Err(not_lost(name, &wanted.tier, &meant));
         };
         let uuid_of = |it: &[u8; 16]| self.device_name(name, it) == device.device;
         let Some(number) = now.uuids.iter().position(uuid_of) else {
@@ -278,11 +280,20 @@ impl Supervisor {
         let uuid = hex(&now.uuids[number]);
         let lost = human(device.used_bytes);
         if wanted.dry_run {
-            let text = format!("would give up {}, and {lost} that lived there", device.device);
+            let is_here = match how_it_is_here(device) {
+                None => String::new(),
+                Some(how) => format!(", which is here and {how}"),
+            };
+            let device = &device.device;
+            let text = format!("would give up {device}{is_here}, and {lost} that lived there");
             return Ok(Done::new(Outcome::Planned, text));
         }
         self.check_memory()?;
-        self.ask_tiers(&found, Command::GiveUp(MemberId(number as u8)))?;
+        match self.tell_tiers_to(&found, Command::GiveUp(MemberId(number as u8)))? {
+            CommandReply::Refused(Refusal::IsHere) => return Err(is_here(name, device)),
+            CommandReply::Refused(why) => return Err(refused(why)),
+            CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_) => {}
+        }
         self.forget_member(name, &uuid, None)?;
         let text = format!(
             "{} is no device of volume {name} any more: {lost} that lived there is lost, and fails \
@@ -322,6 +333,33 @@ fn is_there(
     }
     let text = format!("{device} is on tier {tier} of volume {name}, and is not put elsewhere");
     Err(ApiError::refused(text))
+}
+
+/// What is wrong with a device that is here.
+fn how_it_is_here(device: &TierDevice) -> Option<&'static str> {
+    match device.state {
+        DeviceState::Cut => Some("was cut"),
+        DeviceState::Failing => Some("fails"),
+        DeviceState::Missing | DeviceState::Ok | DeviceState::Leaving => None,
+    }
+}
+
+/// Refuses to give up a device that may be there still: what to do first.
+fn is_here(volume: &str, device: &TierDevice) -> ApiError {
+    let how = how_it_is_here(device).unwrap_or("answers");
+    let device = device.device.clone();
+    let text = format!("{device} is here and {how}: what is here is not given up");
+    ApiError::refused(text).hint(Hint::TakeAwayTier { volume: volume.to_string(), device })
+}
+
+/// Refuses to give up what is neither missing nor fails.
+fn not_lost(volume: &str, named: &str, meant: &[&TierDevice]) -> ApiError {
+    let Some(device) = meant.first().map(|it| it.device.clone()) else {
+        return ApiError::usage(format!("volume {volume} has no tier or device {named}"));
+    };
+    let text = format!("{device} is here, and neither fails nor was cut: it can be emptied");
+    let volume = volume.to_string();
+    ApiError::usage(text).hint(Hint::EmptyTier { volume, device })
 }
 
 /// The tier of each member, by its identity.

@@ -12,10 +12,13 @@ use forebay_api::tiers::{
     DeviceState, ExtentInfo, TierDevice, TierEvacuation, TierPending, TiersInfo, TiersShown,
 };
 use forebay_api::{ApiError, Body, Hint};
+use forebay_engine::Time;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::EXTENT_SIZE;
-use forebay_host::origin::tiered::TiersSnapshot;
+use forebay_host::origin::tiered::{Tiered, TiersSnapshot};
 use forebay_tier::{Explained, MemberState, MemberView, NotHigher, Pending};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Most extents that one question may be about.
 const EXPLAINED_MAX: usize = 4096;
@@ -36,6 +39,8 @@ impl Supervisor {
         let devices = members.iter().map(|(it, uuid)| device(it, uri(uuid), cut(it)));
         let mut devices: Vec<TierDevice> = devices.collect();
         devices.sort_by_key(|device| device.tier);
+        let is_cut = |it: &&TierDevice| it.state == DeviceState::Cut;
+        let cut_bytes: u64 = devices.iter().filter(is_cut).map(|it| it.used_bytes).sum();
         let bytes = |extents: u32| u64::from(extents) * EXTENT_SIZE;
         let evacuations = now.view.evacuations.iter();
         let pending = now.view.pending.iter();
@@ -48,7 +53,9 @@ impl Supervisor {
             outside_window: known.is_some_and(is_outside),
             capacity_bytes: devices.iter().map(|it| it.bytes).sum(),
             used_bytes: devices.iter().map(|it| it.used_bytes).sum(),
-            lost_bytes: bytes(now.view.away) + now.view.lost_blocks * BLOCK_SIZE as u64,
+            // Most blocks that are lost beside a file that was cut lived there.
+            lost_bytes: bytes(now.view.away)
+                + cut_bytes.max(now.view.lost_blocks * BLOCK_SIZE as u64),
             rate_bytes: self.tuning_of_volume(name).move_rate,
             pinned_bytes: known.map_or(0, |it| it.pins.iter().map(|pin| bytes(pin.count)).sum()),
             moved_bytes: devices.iter().map(|it| it.moved_in_bytes).sum(),
@@ -85,10 +92,7 @@ impl Supervisor {
 
     pub(in crate::supervisor) fn tier_show(&self, name: &str) -> Result<TiersShown, ApiError> {
         let (found, now) = self.find_tiers(name)?;
-        let lost = found.open.handle.look_at_tiers(found.snapshot.view.id, |tiered, _| {
-            let ranges = tiered.tiers().lost().take(LOST_MAX);
-            ranges.map(|it| (it.start, it.end - it.start)).collect()
-        });
+        let lost = found.open.handle.look_at_tiers(found.snapshot.view.id, lost_ranges);
         let lost: Option<Vec<(u64, u64)>> =
             lost.map_err(|error| shard_error(&found.pool, &error))?;
         Ok(TiersShown {
@@ -147,6 +151,24 @@ impl Supervisor {
         }
     }
 
+    /// Says so, once, when the tiers of a volume come to be almost full.
+    pub(in crate::supervisor) fn watch_room(&self) {
+        let mut full = BTreeMap::new();
+        for (_, open) in self.open_pools() {
+            for volume in open.handle.snapshot().map(|it| it.volumes).unwrap_or_default() {
+                let (name, Some(now)) = (volume.view.name, &volume.tiers) else { continue };
+                if let Some(why) = almost_full(now, &self.tiers_info(&name, now)) {
+                    full.insert(name, why);
+                }
+            }
+        }
+        let before = std::mem::take(&mut self.inner().almost_full);
+        for (name, why) in full.iter().filter(|(name, _)| !before.contains(*name)) {
+            tracing::warn!(volume = name.as_str(), "{why}");
+        }
+        self.inner().almost_full = full.into_keys().collect();
+    }
+
     /// What of a volume's tiers needs attention.
     pub(in crate::supervisor) fn tell_tiers(
         &self,
@@ -179,7 +201,7 @@ impl Supervisor {
             let (volume, tier) = (name.to_string(), it.tier);
             attention.hints.push(Hint::RemoveTier { volume, tier });
         }
-        if super::health::tell(&info, attention) {
+        if super::health::tell(name, &info, attention) {
             degrade(state);
         }
         if info.lost_bytes > 0 {
@@ -188,19 +210,21 @@ impl Supervisor {
             attention
                 .why
                 .push(format!("{lost} of it cannot be read: forebay tier show {name} --lost"));
-            if !is_missing {
+            let is_cut = info.devices.iter().any(|it| it.state == DeviceState::Cut);
+            // What is to be done was said of the device.
+            if !is_missing && !is_cut {
                 attention.hints.push(Hint::SeeTo { what: Care::TiersLost });
             }
         }
-        let full = info.used_bytes * 100 >= info.capacity_bytes * FULL_PERCENT;
-        if full && found_larger(now, &info) {
+        let (full, stuck) = (almost_full(now, &info), evacuation_without_room(&info));
+        if full.is_some() || !stuck.is_empty() {
             degrade(state);
-            let left = human(info.capacity_bytes.saturating_sub(info.used_bytes));
-            attention.why.push(format!(
-                "its tiers are almost full, with {left} left, and the volume is larger than they \
-                 are: when they are full, writes fail"
-            ));
+            attention.why.extend(full);
             attention.hints.push(Hint::SeeTo { what: Care::TiersFull });
+        }
+        for (tier, why) in stuck {
+            attention.why.push(why);
+            attention.hints.push(Hint::CancelEvacuation { volume: name.to_string(), tier });
         }
         if let Some(why) = &info.emptied {
             attention.why.push(format!("it began empty, because {why}"));
@@ -213,9 +237,77 @@ fn name_of(known: Option<&TieredState>, uuid: &[u8; 16]) -> String {
     known.and_then(|it| it.uri_of(uuid)).map_or_else(unknown, str::to_string)
 }
 
-/// Whether the volume may need more than its tiers hold.
-fn found_larger(now: &TiersSnapshot, info: &TiersInfo) -> bool {
-    u64::from(now.view.extents) * EXTENT_SIZE > info.capacity_bytes
+/// What there is to say of a volume that is larger than its tiers, when they are almost full. Only
+/// what takes data counts: not a tier that is being emptied, of which the rest has to go elsewhere,
+/// and not a device that is missing or was cut.
+pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<String> {
+    let leaves = |tier: u8| info.evacuations.iter().any(|it| it.tier == tier);
+    let takes = |it: &&TierDevice| {
+        !leaves(it.tier) && matches!(it.state, DeviceState::Ok | DeviceState::Failing)
+    };
+    let takes: Vec<&TierDevice> = info.devices.iter().filter(takes).collect();
+    let capacity: u64 = takes.iter().map(|it| it.bytes).sum();
+    let leaving: u64 = info.evacuations.iter().map(|it| it.left_bytes).sum();
+    let used: u64 = takes.iter().map(|it| it.used_bytes).sum::<u64>() + leaving;
+    let is_larger = u64::from(now.view.extents) * EXTENT_SIZE > capacity;
+    if !is_larger || used * 100 < capacity * FULL_PERCENT {
+        return None;
+    }
+    let left = human(capacity.saturating_sub(used));
+    Some(format!(
+        "its tiers are almost full, with {left} left, and the volume is larger than they are: \
+         when they are full, writes fail"
+    ))
+}
+
+/// The tiers that are being emptied, while there is no room for what is on them.
+fn evacuation_without_room(info: &TiersInfo) -> Vec<(u8, String)> {
+    let no_room = why_pending(Pending::NoRoom);
+    if !info.pending.iter().any(|it| it.reason == no_room) {
+        return Vec::new();
+    }
+    let stuck = info.evacuations.iter().filter(|it| it.left_bytes > 0);
+    let text = |left| format!("{} of it cannot move: {no_room}", human(left));
+    stuck
+        .map(|it| {
+            (it.tier, format!("tier {} is being emptied, and {}", it.tier, text(it.left_bytes)))
+        })
+        .collect()
+}
+
+/// The ranges of a volume that cannot be read, in order: those of which the tiers know that they are
+/// lost, and what lives on files that were cut.
+fn lost_ranges(tiered: &Tiered, at: Time) -> Vec<(u64, u64)> {
+    let (tiers, cut) = (tiered.tiers(), tiered.snapshot(at).cut);
+    let mut ranges: Vec<Range<u64>> = tiers.lost().take(LOST_MAX).collect();
+    if cut.iter().any(Option::is_some) {
+        let is_cut = |member: u8| cut.get(usize::from(member)).is_some_and(Option::is_some);
+        let lives = |&extent: &u32| tiers.place_of(extent).is_some_and(|it| is_cut(it.0.0));
+        let cut = (0..tiers.extents()).filter(lives).map(|extent| {
+            let first = u64::from(extent) * EXTENT_SIZE;
+            first..first + EXTENT_SIZE
+        });
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for range in cut {
+            let count = runs.len();
+            match runs.last_mut() {
+                Some(run) if run.end == range.start => run.end = range.end,
+                _ if count == LOST_MAX => break,
+                _ => runs.push(range),
+            }
+        }
+        ranges.extend(runs);
+        ranges.sort_by_key(|it| it.start);
+    }
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => all.push(range),
+        }
+    }
+    all.truncate(LOST_MAX);
+    all.into_iter().map(|it| (it.start, it.end - it.start)).collect()
 }
 
 /// The extents of byte ranges, each once.
@@ -245,10 +337,12 @@ fn device(it: &MemberView, device: String, cut_to_bytes: Option<u64>) -> TierDev
     TierDevice {
         tier: it.tier,
         device,
-        state: match (it.is_here, it.state) {
-            (false, _) => DeviceState::Missing,
-            (true, MemberState::Leaving) => DeviceState::Leaving,
-            (true, _) => DeviceState::Ok,
+        state: match it.state {
+            _ if !it.is_here => DeviceState::Missing,
+            _ if cut_to_bytes.is_some() => DeviceState::Cut,
+            _ if it.is_sick => DeviceState::Failing,
+            MemberState::Leaving => DeviceState::Leaving,
+            _ => DeviceState::Ok,
         },
         holds_map: it.is_holder,
         bytes: u64::from(it.slots) * EXTENT_SIZE,
