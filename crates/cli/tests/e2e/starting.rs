@@ -55,6 +55,35 @@ fn volumes_of_a_pool_that_is_being_opened_are_opening() {
     assert_eq!(world.volume("big")["state"], "ok");
 }
 
+/// `status` called it detached, and `tier show` had it attached.
+#[test]
+fn a_volume_over_tiers_is_opening_until_its_devices_are_open() {
+    let mut world = World::started();
+    world.empty_file("fast.img", 32 << 20);
+    world.forebay(&["volume", "create", "thin", "--tier", "fast.img"]).expect(0);
+    world.kill();
+    let device = File::open(world.path("fast.img")).unwrap();
+    device.lock().unwrap();
+    world.launch(world.daemon_command());
+    let begin = Instant::now();
+    loop {
+        let said = world.forebay(&["volume", "show", "thin", "-o", "json"]);
+        if said.code == 0 || said.out.contains("state") {
+            assert_eq!(said.json()["state"], "opening", "{said:#?}");
+            if begin.elapsed() > Duration::from_secs(1) {
+                break;
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(4), "{said:#?}");
+    }
+    let said = world.forebay(&["tier", "show", "thin"]).expect(1);
+    let said = said.complains("the tiers of volume thin are being opened");
+    assert!(!said.err.contains("attach"), "{said:#?}");
+    device.unlock().unwrap();
+    world.wait_opened();
+    assert_eq!(world.volume("thin")["state"], "ok");
+}
+
 /// Fills the state directory: nothing can be written beside what is there.
 fn block(world: &World) {
     fs::create_dir(world.state_dir().join("state.json.new")).unwrap();

@@ -166,6 +166,34 @@ fn a_volume_without_room_says_so_while_a_tier_is_emptied() {
     assert!(metrics.contains(line), "{metrics}");
 }
 
+/// Why nothing moved was said by `tier show` alone.
+#[test]
+fn an_evacuation_without_room_says_so_in_status() {
+    let world = world();
+    let create = "volume create thin --tier fast.img --tier slow.img --size 1G --overcommit";
+    ask(&world, &format!("{create} --placement spill")).expect(0);
+    fill(&world, "thin", 40);
+    ask(&world, "tier pause thin").expect(0);
+    let mut nbd = world.nbd("thin");
+    let on_slow = device(&world, "thin", 1)["used_bytes"].as_u64().unwrap() / MIB;
+    assert!((1..40).contains(&on_slow), "{on_slow}");
+    // Room for what is on the slow one, until somebody else has taken it.
+    for n in 0..on_slow.min(40 - on_slow) {
+        nbd.discard(n * MIB, MIB as u32).unwrap();
+    }
+    nbd.flush().unwrap();
+    wait_for("there is no room", || ask(&world, "tier evacuate thin 1 --no-wait").code == 0);
+    let data = pattern(7, MIB as usize);
+    assert!((100..200).any(|n| nbd.write(n * MIB, &data) == Err(28)), "it is not full");
+    ask(&world, "tier resume thin").expect(0);
+    wait_for("status does not say why", || {
+        let said = ask(&world, "status");
+        said.out.contains("tier 1 is being emptied, and ")
+            && said.out.contains("there is no room where it should go")
+            && said.out.contains("forebay tier cancel thin 1")
+    });
+}
+
 /// `attach` said that all was well, and the log said nothing of a device that was there.
 #[test]
 fn an_attach_without_a_device_names_it_and_says_that_the_volume_is_degraded() {
