@@ -71,7 +71,8 @@ hints! {
          detach {volume} --force, then forebay volume attach {volume}",
     TakeAwayTier { volume: String, device: String } =
         "take it away (unplug it, or rename the file), then: forebay volume detach {volume} \
-         --force, forebay volume attach {volume}, forebay tier remove {volume} {device} --drop-lost",
+         --force, forebay volume attach {volume}, forebay tier remove {volume} {device} \
+         --drop-lost",
     EmptyTier { volume: String, device: String } =
         "while it can be read: forebay tier evacuate {volume} {device}",
     CancelEvacuation { volume: String, tier: u8 } =

@@ -388,6 +388,15 @@ pub const METRICS: &[Metric] = &[
 const STATES: [State; 6] =
     [State::Opening, State::Ok, State::Draining, State::Degraded, State::Offline, State::Detached];
 
+/// What tiers had no room for, of each volume that has some.
+fn no_room(out: &mut String, metric: &str, counters: &Counters) {
+    for volume in counters.volumes.iter().filter(|it| !it.tiers.is_empty()) {
+        let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
+        let sample = ("", String::new(), volume.no_room_writes as f64);
+        line(out, metric, &labels, &sample);
+    }
+}
+
 /// The Prometheus text (format 0.0.4) of everything.
 pub fn prometheus(counters: &Counters, status: &Status) -> String {
     let mut out = String::new();
@@ -427,13 +436,7 @@ pub fn prometheus(counters: &Counters, status: &Status) -> String {
                     tiers(&mut out, metric.name, volume, value);
                 }
             }
-            Source::NoRoom => {
-                for volume in counters.volumes.iter().filter(|it| !it.tiers.is_empty()) {
-                    let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];
-                    let sample = ("", String::new(), volume.no_room_writes as f64);
-                    line(&mut out, metric.name, &labels, &sample);
-                }
-            }
+            Source::NoRoom => no_room(&mut out, metric.name, counters),
             Source::Ephemeral => {
                 for volume in &status.volumes {
                     let labels = [("volume", volume.name.as_str()), ("pool", &volume.pool)];

@@ -173,9 +173,9 @@ impl Origin {
         }
     }
 
-    /// Whether it remembers which writes it owes: a FLUSH fails while one is lost or not durable, so
-    /// one that succeeds is to be believed. Of a single device nobody knows what a FLUSH that failed
-    /// has lost.
+    /// Whether it remembers which writes it owes: a FLUSH fails while one is lost or not durable,
+    /// so one that succeeds is to be believed. Of a single device nobody knows what a FLUSH that
+    /// failed has lost.
     pub fn answers_each_flush(&self) -> bool {
         matches!(self, Origin::Tiered(_))
     }

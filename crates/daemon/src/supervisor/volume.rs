@@ -402,16 +402,7 @@ impl Supervisor {
                     if request.dry_run {
                         return planned(format!("{name} is in service: nothing would be done"));
                     }
-                    if found.snapshot.view.poisoned {
-                        let volume = name.clone();
-                        let text = format!("volume {name} is in service: nothing was changed");
-                        return Err(ApiError::conflict(text).hint(Hint::Reattach { volume }));
-                    }
-                    let mut done = self.how_to_use(name, false)?;
-                    done.outcome = Outcome::Unchanged;
-                    let text = format!("volume {name} is in service: nothing was changed");
-                    done.messages.insert(0, text);
-                    return Ok(done);
+                    return self.is_attached(&found);
                 }
                 if request.dry_run {
                     return planned(self.plan_attach(&found, request.changed)?);
@@ -440,6 +431,20 @@ impl Supervisor {
                 self.how_to_use(name, false)
             }
         }
+    }
+
+    /// What there is to say of a volume that is attached and served already.
+    fn is_attached(&self, found: &FoundVolume) -> Result<Done, ApiError> {
+        let view = &found.snapshot.view;
+        let text = format!("volume {} is in service: nothing was changed", view.name);
+        if view.poisoned {
+            let volume = view.name.clone();
+            return Err(ApiError::conflict(text).hint(Hint::Reattach { volume }));
+        }
+        let mut done = self.how_to_use(&view.name, false)?;
+        done.outcome = Outcome::Unchanged;
+        done.messages.insert(0, text);
+        Ok(done)
     }
 
     /// What attaching a volume would do whose pool is not open.

@@ -75,8 +75,8 @@ impl Volume {
             && self.running.as_ref().is_some_and(|running| failures - running.failures > most)
     }
 
-    /// Whether a FLUSH of the origin has failed since the task began, and who asked for it knows that
-    /// what is there may be lost: it is not waited for.
+    /// Whether a FLUSH of the origin has failed since the task began, and who asked for it knows
+    /// that what is there may be lost: it is not waited for.
     pub(crate) fn flush_is_given_up(&self) -> bool {
         let failures = self.flush.failures();
         self.flush.is_given_up()

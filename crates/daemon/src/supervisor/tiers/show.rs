@@ -275,8 +275,8 @@ fn evacuation_without_room(info: &TiersInfo) -> Vec<(u8, String)> {
         .collect()
 }
 
-/// The ranges of a volume that cannot be read, in order: those of which the tiers know that they are
-/// lost, and what lives on files that were cut.
+/// The ranges of a volume that cannot be read, in order: those that the tiers know to be lost, and
+/// what lives on files that were cut.
 fn lost_ranges(tiered: &Tiered, at: Time) -> Vec<(u64, u64)> {
     let (tiers, cut) = (tiered.tiers(), tiered.snapshot(at).cut);
     let mut ranges: Vec<Range<u64>> = tiers.lost().take(LOST_MAX).collect();
