@@ -86,6 +86,8 @@ fn a_file_that_was_cut_is_called_so_and_all_that_lives_on_it_is_lost() {
     fill(&world, "big", 100);
     let slow = || device(&world, "big", 1)["used_bytes"].as_u64().unwrap();
     assert!(slow() > 60 * MIB);
+    ask(&world, "tier pause big").expect(0);
+    wait_for("moves do not end", || tiers(&world, "big")["tiers"]["moving"] == 0);
     cut(&world, "slow.img", 8 * MIB);
     let mut nbd = world.nbd("big");
     wait_for("nobody has noticed", || {
@@ -93,7 +95,6 @@ fn a_file_that_was_cut_is_called_so_and_all_that_lives_on_it_is_lost() {
         device(&world, "big", 1)["cut_to_bytes"] == 8 * MIB
     });
     drop(nbd);
-    ask(&world, "tier pause big").expect(0);
     assert_eq!(device(&world, "big", 1)["state"], "cut");
     let shown = ask(&world, "tier show big").expect(0);
     assert!(shown.out.lines().any(|it| it.contains("slow.img") && it.contains(" cut ")));
