@@ -3,6 +3,7 @@
 
 mod admin;
 mod client;
+mod doubt;
 mod errors;
 mod fault;
 mod finish;

@@ -26,6 +26,7 @@ mod journal;
 mod limits;
 mod lost;
 mod map;
+mod member;
 mod moves;
 mod mutant;
 mod part;

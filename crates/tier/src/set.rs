@@ -2,6 +2,7 @@
 //! says who belongs to the set.
 
 use crate::event::{CommandId, MemberId};
+use crate::member::Member;
 use crate::settings::{MemberSettings, Settings};
 use forebay_format::io::Buf;
 use forebay_format::tier::{
@@ -9,54 +10,6 @@ use forebay_format::tier::{
 };
 use forebay_format::{BLOCK_SIZE, tier};
 use std::collections::BTreeSet;
-
-/// A member.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub settings: MemberSettings,
-    pub tier: u8,
-    pub slots: u32,
-    /// Something was written since it was last flushed.
-    is_dirty: bool,
-    /// Data among it, and among what it was asked to keep last: not the map alone, which is
-    /// believed only where it is whole.
-    has_data: bool,
-    asked_data: bool,
-    /// It failed to keep data that it was asked to, and has not been asked with success since.
-    owes: bool,
-    /// It has been asked since that.
-    is_asked: bool,
-    /// I/O of clients under way.
-    clients: u32,
-    /// It takes part when all superblocks say so.
-    joins: bool,
-    /// The generation of each copy of its superblock, as far as it is durable; 0 if it is not.
-    copies: [u64; 2],
-    /// Which of them is written next: never the only valid one.
-    turn: usize,
-    /// It has a superblock of this life.
-    is_told: bool,
-}
-
-impl Member {
-    fn new(settings: MemberSettings, entry: &MemberEntry, joins: bool) -> Member {
-        Member {
-            settings,
-            tier: entry.tier,
-            slots: entry.slots.get(),
-            is_dirty: false,
-            has_data: false,
-            asked_data: false,
-            owes: false,
-            is_asked: false,
-            clients: 0,
-            joins,
-            copies: [0; 2],
-            turn: 0,
-            is_told: joins,
-        }
-    }
-}
 
 /// What superblocks will say of a member that joins, once its own does.
 #[derive(Debug)]
@@ -235,25 +188,18 @@ impl Set {
 
     /// A write to a member has ended, of data or of the map.
     pub fn written(&mut self, member: MemberId, is_data: bool) {
-        let it = &mut self.members[usize::from(member.0)];
-        it.is_dirty = true;
-        it.has_data |= is_data;
+        self.members[usize::from(member.0)].written(is_data);
     }
 
     /// A member failed to keep what it was asked to: nothing is said of it. If there were data
     /// among that, clients hear of it until it has kept them.
     pub fn not_kept(&mut self, member: MemberId) {
-        let it = &mut self.members[usize::from(member.0)];
-        it.owes |= it.has_data || it.asked_data;
-        it.is_asked = false;
+        self.members[usize::from(member.0)].not_kept();
     }
 
     /// A member has kept what it was asked to.
     pub fn kept(&mut self, member: MemberId) {
-        let it = &mut self.members[usize::from(member.0)];
-        if std::mem::take(&mut it.is_asked) {
-            (it.owes, it.asked_data) = (false, false);
-        }
+        self.members[usize::from(member.0)].kept();
     }
 
     /// Members that have to be flushed, and whether they were written to; what is written from now
@@ -261,12 +207,8 @@ impl Set {
     pub fn take_dirty(&mut self, owing_too: bool) -> Vec<(MemberId, bool)> {
         let mut dirty = Vec::new();
         for (number, it) in self.members.iter_mut().enumerate() {
-            let is_dirty = std::mem::take(&mut it.is_dirty);
             let is_used = self.superblock.block.members[number].is_used();
-            let is_asked = is_dirty || (it.owes && owing_too);
-            if is_used && is_asked && it.settings.volatile_cache && it.settings.is_here {
-                it.is_asked = true;
-                it.asked_data |= std::mem::take(&mut it.has_data);
+            if let Some(is_dirty) = it.take_dirty(is_used, owing_too) {
                 dirty.push((MemberId(number as u8), is_dirty));
             }
         }
@@ -300,8 +242,7 @@ impl Set {
         self.failed.clear();
         self.next_generation();
         for (own, entry) in self.members.iter().zip(&mut self.superblock.block.members) {
-            let least = own.copies[0].min(own.copies[1]);
-            entry.generation = entry.generation.get().max(least).into();
+            entry.generation = entry.generation.get().max(own.least_generation()).into();
         }
         if let Some(joining) = &self.joining {
             self.writing = Writing::Own;
@@ -334,7 +275,7 @@ impl Set {
         own.encode(buf.bytes_mut());
         let offsets = match self.writing {
             Writing::Own => tier::SUPERBLOCK_OFFSETS.to_vec(),
-            _ => vec![tier::SUPERBLOCK_OFFSETS[self.member(member).turn]],
+            _ => vec![tier::SUPERBLOCK_OFFSETS[self.member(member).turn()]],
         };
         (offsets, buf)
     }
@@ -473,15 +414,12 @@ impl Set {
 
     /// The generation of each copy of a member's superblock that is valid: the newer one stays.
     pub fn set_copies(&mut self, member: MemberId, generations: [Option<u64>; 2]) {
-        let [one, other] = generations;
-        let own = &mut self.members[usize::from(member.0)];
-        own.copies = generations.map(Option::unwrap_or_default);
-        own.turn = usize::from(one >= other);
+        self.members[usize::from(member.0)].set_copies(generations);
     }
 
     /// Members that are there and have a superblock of this life.
     pub fn told(&self) -> impl Iterator<Item = MemberId> {
-        self.named().filter(|&it| self.member(it).is_told)
+        self.named().filter(|&it| self.member(it).is_told())
     }
 
     /// It is written: what is due, and who does not have it. The next one goes to the other copy of
@@ -490,9 +428,7 @@ impl Set {
         self.writing = Writing::Idle;
         let generation = self.superblock.block.generation.get();
         for member in self.well() {
-            let own = &mut self.members[usize::from(member.0)];
-            own.copies[own.turn] = generation;
-            (own.turn, own.is_told) = (1 - own.turn, true);
+            self.members[usize::from(member.0)].has_superblock(generation);
         }
         (std::mem::take(&mut self.serving), std::mem::take(&mut self.failed))
     }

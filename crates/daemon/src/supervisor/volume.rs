@@ -369,8 +369,7 @@ impl Supervisor {
     }
 
     fn attach(self: &Arc<Self>, request: &VolumeAttach) -> Result<Done, ApiError> {
-        let name = &request.name;
-        let known = self.store.get().volume(name).cloned();
+        let (name, known) = (&request.name, self.store.get().volume(&request.name).cloned());
         let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
         if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)
             && let Some(would) = self.accept_what_is_here(&known.pool, request.dry_run)?

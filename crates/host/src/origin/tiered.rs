@@ -17,7 +17,7 @@ use forebay_tier::{
 };
 pub use member::Member;
 use member::PIECE_BLOCKS;
-pub use planned::{NewTier, NewTiered, Planned};
+pub use planned::{NewTier, NewTiered, Planned, share_of};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -313,7 +313,7 @@ impl Tiered {
         let addition = Addition {
             member: number,
             uuid: new.uuid,
-            bytes: member.bytes() / 100 * u64::from(new.use_percent.clamp(1, 100)),
+            bytes: share_of(member.bytes(), new.use_percent),
             at: new.at,
             is_volatile: member.is_volatile(),
             settings: member.settings(),

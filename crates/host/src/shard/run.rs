@@ -30,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
-use stop::Leaving;
+use stop::{Leaving, Stopping};
 
 /// Rounds of effects and their immediate consequences before the loop looks at devices and sockets again.
 const ROUNDS_MAX: usize = 64;
@@ -55,13 +55,6 @@ struct Adding {
     command: Box<Command>,
     origin: Box<Origin>,
     reply: SyncSender<CommandReply>,
-}
-
-/// Where an orderly stop stands.
-struct Stopping {
-    replies: Vec<SyncSender<CommandReply>>,
-    command: CommandId,
-    answer: Option<(CommandReply, Instant)>,
 }
 
 /// How a shard hangs together with the process.
@@ -149,9 +142,7 @@ impl Shard {
         if self.busy || self.executor.has_ended() {
             return Some(Duration::ZERO);
         }
-        let stop = self.stopping.as_ref().and_then(|stopping| stopping.answer.as_ref());
-        let stop = stop.map(|_| ()).or_else(|| self.leaving.first().map(|_| ()));
-        let stop = stop.map(|()| self.now + 10_000_000);
+        let stop = self.waits_for_rest().then_some(self.now + 10_000_000);
         let due = [self.engine.deadline(), self.executor.next_due(), self.clients.next_due(), stop];
         let due = due.into_iter().flatten().min()?;
         Some(Duration::from_nanos(due.saturating_sub(self.time())))
@@ -281,8 +272,7 @@ impl Shard {
                 let _ = reply.send(self.executor.rouse_tiers(self.now, volume));
             }
             Message::ReplaceTiers(volume, origin, reply) => {
-                let (driver, origin) = (&mut self.driver, (volume, *origin));
-                let _ = reply.send(self.executor.replace_tiers(driver, self.now, origin));
+                let _ = reply.send(self.replace_tiers(volume, *origin));
             }
             Message::AddMember(volume, new, reply) => {
                 let driver = &mut self.driver;

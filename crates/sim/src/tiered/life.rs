@@ -7,7 +7,7 @@ use crate::disk::{CutReport, IoKind};
 use crate::model::{Crash, Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::{Superblock, member_state};
-use forebay_tier::{Assembled, Command, OpenError, Tiers, assemble};
+use forebay_tier::{Assembled, Command, OpenError, Tiers};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Starts in a row that a crash ends.
@@ -137,26 +137,6 @@ impl Tiered {
             self.crash(kill);
         }
         Ok(())
-    }
-
-    /// What superblocks say of flushes that failed in lives before.
-    fn look_for_doubt(&mut self, assembled: &Assembled) {
-        let superblock = &assembled.superblock;
-        let said = superblock.block.boot;
-        self.life.in_doubt = said == [0; 16] && !superblock.is_fresh();
-        self.life.untold = self.life.in_doubt || said == [!self.boot; 16];
-        self.coverage.add("starts after a start in doubt", u64::from(self.life.in_doubt));
-        self.coverage.add("starts after a flush that failed", u64::from(self.life.untold));
-    }
-
-    /// A flush has failed as the set was opened, and no superblock says so yet: a killed process
-    /// leaves nothing that tells of it (`docs/format.md`).
-    fn is_doubt_unsaid(&self) -> bool {
-        if self.life.opened || self.life.flush_failed.is_empty() {
-            return false;
-        }
-        let said = self.find_set(None).map(|it| it.0.superblock.block.boot);
-        said.is_some_and(|said| said != [0; 16])
     }
 
     /// Opens the set, and lets clients and the administrator in. `Flow::Crash` if that failed.
@@ -304,53 +284,6 @@ impl Tiered {
         if self.tiers.is_some() && self.plan.parts.len() == 1 && places != extents {
             let text = format!("{extents} extents are said to live somewhere, {places} do");
             return Err(Violation::new("M", text));
-        }
-        Ok(())
-    }
-
-    /// Rule R: a start that says that what was not flushed may be gone needs a reason: a flush that
-    /// failed, or a holder of the map that may have had more of a killed life and does not say.
-    fn check_doubt(&mut self, doubt: bool) -> Result<(), Violation> {
-        let of_map = |error: &Delivered| error.kind == IoKind::Read && error.area != Area::Slots;
-        let is_unheard = |&holder: &usize| {
-            let mut errors = self.life.errors.iter().filter(|error| error.member == holder);
-            !self.life.is_here[holder]
-                || self.trouble.rotten.contains(&holder)
-                || errors.any(of_map)
-        };
-        let unheard = self.life.after_kill && self.life.holders.iter().any(is_unheard);
-        if doubt && !unheard && !self.life.untold && self.life.flush_failed.is_empty() {
-            let text = "what was not flushed is called doubtful without a reason";
-            return Err(Violation::new("R", text.into()));
-        }
-        if doubt {
-            self.coverage.add("starts that did not hear all holders", u64::from(unheard));
-            self.checker.crash(Crash::Cut);
-            self.life.untold = true;
-        }
-        Ok(())
-    }
-
-    /// Rule R: after an orderly stop a copy that a member had before is not taken for it.
-    fn check_older(&self) -> Result<(), Violation> {
-        let is_sound = |&it: &usize| {
-            self.plan.members[it].is_in && self.life.is_here[it] && !self.has_failed(it)
-        };
-        let sound: Vec<usize> = (0..self.disks.len()).filter(is_sound).collect();
-        for &member in sound.iter().filter(|_| sound.len() > 1) {
-            let Some(older) = self.life.older.get(member).cloned().flatten() else { continue };
-            let others = sound.iter().filter(|&&it| it != member);
-            let mut found: Vec<Superblock> =
-                others.filter_map(|&it| self.superblock_of(it)).collect();
-            let uuid = older.uuid();
-            found.push(older);
-            let place = found.len() - 1;
-            let assembled = assemble(&found).ok_or_else(no_set)?;
-            let is_same = assembled.superblock.block.members[member].uuid == uuid;
-            if is_same && assembled.found.contains(&Some(place)) {
-                let text = format!("a copy of member {member} from before the stop is believed");
-                return Err(Violation::new("R", text));
-            }
         }
         Ok(())
     }
@@ -519,7 +452,7 @@ impl Tiered {
     }
 }
 
-fn no_set() -> Violation {
+pub(super) fn no_set() -> Violation {
     Violation::new("R", "no member has a superblock".into())
 }
 

@@ -18,7 +18,7 @@ use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
-use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot};
+use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot, share_of};
 use forebay_tier::{At, Command, CommandReply, MemberId, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -47,7 +47,7 @@ impl Supervisor {
         if member.is_volatile() && !now.is_ephemeral {
             return Err(refused(forebay_tier::Refusal::Volatile));
         }
-        let used = member.bytes() / 100 * u64::from(use_percent);
+        let used = share_of(member.bytes(), use_percent);
         let room = used.saturating_sub(now.slots_offset) / EXTENT_SIZE * EXTENT_SIZE;
         let size = human(room);
         if wanted.dry_run {

@@ -45,8 +45,7 @@ impl Planned {
         let mut news = Vec::new();
         for (tier, of) in (0..).zip(tiers) {
             for (member, share) in of.members {
-                let share = u128::from(share.clamp(1, 100));
-                let bytes = (u128::from(member.bytes()) * share / 100) as u64;
+                let bytes = share_of(member.bytes(), share);
                 let is_volatile = member.is_volatile();
                 news.push(NewMember { uuid: sys::random(), bytes, tier, is_volatile });
                 members.push(member);
@@ -133,4 +132,9 @@ fn refused(error: &CreateError, members: &[Member]) -> TieredError {
         }
         CreateError::Size => "the size must be a multiple of 512 bytes".to_owned(),
     })
+}
+
+/// So many percent of a device.
+pub fn share_of(bytes: u64, percent: u8) -> u64 {
+    (u128::from(bytes) * u128::from(percent.clamp(1, 100)) / 100) as u64
 }

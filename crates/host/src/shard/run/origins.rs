@@ -33,6 +33,11 @@ impl Shard {
         let _ = reply.send(answer);
     }
 
+    /// Tiers that rest were opened again. Whether they did rest.
+    pub(super) fn replace_tiers(&mut self, volume: VolumeId, origin: Origin) -> bool {
+        self.executor.replace_tiers(&mut self.driver, self.now, (volume, origin))
+    }
+
     /// Starts to add the next volume, when no other is being added.
     pub(super) fn add_next(&mut self) {
         if self.adding.is_some() {

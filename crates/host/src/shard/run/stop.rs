@@ -1,6 +1,6 @@
 //! How a shard stops.
 
-use super::{Shard, Stopping};
+use super::Shard;
 use crate::notice::HostNotice;
 use forebay_engine::{Command, CommandId, CommandReply, VolumeId};
 use std::sync::mpsc::SyncSender;
@@ -10,6 +10,13 @@ use std::time::{Duration, Instant};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long I/O under way may take to end when the shard stops.
 const REST: Duration = Duration::from_secs(10);
+
+/// Where an orderly stop stands.
+pub(super) struct Stopping {
+    pub replies: Vec<SyncSender<CommandReply>>,
+    pub command: CommandId,
+    pub answer: Option<(CommandReply, Instant)>,
+}
 
 /// A volume that is removed when its tiers rest, and who waits for it.
 pub(super) struct Leaving {
@@ -28,6 +35,12 @@ impl Shard {
         let command = CommandId(self.command_next);
         self.stopping = Some(Stopping { replies: vec![reply], command, answer: None });
         self.command(Command::Shutdown, None);
+    }
+
+    /// Whether something is looked for again and again: whether all is at rest.
+    pub(super) fn waits_for_rest(&self) -> bool {
+        let is_over = self.stopping.as_ref().is_some_and(|stopping| stopping.answer.is_some());
+        is_over || !self.leaving.is_empty()
     }
 
     /// Whether the stop has come so far that the loop can end.

@@ -1,0 +1,112 @@
+//! One member: what it can do, what of it is not flushed, and how far its superblock is.
+
+use crate::settings::MemberSettings;
+use forebay_format::tier::MemberEntry;
+
+/// A member.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub settings: MemberSettings,
+    pub tier: u8,
+    pub slots: u32,
+    /// Something was written since it was last flushed.
+    is_dirty: bool,
+    /// Data among it, and among what it was asked to keep last: not the map alone, which is
+    /// believed only where it is whole.
+    has_data: bool,
+    asked_data: bool,
+    /// It failed to keep data that it was asked to, and has not been asked with success since.
+    owes: bool,
+    /// It has been asked since that.
+    is_asked: bool,
+    /// I/O of clients under way.
+    pub clients: u32,
+    /// It takes part when all superblocks say so.
+    pub joins: bool,
+    /// The generation of each copy of its superblock, as far as it is durable; 0 if it is not.
+    copies: [u64; 2],
+    /// Which of them is written next: never the only valid one.
+    turn: usize,
+    /// It has a superblock of this life.
+    is_told: bool,
+}
+
+impl Member {
+    pub fn new(settings: MemberSettings, entry: &MemberEntry, joins: bool) -> Member {
+        Member {
+            settings,
+            tier: entry.tier,
+            slots: entry.slots.get(),
+            is_dirty: false,
+            has_data: false,
+            asked_data: false,
+            owes: false,
+            is_asked: false,
+            clients: 0,
+            joins,
+            copies: [0; 2],
+            turn: 0,
+            is_told: joins,
+        }
+    }
+
+    /// A write has ended, of data or of the map.
+    pub fn written(&mut self, is_data: bool) {
+        self.is_dirty = true;
+        self.has_data |= is_data;
+    }
+
+    /// It failed to keep what it was asked to.
+    pub fn not_kept(&mut self) {
+        self.owes |= self.has_data || self.asked_data;
+        self.is_asked = false;
+    }
+
+    /// It has kept what it was asked to.
+    pub fn kept(&mut self) {
+        if std::mem::take(&mut self.is_asked) {
+            (self.owes, self.asked_data) = (false, false);
+        }
+    }
+
+    /// It is to be flushed, if it has to be: whether it was written to. What is written from now on
+    /// is for the next flush.
+    pub fn take_dirty(&mut self, is_used: bool, owing_too: bool) -> Option<bool> {
+        let is_dirty = std::mem::take(&mut self.is_dirty);
+        let is_able = is_used && self.settings.volatile_cache && self.settings.is_here;
+        if !is_able || !(is_dirty || (self.owes && owing_too)) {
+            return None;
+        }
+        self.is_asked = true;
+        self.asked_data |= std::mem::take(&mut self.has_data);
+        Some(is_dirty)
+    }
+
+    /// The generation of each copy of its superblock that is valid: the newer one stays.
+    pub fn set_copies(&mut self, generations: [Option<u64>; 2]) {
+        let [one, other] = generations;
+        self.copies = generations.map(Option::unwrap_or_default);
+        self.turn = usize::from(one >= other);
+    }
+
+    /// It has a superblock of this generation, durably: the next one goes to the other copy.
+    pub fn has_superblock(&mut self, generation: u64) {
+        self.copies[self.turn] = generation;
+        (self.turn, self.is_told) = (1 - self.turn, true);
+    }
+
+    /// The generation that both copies of its superblock have at least.
+    pub fn least_generation(&self) -> u64 {
+        self.copies[0].min(self.copies[1])
+    }
+
+    /// Which copy of its superblock is written next.
+    pub fn turn(&self) -> usize {
+        self.turn
+    }
+
+    /// Whether it has a superblock of this life.
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+}
