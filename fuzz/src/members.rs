@@ -146,6 +146,7 @@ impl Executor {
             superblock: assembled.superblock,
             boot,
             tuning,
+            is_paused: false,
             mutant: None,
         };
         let mut effects = Vec::new();

@@ -221,6 +221,16 @@ impl World {
     }
 
     fn flush(&mut self) {
+        // A start that could not ask somebody who may have known more says so, once.
+        let mut notices = self.executor.notices.iter_mut();
+        let doubt = notices.find_map(|it| match it {
+            Notice::Opened { doubt, .. } => Some(std::mem::take(doubt)),
+            _ => None,
+        });
+        if doubt == Some(true) {
+            let told = self.executor.ask(forebay_tier::Io::Flush).result;
+            assert_eq!(told, Err(IoError::Io), "what was not flushed may be gone");
+        }
         let done = self.executor.ask(forebay_tier::Io::Flush);
         assert_eq!(done.result, Ok(()), "all members are well");
         self.sectors.flush();

@@ -262,6 +262,7 @@ words! {
         NameFlag = "choose another name: --name, or NAME",
         Device = "choose another device",
         LessMemory = "give the tier less memory, or a slower tier more",
+        SmallerVolume = "choose a smaller --size",
         RamAbove = "put the memory above it, as a cache: a pool's RAM tier",
         SmallerDevice = "or use a smaller cache device",
         Swapped = "were the origin and the cache device swapped?",

@@ -102,7 +102,7 @@ mod tests {
         );
         assert_eq!(sent["read_latency"]["counts"].as_array().unwrap().len(), 4 * 6 + 2 + 1);
         assert_eq!(sent["write_latency"], json!({"counts": [], "sum_ns": 0}));
-        assert_eq!(sent.as_object().unwrap().len(), 29);
+        assert_eq!(sent.as_object().unwrap().len(), 30);
         assert_eq!(serde_json::from_value::<VolumeCounters>(sent).unwrap(), volume);
         let written_bytes = Written { fill: 9, ..Written::default() };
         let stats = PoolStats { written_bytes, slots: 2, degraded: true, ..PoolStats::default() };

@@ -97,6 +97,7 @@ impl World {
             members: vec![member(4), member(64)],
             boot: [1; 16],
             tuning,
+            is_paused: false,
             mutant: None,
         };
         let mut effects = Vec::new();

@@ -51,6 +51,7 @@ pub use event::{
     OpenError, Refusal,
 };
 pub use health::Errors;
+pub use map::MAP_BYTES_PER_EXTENT;
 pub use mutant::Mutant;
 pub use settings::{MemberSettings, Placement, Settings, Tuning};
 pub use tiers::Tiers;

@@ -39,7 +39,10 @@ struct Extent {
     since: u32,
 }
 
-const _: () = assert!(size_of::<Extent>() == 16);
+/// What the map holds in memory for each extent of the volume, bytes.
+pub const MAP_BYTES_PER_EXTENT: u64 = 16;
+
+const _: () = assert!(size_of::<Extent>() as u64 == MAP_BYTES_PER_EXTENT);
 
 impl Extent {
     const NONE: Extent =

@@ -7,6 +7,8 @@ use forebay_format::tier::Superblock;
 /// What the executor knows of a set that it opens.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Nothing moves until [`Command::Resume`](crate::Command::Resume): pins may come first.
+    pub is_paused: bool,
     /// The newest superblock of its members.
     pub superblock: Superblock,
     /// Each member of the superblock, by number.

@@ -139,6 +139,7 @@ impl Tiers {
             mutant: settings.mutant,
             set,
         };
+        tiers.moves.set_paused(settings.is_paused);
         tiers.begin_start(settings.boot);
         tiers.io.take_effects(out);
         tiers

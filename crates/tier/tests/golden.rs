@@ -59,6 +59,7 @@ impl Set {
             superblock: assembled.superblock,
             boot,
             tuning: Tuning { placement: Placement::Spill, ..Tuning::default() },
+            is_paused: false,
             mutant: None,
         };
         let mut out = Vec::new();

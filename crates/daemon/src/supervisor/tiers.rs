@@ -185,10 +185,7 @@ impl Supervisor {
             tracing::error!(volume = name, "a tier is missing: {}", back::is_older(uri));
         }
         let known = &self.learn_numbers(known, &tiered.snapshot(0));
-        known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
-        if pace::rests(known) {
-            tiered.pause();
-        }
+        begin_moves(&mut tiered, known);
         let found = tiered.given().map(|(uuid, index)| (hex(&uuid), uris[index].clone()));
         // Memory has no name of its own.
         self.rename_members(known, &found.filter(|it| memory_bytes(&it.1).is_none()).collect());
@@ -286,9 +283,7 @@ impl Supervisor {
         let spec = NewTiered { name: name.to_string(), bytes, overcommit: known.overcommit };
         let new = NewTiers::plan(&spec, given.collect()).map_err(|(_, error)| error)?;
         let (state, mut made) = self.make_tiers(name, new, known.placement)?;
-        if pace::rests(known) {
-            made.pause();
-        }
+        begin_moves(&mut made, known);
         tracing::warn!(volume = name, "it is empty: {why}, and its content with it");
         let emptied = Some(why.to_string());
         let remembered = self.remember(|all| {
@@ -315,5 +310,14 @@ impl Supervisor {
         }
         let why = format!("{} is no device of volume {}", member.uri, known.name);
         Err(TieredError::Create(why).into())
+    }
+}
+
+/// Has tiers that were just opened move what should move. What is pinned comes first: it would
+/// leave its tier.
+fn begin_moves(tiered: &mut Tiered, known: &TieredState) {
+    known.pins.iter().for_each(|pin| tiered.pin(pin.first, pin.count, pin.tier));
+    if !pace::rests(known) {
+        tiered.move_on();
     }
 }

@@ -25,7 +25,7 @@ impl Engine {
             Step::Ends(asked) => (asked, None),
             Step::Checkpoint(asked, after) => (asked, Some(after)),
         };
-        if self.flush_failures() - asked.failures > SHUTDOWN_FLUSHES_MAX {
+        if self.flush_failures().saturating_sub(asked.failures) > SHUTDOWN_FLUSHES_MAX {
             self.pool.enter(Stage::Serving);
             let why = "an origin cannot be flushed, so what was written to it last may be lost; \
                        repair it and stop again, or end the process: the log is safe";

@@ -124,7 +124,8 @@ pub struct Tiered {
 
 impl Tiered {
     /// Opens the set that these devices belong to; with `of`, those of them that belong to that
-    /// one. Devices that are missing keep only their extents from being served.
+    /// one. Devices that are missing keep only their extents from being served. Nothing moves until
+    /// [`Tiered::move_on`]: pins come first.
     ///
     /// # Errors
     /// Says why the map cannot be used.
@@ -174,6 +175,7 @@ impl Tiered {
             superblock: assembled.superblock,
             boot: boot(),
             tuning,
+            is_paused: true,
             mutant: None,
         };
         let mut effects = Vec::new();
@@ -346,10 +348,10 @@ impl Tiered {
         self.tell(0, Event::Command(CommandId(0), pin));
     }
 
-    /// Moves nothing until somebody says so.
-    pub fn pause(&mut self) {
+    /// Moves begin.
+    pub fn move_on(&mut self) {
         // Nobody waits for the answer.
-        self.tell(0, Event::Command(CommandId(0), Command::Pause));
+        self.tell(0, Event::Command(CommandId(0), Command::Resume));
     }
 
     /// A write was refused because no member had room.

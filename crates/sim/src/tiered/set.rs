@@ -120,6 +120,7 @@ impl Tiered {
             members: self.plan.members.iter().zip(is_here).map(member).collect(),
             boot: [self.boot; 16],
             tuning,
+            is_paused: false,
             #[cfg(feature = "mutants")]
             mutant: self.options.tier_mutant,
             #[cfg(not(feature = "mutants"))]

@@ -120,6 +120,7 @@ impl World {
             superblock: assembled.superblock,
             boot: [1; 16],
             tuning,
+            is_paused: false,
             mutant: None,
         };
         let mut out = Vec::new();

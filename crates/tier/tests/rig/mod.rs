@@ -263,6 +263,7 @@ impl Rig {
                 fine_max: self.fine_max,
                 ..Tuning::default()
             },
+            is_paused: false,
             mutant: None,
         };
         let mut out = Vec::new();

@@ -57,6 +57,7 @@ impl Supervisor {
         if let (true, Some(number)) = (wanted.durable, new.planned.volatile().next()) {
             return Err(not_durable(new.uri(number)));
         }
+        check_map(new.planned.map_bytes(), self.tiers_left_bytes())?;
         let asks = asks_of(&wanted.name, &new);
         if wanted.dry_run {
             let mut planned = Done::new(Outcome::Planned, told(wanted, &new, "would make"));
@@ -225,6 +226,18 @@ impl Supervisor {
     }
 }
 
+/// Refuses a volume whose map has no room in memory.
+fn check_map(needed: u64, left: u64) -> Result<(), ApiError> {
+    if needed <= left {
+        return Ok(());
+    }
+    let (needed, left) = (human(needed), human(left));
+    let text = format!(
+        "the map of so large a volume takes {needed} of memory, and {left} can be given to it"
+    );
+    Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::SmallerVolume }))
+}
+
 /// What can be said of a request without a look at anything. All its devices are returned.
 fn check_words(wanted: &VolumeCreateTiered) -> Result<Vec<String>, ApiError> {
     let devices: Vec<String> = wanted.tiers.iter().flatten().cloned().collect();
@@ -340,4 +353,17 @@ fn device_lines(new: &NewTiers) -> Vec<String> {
         format!("  tier {}  {}: {} for data{share}", given.tier, given.uri, human(bytes))
     });
     lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume of 100 TiB on small files, in a control group of 512 MiB, had the daemon killed.
+    #[test]
+    fn a_map_that_has_no_room_in_memory_is_refused() {
+        assert!(check_map(1600 << 20, 2 << 30).is_ok());
+        let refused = check_map(1600 << 20, 300 << 20).unwrap_err();
+        assert!(refused.message.contains("takes 1.6G of memory, and 300M"), "{refused:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Member, Tiered, TieredError};
 use forebay_format::tier::{EXTENT_SIZE, Superblock, TierLayout};
 use forebay_sys as sys;
-use forebay_tier::{CreateError, NewMember, NewSet, Tuning, create};
+use forebay_tier::{CreateError, MAP_BYTES_PER_EXTENT, NewMember, NewSet, Tuning, create};
 
 /// Blocks of the journal.
 const JOURNAL_BLOCKS: u32 = 2048;
@@ -78,6 +78,11 @@ impl Planned {
         self.superblocks[0].block.bytes.get()
     }
 
+    /// Memory that its map takes, in bytes.
+    pub fn map_bytes(&self) -> u64 {
+        self.bytes().div_ceil(EXTENT_SIZE) * MAP_BYTES_PER_EXTENT
+    }
+
     /// Bytes for data on each of its devices, with its identity, in the order in which they were
     /// given.
     pub fn members(&self) -> impl Iterator<Item = (u64, [u8; 16])> {
@@ -101,7 +106,7 @@ impl Planned {
         members.filter(|(_, member)| member.is_volatile()).map(|(number, _)| number)
     }
 
-    /// Makes the set, and opens it. What the devices held is lost.
+    /// Makes the set, and opens it, as [`Tiered::open`] does. What the devices held is lost.
     ///
     /// # Errors
     /// A device cannot be written.
