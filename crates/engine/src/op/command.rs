@@ -332,7 +332,8 @@ impl Engine {
                 self.want_durable(last);
                 continue;
             }
-            let removes = matches!(task, Task::Remove(_) | Task::Settle(_));
+            let removes = matches!(task, Task::Settle(_))
+                || (matches!(task, Task::Remove(_)) && volume.flush.is_exact());
             if drained && volume.flushes_in_vain() && !(removes && volume.flush_is_given_up()) {
                 self.vol_mut(id).task_ends();
                 if removes {

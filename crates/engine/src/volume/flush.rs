@@ -179,10 +179,11 @@ impl OriginFlush {
         self.untold |= self.is_lost_perhaps();
     }
 
-    /// Whether what clients wrote may be lost, and more than who removes the volume was told of.
+    /// Whether what clients wrote may be lost, and, of an origin that answers for itself, more than
+    /// who removes the volume was told of.
     fn is_lost_perhaps(&self) -> bool {
         let is_known = self.told.is_some_and(|told| self.client_written <= told);
-        self.client_written > self.flushed && !is_known
+        self.client_written > self.flushed && !(self.exact && is_known)
     }
 
     /// A FLUSH failed, or the origin was lost before one.
@@ -225,9 +226,15 @@ impl OriginFlush {
         self.tell();
     }
 
-    /// Whether they know that nothing of what is written may be durable.
+    /// Whether they know that nothing of what is written may be durable. Another origin has to be
+    /// flushed in any case.
     pub(super) fn is_given_up(&self) -> bool {
-        self.told.is_some_and(|told| told >= self.written)
+        self.exact && self.told.is_some_and(|told| told >= self.written)
+    }
+
+    /// Whether the origin answers each FLUSH for itself.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
     }
 
     /// Writes that have ended.

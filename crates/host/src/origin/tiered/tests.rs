@@ -46,12 +46,16 @@ fn spec(bytes: Option<u64>) -> NewTiered {
 }
 
 fn made(spec: &NewTiered, uris: &[String], tuning: Tuning) -> Tiered {
-    Planned::of(spec, tiers(uris)).unwrap().make(tuning).unwrap()
+    let mut made = Planned::of(spec, tiers(uris)).unwrap().make(tuning).unwrap();
+    made.move_on();
+    made
 }
 
 fn again(uris: &[String]) -> Tiered {
     let members = uris.iter().map(|uri| Member::open(uri).unwrap()).collect();
-    Tiered::open(members, None, Tuning::default()).unwrap()
+    let mut opened = Tiered::open(members, None, Tuning::default()).unwrap();
+    opened.move_on();
+    opened
 }
 
 /// One bad sector in a superblock refused the device, and with it the volume, though the other copy
