@@ -5,7 +5,7 @@ use crate::{command, root, tidy};
 use anyhow::Result;
 use std::time::Instant;
 
-/// Seeds of each run that is bent towards one thing: what fits, beside the swarm, in seven minutes.
+/// Seeds of each run that is bent towards one thing: what fits beside the swarm.
 const BENT_SEEDS: [(&str, u64); 22] = [
     ("brief", 1500),
     ("away", 1500),

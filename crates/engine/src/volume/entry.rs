@@ -65,6 +65,7 @@ impl Volume {
             fingerprint: entry.fingerprint,
             mode: Mode::from_raw(entry.mode)?,
             volatile_cache: origin.is_none_or(|origin| origin.volatile_cache),
+            // A pool that outlives its process caches.
             exact_flushes: false,
             stripe_blocks: origin.map_or(0, |origin| origin.stripe_blocks),
         };

@@ -15,7 +15,7 @@ enum Step {
     /// Requests end.
     Emptying,
     /// The tiers stop.
-    Stopping(CommandId),
+    Stopping,
     /// Devices are closed.
     Closed,
 }
@@ -119,10 +119,10 @@ impl Executor {
                 let id = CommandId(self.number_next);
                 tiered.tell(now, Event::Command(id, Command::Stop));
                 self.stirred.insert(volume);
-                self.resting.get_mut(&volume).expect("it is").step = Step::Stopping(id);
+                self.resting.get_mut(&volume).expect("it is").step = Step::Stopping;
             }
             // However the stop ended: nothing is under way any more.
-            Step::Stopping(_) if tiered.tiers().is_stopped() => self.close_tiers(volume),
+            Step::Stopping if tiered.tiers().is_stopped() => self.close_tiers(volume),
             _ => {}
         }
     }

@@ -45,8 +45,11 @@ impl ShardHandle {
     /// The shard has stopped, or is stuck; or the tiers do not come to their end.
     pub fn rest_tiers(&self, volume: VolumeId, limit: Duration) -> Result<bool, ShardError> {
         let rests = self.ask(|reply| Message::RestTiers(volume, reply))?;
-        if receive(&rests, limit).is_ok() {
-            return Ok(true);
+        match receive(&rests, limit) {
+            Ok(()) => return Ok(true),
+            Err(ShardError::Timeout(_)) => {}
+            // There are none, or somebody else has them rest.
+            Err(error) => return Err(error),
         }
         let goes_on = receive(&self.ask(|reply| Message::RouseTiers(volume, reply))?, limit)?;
         if goes_on {

@@ -9,6 +9,7 @@ use forebay_api::hint::Care;
 use forebay_api::reply::{Attention, Done, State};
 use forebay_api::{ApiError, Hint, Outcome};
 use forebay_host::origin::tiered::TiersSnapshot;
+use forebay_host::shard::ShardError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +59,11 @@ impl Supervisor {
     fn open_again(self: &Arc<Self>, found: &FoundVolume) -> Result<(), ApiError> {
         let (view, handle) = (&found.snapshot.view, &found.open.handle);
         let failed = |error| shard_error(&found.pool, &error);
-        let rests = handle.rest_tiers(view.id, REST_TIMEOUT);
-        match rests {
+        let let_go = || {
+            self.exports.park(&view.name);
+            handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)
+        };
+        match handle.rest_tiers(view.id, REST_TIMEOUT) {
             Ok(true) => {}
             Ok(false) => {
                 let text = format!(
@@ -69,12 +73,12 @@ impl Supervisor {
                 );
                 return Err(ApiError::failed(text));
             }
-            Err(error) => {
+            Err(error @ ShardError::Timeout(_)) => {
                 // They do not come to their end. A start finds what a kill would leave.
-                self.exports.park(&view.name);
-                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                let_go()?;
                 return Err(failed(error));
             }
+            Err(error) => return Err(failed(error)),
         }
         let opened = self.look_at(&Awaited::from(view)).and_then(|looked| {
             let given = handle.replace_tiers(view.id, looked.origin, COMMAND_TIMEOUT);
@@ -83,13 +87,11 @@ impl Supervisor {
         match opened {
             Ok(true) => Ok(()),
             Ok(false) | Err(NotThere::Late(..)) => {
-                self.exports.park(&view.name);
-                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                let_go()?;
                 self.bring_origin(found, false)
             }
             Err(NotThere::Failed(error)) => {
-                self.exports.park(&view.name);
-                handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+                let_go()?;
                 Err(error)
             }
         }
