@@ -383,6 +383,7 @@ impl Supervisor {
                 Ok(_) => {
                     tracing::info!(pool = name, "stopped");
                     self.note_rest(&name, &served);
+                    self.note_ages(&served);
                     continue;
                 }
             };

@@ -2,6 +2,7 @@
 
 use forebay_engine::{Notice, VolumeId};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Notices passed on in one second. More are counted.
@@ -57,6 +58,15 @@ pub enum HostNotice {
         /// I/O that was under way.
         ios: usize,
     },
+    /// A device of tiers was cut while it was in use: what lives on it fails from now on.
+    Cut {
+        /// The device.
+        path: PathBuf,
+        /// Bytes that it had.
+        was: u64,
+        /// Bytes that it has.
+        now: u64,
+    },
     /// Others of the same kind about the same device, of which this was the last.
     Repeated(Box<HostNotice>, u64),
     /// Something else, as a sentence.
@@ -96,6 +106,14 @@ impl std::fmt::Display for HostNotice {
                 "{path} has not ended an I/O for {looks} s and is waited for no longer ({ios} are \
                  under way): the other cache devices have all that matters"
             ),
+            HostNotice::Cut { path, was, now } => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path} was cut while it was in use, from {was} to {now} bytes: what lives on \
+                     it fails"
+                )
+            }
             HostNotice::Text(text) => f.write_str(text),
             HostNotice::Suppressed(count) => write!(f, "{count} more notices in that second"),
         }

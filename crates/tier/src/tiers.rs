@@ -145,6 +145,12 @@ impl Tiers {
         tiers
     }
 
+    /// How old the newest superblock of its members is
+    /// ([`Superblock::age`](forebay_format::tier::Superblock::age)).
+    pub fn age(&self) -> (u64, u64, u64) {
+        self.set.superblock().age()
+    }
+
     /// Whether this bug is switched on.
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
         cfg!(feature = "mutants") && self.mutant == Some(mutant)

@@ -28,6 +28,7 @@ mod tiers_changed;
 mod tiers_failing;
 mod tiers_found;
 mod tiers_kept;
+mod tiers_older;
 mod witness;
 mod world;
 mod written;

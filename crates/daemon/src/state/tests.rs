@@ -119,6 +119,7 @@ fn names_of_devices_follow_what_was_found_and_stay_apart() {
             window: None,
             boot: None,
             emptied: None,
+            witness: WitnessState::default(),
         };
         tiers.rename(&found.iter().map(|(it, uri)| ((*it).into(), (*uri).into())).collect());
         tiers.members.into_iter().map(|it| it.uri).collect::<Vec<_>>().concat()
@@ -152,6 +153,7 @@ fn what_is_pinned_goes_with_its_tier_and_not_with_its_number() {
         window: None,
         boot: None,
         emptied: None,
+        witness: WitnessState::default(),
     };
     // Nobody has heard of the new one, and there is no tier 7.
     tiers.renumber(&[("a".to_string(), 1), ("b".to_string(), 0)].into());
@@ -179,6 +181,7 @@ fn names_of_devices_are_kept_of_as_many_removed_volumes_as_the_limit() {
             window: None,
             boot: None,
             emptied: None,
+            witness: WitnessState::default(),
         });
         state.forget_volume(&name);
     }

@@ -43,6 +43,29 @@ pub struct TieredState {
     /// Why what it held before is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emptied: Option<String>,
+    /// What is known against devices that say they are its own.
+    #[serde(default, skip_serializing_if = "WitnessState::is_empty")]
+    pub witness: WitnessState,
+}
+
+/// What is known of the devices of a set beside what they say themselves, of which nothing shows
+/// whether it is the newest. It is forgotten with the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WitnessState {
+    /// How old the newest of their superblocks was at the last start, or orderly stop
+    /// ([`forebay_format::tier::Superblock::age`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<(u64, u64, u64)>,
+    /// Identities of those that were cut while they were in use: nobody knows what they still hold.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub cut: BTreeSet<String>,
+}
+
+impl WitnessState {
+    fn is_empty(&self) -> bool {
+        *self == WitnessState::default()
+    }
 }
 
 /// Devices of tiers that nobody serves any more: all there is to go by when some are missing.
@@ -140,6 +163,12 @@ impl TieredState {
     pub fn uri_of(&self, uuid: &[u8; 16]) -> Option<&str> {
         let uuid = hex(uuid);
         self.members.iter().find(|member| member.uuid == uuid).map(|member| member.uri.as_str())
+    }
+
+    /// Whether the device that is there was cut while it was in use.
+    pub fn was_cut(&self, uri: &str) -> bool {
+        let is_it = |it: &&MemberState| self.witness.cut.contains(&it.uuid);
+        self.members.iter().filter(is_it).any(|it| it.uri == uri)
     }
 
     /// What is kept of it when nobody serves it any more; nothing of one that is ephemeral.

@@ -228,10 +228,15 @@ impl Supervisor {
     }
 
     pub(super) fn remember_detached(&self, name: &str) -> Result<(), ApiError> {
-        self.store.change_volume(name, |volume| {
-            volume.may_be_dirty = false;
-            volume.standing = Standing::Detached;
-            (volume.accepted_origin, volume.rested) = (None, None);
+        self.store.change(|all| {
+            if let Some(volume) = all.volume_mut(name) {
+                volume.may_be_dirty = false;
+                volume.standing = Standing::Detached;
+                (volume.accepted_origin, volume.rested) = (None, None);
+            }
+            // Devices may be put back now, and are believed when they are attached.
+            let own = all.tiered.iter_mut().filter(|it| it.name == name);
+            own.for_each(|it| it.witness.cut.clear());
         })
     }
 }

@@ -255,7 +255,7 @@ impl Supervisor {
             backend: Backend::Auto,
             number,
             server: Arc::clone(&self.server),
-            notices: self.watching(&pool.name, (&parts, &failed), sink),
+            notices: self.watching_tiers(self.watching(&pool.name, (&parts, &failed), sink)),
         };
         let handle =
             ShardHandle::start(settings).map_err(|error| shard_error(&pool.name, &error))?;
@@ -425,6 +425,7 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
             HostNotice::Engine(Notice::WritebackFailed { .. } | Notice::BadBlock { .. })
             | HostNotice::IoFailed { .. }
             | HostNotice::NoRoom(_)
+            | HostNotice::Cut { .. }
             | HostNotice::IoSlow { .. }
             | HostNotice::Repeated(..)
             | HostNotice::Suppressed(_) => {

@@ -14,6 +14,7 @@ mod pace;
 mod pins;
 mod search;
 mod show;
+mod witness;
 
 use super::Supervisor;
 use super::origin::is_origin_in_use;
@@ -21,7 +22,7 @@ use super::plan::file_of;
 use crate::convert::{hex, unhex};
 use crate::export::boot;
 use crate::looks::Seen;
-use crate::state::{MemberState, TieredState};
+use crate::state::{MemberState, TieredState, WitnessState};
 use forebay_api::Size;
 use forebay_api::tiers::{Placement, SCHEME};
 use forebay_format::superblock::field_text;
@@ -30,6 +31,7 @@ use forebay_host::origin::{Origin, OriginError};
 use forebay_tier::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
+use witness::WAS_CUT;
 
 /// Memory that a URI asks for, if it does.
 pub(super) fn memory_bytes(uri: &str) -> Option<Result<u64, String>> {
@@ -156,6 +158,7 @@ impl Supervisor {
             window: None,
             boot: planned.is_ephemeral().then(boot),
             emptied: None,
+            witness: WitnessState::default(),
         };
         let made = planned.make(tuning_of(placement, None))?;
         for (uuid, memory) in uuids.iter().zip(memory) {
@@ -178,8 +181,14 @@ impl Supervisor {
             return self.make_anew(known, why);
         }
         let (members, uris) = self.open_members(known)?;
+        if known.boot.is_none() {
+            self.check_age(known, &members)?;
+        }
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
+        if known.boot.is_none() {
+            self.note_age(name, Some(tiered.age()));
+        }
         let used: Vec<usize> = tiered.given().map(|(_, index)| index).collect();
         for (_, uri) in uris.iter().enumerate().filter(|(index, _)| !used.contains(index)) {
             tracing::error!(volume = name, "a tier is missing: {}", back::is_older(uri));
@@ -197,6 +206,10 @@ impl Supervisor {
         let name = known.name.as_str();
         let (mut members, mut uris, mut here) = (Vec::new(), Vec::new(), BTreeSet::new());
         for member in &known.members {
+            if known.witness.cut.contains(&member.uuid) {
+                tracing::error!(volume = name, "{} {WAS_CUT}", member.uri);
+                continue;
+            }
             match self.open_member(name, member) {
                 Ok(opened) => {
                     let superblock = opened.superblock().ok().flatten();
@@ -210,7 +223,21 @@ impl Supervisor {
                 Err(error) => tracing::error!(volume = name, "a tier is missing: {error}"),
             }
         }
-        let lacks = |it: &&MemberState| memory_bytes(&it.uri).is_none() && !here.contains(&it.uuid);
+        if let (true, Some(cut)) =
+            (members.is_empty(), known.members.iter().find(|it| known.was_cut(&it.uri)))
+        {
+            let why = format!(
+                "{} {WAS_CUT}; if it is whole again: forebay volume remove {name}, then forebay \
+                 volume create {name} with it",
+                cut.uri
+            );
+            return Err(TieredError::Create(why).into());
+        }
+        let lacks = |it: &&MemberState| {
+            memory_bytes(&it.uri).is_none()
+                && !here.contains(&it.uuid)
+                && !known.witness.cut.contains(&it.uuid)
+        };
         let missing = known.members.iter().filter(lacks).map(|it| it.uuid.as_str());
         for uri in self.look_elsewhere(&known.set, &missing.collect()).found.into_values() {
             match Member::open(&uri) {

@@ -182,10 +182,8 @@ fn is_cut(device: &Device, work: &Work, offset: u64, buf: &Buf, notices: &mut No
 /// Looks whether somebody has cut a member, and tells it.
 pub(super) fn look_for_cut(device: &Device, notices: &mut Notices) {
     if device.look_for_cut() {
-        let (path, was) = (device.path().display(), device.info().bytes);
+        let (path, was) = (device.path().to_path_buf(), device.info().bytes);
         let now = device.cut_to().unwrap_or(0);
-        notices.send(HostNotice::Text(format!(
-            "{path} was cut while it was in use, from {was} to {now} bytes: what lives on it fails"
-        )));
+        notices.send(HostNotice::Cut { path, was, now });
     }
 }

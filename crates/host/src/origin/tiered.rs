@@ -246,6 +246,11 @@ impl Tiered {
         self.set
     }
 
+    /// How old its newest superblock is ([`Superblock::age`]).
+    pub fn age(&self) -> (u64, u64, u64) {
+        self.tiers.age()
+    }
+
     /// The members that are here: identity, and which of the devices it was opened with it is.
     pub fn given(&self) -> impl Iterator<Item = ([u8; 16], usize)> {
         let all = self.uuids.iter().zip(&self.given);

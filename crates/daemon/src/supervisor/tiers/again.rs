@@ -4,7 +4,7 @@
 use super::create::SECTOR;
 use super::memory_bytes;
 use crate::convert::hex;
-use crate::state::{Chosen, MemberState, TieredState};
+use crate::state::{Chosen, MemberState, TieredState, WitnessState};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::volume::origin_error;
@@ -147,6 +147,7 @@ fn known_again(
         window,
         boot: None,
         emptied: None,
+        witness: WitnessState::default(),
     }
 }
 

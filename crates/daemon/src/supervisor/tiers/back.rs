@@ -1,6 +1,7 @@
 //! Devices of tiers that were missing and are here again, under whatever names.
 
 use super::search::Elsewhere;
+use super::witness::WAS_CUT;
 use crate::convert::hex;
 use crate::state::{MemberState, TieredState};
 use crate::supervisor::late::{Awaited, NotThere};
@@ -30,6 +31,12 @@ impl Supervisor {
         let missing = missing_of(known, now);
         if missing.is_empty() {
             return Ok(None);
+        }
+        if let Some(cut) = missing.iter().find(|it| known.was_cut(&it.uri)) {
+            let (volume, device) = (view.name.clone(), cut.uri.clone());
+            let error = ApiError::refused(format!("{device} {WAS_CUT}"));
+            let restore = Hint::RestoreTier { volume: volume.clone(), device: device.clone() };
+            return Err(error.hint(restore).hint(Hint::DropLost { volume, device }));
         }
         let Elsewhere { found: back, twins } = self.found_anew(known, &missing);
         let names = back.values().cloned().collect::<Vec<_>>().join(", ");
@@ -107,7 +114,9 @@ impl Supervisor {
         }
         let all = self.store.get();
         let Some(known) = all.tiers_of(name) else { return };
-        let here = self.found_anew(known, &missing_of(known, &now)).found;
+        let mut missing = missing_of(known, &now);
+        missing.retain(|it| !known.was_cut(&it.uri));
+        let here = self.found_anew(known, &missing).found;
         let old: Vec<String> = here.values().map(|it| is_older(it)).collect();
         let hints = attention.hints.texts();
         done.messages.extend(attention.why.into_iter().map(|it| format!("degraded     {it}")));

@@ -1,6 +1,7 @@
 //! What there is to tell of tiers.
 
 use super::pace::is_outside;
+use super::witness;
 use crate::convert::hex;
 use crate::state::TieredState;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
@@ -185,16 +186,23 @@ impl Supervisor {
         };
         let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
         let missing: Vec<&TierDevice> = missing.collect();
+        let all = self.store.get();
+        let was_cut = |uri: &str| all.tiers_of(name).is_some_and(|it| it.was_cut(uri));
         for device in &missing {
             degrade(state);
-            attention.why.push(format!("{}, on tier {}, is missing", device.device, device.tier));
+            let what = if was_cut(&device.device) { witness::WAS_CUT } else { "is missing" };
+            attention.why.push(format!("{}, on tier {}, {what}", device.device, device.tier));
         }
         let is_missing = !missing.is_empty();
-        if is_missing {
+        if missing.iter().any(|it| !was_cut(&it.device)) {
             attention.hints.push(Hint::attach(name, When::DevicesBack));
         }
         for device in missing {
             let (volume, device) = (name.to_string(), device.device.clone());
+            if was_cut(&device) {
+                let (volume, device) = (volume.clone(), device.clone());
+                attention.hints.push(Hint::RestoreTier { volume, device });
+            }
             attention.hints.push(Hint::DropLost { volume, device });
         }
         for it in info.evacuations.iter().filter(|it| it.left_bytes == 0) {
