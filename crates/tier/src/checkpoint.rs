@@ -7,6 +7,7 @@
 use crate::Mutant;
 use crate::event::{MemberId, OpenError};
 use crate::io::{Purpose, UnderWay};
+use crate::limits::DIRTY_PAGES_MAX;
 use crate::tiers::{Phase, Tiers};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Buf, Completion};
@@ -107,6 +108,7 @@ impl Tiers {
     pub(crate) fn step_checkpoint(&mut self) {
         let is_open = matches!(self.phase, Phase::Open);
         let is_time = self.journal.wants_checkpoint()
+            || self.map.dirty_pages() > DIRTY_PAGES_MAX
             || (self.requests.waits_for_room() && self.journal.has_much());
         if is_open && self.checkpoint.is_idle() && is_time && self.journal.is_held() {
             self.begin_checkpoint(BTreeSet::new());

@@ -13,6 +13,9 @@ pub(crate) const RECORDS_SPARE: u64 = 8;
 pub(crate) const RECORDS_PER_CHANGE: u64 = 2;
 /// How long what waits for a confirmation, and for which no client waits, gathers.
 pub(crate) const GATHER_NS: Time = 20_000_000;
+/// Pages that changed, after which a checkpoint is due: a start writes so many at most, and a few
+/// more, before it serves. Of a large volume the journal has room for changes of all of them.
+pub(crate) const DIRTY_PAGES_MAX: usize = 256;
 /// Pages of the map that one read of a start brings.
 pub(crate) const PAGES_PER_READ: u32 = 256;
 /// Extents that a plan looks at in one call.

@@ -230,7 +230,19 @@ impl Map {
         self.set(extent, state);
     }
 
-    /// What a start has learned of an extent: it is confirmed.
+    /// What a page says of an extent, of which nothing else is known yet: the page need not be
+    /// written for it.
+    pub fn restore_page_entry(&mut self, extent: u32, entry: &PageEntry) {
+        debug_assert!(self.fine.is_empty() && self.unconfirmed.is_empty());
+        if entry.place.get() == PLACE_NONE && entry.pieces.get() == 0 && entry.heat == 0 {
+            return;
+        }
+        self.set_place(extent, Place::of_number(entry.place.get()));
+        self.extents[extent as usize].pieces = entry.pieces.get();
+        self.restore_heat(extent, entry.heat);
+    }
+
+    /// What the journal says of an extent, at a start: it is confirmed.
     pub fn restore(&mut self, extent: u32, state: State) {
         self.set(extent, state);
     }
@@ -316,14 +328,14 @@ impl Map {
         Entry { kind: EntryKind::State, extent, place, heat, blocks }
     }
 
+    /// How many pages changed since they were last taken.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty_pages.len()
+    }
+
     /// Pages that changed since they were last taken.
     pub fn take_dirty_pages(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.dirty_pages)
-    }
-
-    /// The page is on the holders as it is known.
-    pub fn page_is_clean(&mut self, number: u32) {
-        self.dirty_pages.remove(&number);
     }
 
     /// A page as it is confirmed, up to record `seq`.

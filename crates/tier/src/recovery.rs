@@ -335,31 +335,32 @@ impl Tiers {
         };
         let mut fine = BTreeSet::new();
         let (last, confirmed) = (recovery.last, recovery.confirmed);
+        // Of each page, the first record to replay over it.
+        let mut firsts = vec![0; pages_of(self.map.len()) as usize];
         for (number, (page, first)) in std::mem::take(&mut recovery.pages) {
+            firsts[number as usize] = first;
             for (extent, entry) in (number * PAGE_ENTRIES..self.map.len()).zip(&page.entries) {
                 restore_entry(&mut self.map, extent, entry, &mut fine);
             }
-            self.map.page_is_clean(number);
-            let own = number * PAGE_ENTRIES..(number + 1) * PAGE_ENTRIES;
-            // What a page knows is told again by some of these. The last that tells of an extent
-            // has all that is known of it, and what pages cannot say is only there.
-            for (_, record) in recovery.records.range(first..).take_while(|it| *it.0 <= last) {
-                replay(&mut self.map, record, confirmed, &own, &mut fine);
-            }
+        }
+        // What a page knows is told again by some of these. The last that tells of an extent has
+        // all that is known of it, and what pages cannot say is only there.
+        for record in recovery.records.range(..=last).map(|(_, record)| record) {
+            replay(&mut self.map, record, confirmed, &firsts, &mut fine);
         }
         for extent in fine {
             // The journal should know which blocks of it are written. Those of whole pieces are.
             let lost = Blocks::ALL.without(self.map.blocks(extent));
             self.map.set_lost(extent, lost);
         }
-        let mut owners = BTreeMap::new();
         for extent in 0..self.map.len() {
             let Some(place) = self.map.place(extent) else { continue };
-            if let Some(other) = owners.insert(place, extent) {
-                return self.open_failed(OpenError::TwoInOnePlace(other, extent));
-            }
             if !self.space.claim(place) {
-                return self.open_failed(OpenError::NoSuchPlace(extent));
+                let other = (0..extent).find(|&it| self.map.place(it) == Some(place));
+                return self.open_failed(match other {
+                    Some(other) => OpenError::TwoInOnePlace(other, extent),
+                    None => OpenError::NoSuchPlace(extent),
+                });
             }
         }
         self.claim_what_was_left();
@@ -409,25 +410,23 @@ pub(crate) fn all_pages(extents_max: u32) -> BTreeSet<u32> {
 }
 
 fn restore_entry(map: &mut Map, extent: u32, entry: &PageEntry, fine: &mut BTreeSet<u32>) {
-    let place = Place::of_number(entry.place.get());
-    let blocks = Blocks::of_pieces(entry.pieces.get());
-    map.restore(extent, State { place, blocks });
-    map.restore_heat(extent, entry.heat);
+    map.restore_page_entry(extent, entry);
     if entry.heat & PageEntry::FINE != 0 {
         fine.insert(extent);
     }
 }
 
-/// What a record says of extents of one page.
+/// What a record says of extents whose pages need it.
 fn replay(
     map: &mut Map,
     record: &Record,
     confirmed: u64,
-    own: &std::ops::Range<u32>,
+    firsts: &[u64],
     fine: &mut BTreeSet<u32>,
 ) {
     for entry in &record.entries {
-        if !own.contains(&entry.extent) || entry.extent >= map.len() {
+        let first = firsts.get((entry.extent / PAGE_ENTRIES) as usize);
+        if first.is_none_or(|&first| record.seq < first) || entry.extent >= map.len() {
             continue;
         }
         match entry.kind {

@@ -3,7 +3,9 @@
 mod rig;
 
 use forebay_format::io::IoError;
-use forebay_format::tier::{DOUBLES_OFFSET, HEAD_OFFSETS, SUPERBLOCK_OFFSETS};
+use forebay_format::tier::{
+    DOUBLES_OFFSET, HEAD_OFFSETS, PAGE_ENTRIES, SUPERBLOCK_OFFSETS, TierLayout,
+};
 use rig::{Cut, Op, Rig};
 
 const BLANK: u8 = rig::BLANK;
@@ -298,4 +300,34 @@ fn a_start_that_fails_to_read_writes_nothing() {
     rig.open(1);
     rig.steps(1000);
     assert!(!rig.log.iter().any(|op| matches!(op, Op::Write(..))), "{:?}", rig.log);
+}
+
+/// Of a volume of 10 TiB it wrote each page of the map before it served: 6 s.
+#[test]
+fn a_start_of_a_large_volume_writes_a_bounded_part_of_its_map() {
+    const PAGES: u64 = 600;
+    const EXTENTS: u64 = 2 * PAGES * PAGE_ENTRIES as u64;
+    let mut rig = Rig::large(EXTENTS as u32);
+    rig.open(1);
+    rig.run_to_open();
+    // Every second page, so that each is written by itself.
+    let extents: Vec<u64> = (0..PAGES).map(|it| 2 * it * u64::from(PAGE_ENTRIES)).collect();
+    for (number, &extent) in extents.iter().enumerate() {
+        rig.write(extent, 0, 1);
+        if number % 50 == 49 {
+            assert_eq!(rig.flush(), Ok(()));
+        }
+    }
+    rig.kill();
+    rig.open(1);
+    rig.run_to_open();
+    let journal_blocks = TierLayout::journal_blocks_min(EXTENTS as u32);
+    let layout = TierLayout { journal_blocks, extents_max: EXTENTS as u32 };
+    let pages = layout.page_offset(0)..layout.slots_offset();
+    let is_page = |op: &&Op| matches!(op, Op::Write(0, offset) if pages.contains(offset));
+    let written = rig.log.iter().filter(is_page).count();
+    assert!(written <= 320, "{written}");
+    for extent in extents {
+        assert_eq!(rig.read(extent, 0), Ok(BLANK), "its place, of which nothing is kept");
+    }
 }
