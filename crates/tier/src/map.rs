@@ -204,13 +204,26 @@ impl Map {
     }
 
     fn set(&mut self, extent: u32, state: State) {
+        self.set_beside(extent, state, false);
+    }
+
+    /// The same, where the page may say that the journal has its blocks, and those are not known.
+    fn set_beside(&mut self, extent: u32, state: State, is_said_fine: bool) {
+        let own = &self.extents[extent as usize];
+        let before = (own.place, own.pieces);
         self.set_place(extent, state.place);
-        self.extents[extent as usize].pieces = state.blocks.pieces();
-        match state.blocks.is_whole_pieces() {
-            true => self.fine.remove(&extent),
-            false => self.fine.insert(extent, state.blocks),
+        let own = &mut self.extents[extent as usize];
+        own.pieces = state.blocks.pieces();
+        let is_fine = !state.blocks.is_whole_pieces();
+        let is_same = before == (own.place, own.pieces);
+        let before = match is_fine {
+            false => self.fine.remove(&extent),
+            true => self.fine.insert(extent, state.blocks),
         };
-        self.dirty_pages.insert(extent / PAGE_ENTRIES);
+        // A page does not tell which blocks of a piece are written.
+        if !is_same || is_fine != (before.is_some() || is_said_fine) {
+            self.dirty_pages.insert(extent / PAGE_ENTRIES);
+        }
     }
 
     /// What the journal says of an extent from record `seq` on.
@@ -243,8 +256,8 @@ impl Map {
     }
 
     /// What the journal says of an extent, at a start: it is confirmed.
-    pub fn restore(&mut self, extent: u32, state: State) {
-        self.set(extent, state);
+    pub fn restore(&mut self, extent: u32, state: State, is_said_fine: bool) {
+        self.set_beside(extent, state, is_said_fine);
     }
 
     /// All that records up to `seq` say is durable.

@@ -431,12 +431,12 @@ fn replay(
         }
         match entry.kind {
             EntryKind::State => {
-                fine.remove(&entry.extent);
+                let is_said_fine = fine.remove(&entry.extent);
                 let place = Place::of_number(entry.place);
                 let state = State { place, blocks: entry.blocks };
                 match record.seq > confirmed {
                     true => map.restore_unconfirmed(record.seq, entry.extent, state),
-                    false => map.restore(entry.extent, state),
+                    false => map.restore(entry.extent, state, is_said_fine),
                 }
                 map.restore_heat(entry.extent, entry.heat);
             }

@@ -308,6 +308,7 @@ fn a_start_of_a_large_volume_writes_a_bounded_part_of_its_map() {
     const PAGES: u64 = 600;
     const EXTENTS: u64 = 2 * PAGES * PAGE_ENTRIES as u64;
     let mut rig = Rig::large(EXTENTS as u32);
+    rig.fine_max = 4096;
     rig.open(1);
     rig.run_to_open();
     // Every second page, so that each is written by itself.
@@ -318,15 +319,18 @@ fn a_start_of_a_large_volume_writes_a_bounded_part_of_its_map() {
             assert_eq!(rig.flush(), Ok(()));
         }
     }
-    rig.kill();
-    rig.open(1);
-    rig.run_to_open();
     let journal_blocks = TierLayout::journal_blocks_min(EXTENTS as u32);
     let layout = TierLayout { journal_blocks, extents_max: EXTENTS as u32 };
     let pages = layout.page_offset(0)..layout.slots_offset();
     let is_page = |op: &&Op| matches!(op, Op::Write(0, offset) if pages.contains(offset));
-    let written = rig.log.iter().filter(is_page).count();
-    assert!(written <= 320, "{written}");
+    // What the journal says again of extents that are partly written is no news.
+    for most in [320, 0] {
+        rig.kill();
+        rig.open(1);
+        rig.run_to_open();
+        let written = rig.log.iter().filter(is_page).count();
+        assert!(written <= most, "{written}");
+    }
     for extent in extents {
         assert_eq!(rig.read(extent, 0), Ok(BLANK), "its place, of which nothing is kept");
     }

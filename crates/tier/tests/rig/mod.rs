@@ -134,7 +134,7 @@ pub struct Rig {
     /// Flushes do not end.
     pub holds_flushes: bool,
     /// Extents that may be partly written.
-    fine_max: usize,
+    pub fine_max: usize,
     /// How it was opened and what happened since: a copy does it again.
     story: Vec<Told>,
     now: Time,
