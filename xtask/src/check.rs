@@ -3,7 +3,7 @@
 use crate::command::{cargo, cargo_command, run, run_and_read};
 use crate::{command, root, tidy};
 use anyhow::Result;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Seeds of each run that is bent towards one thing: what fits beside the swarm.
 const BENT_SEEDS: [(&str, u64); 22] = [
@@ -15,7 +15,7 @@ const BENT_SEEDS: [(&str, u64); 22] = [
     ("starve", 1500),
     ("admin", 1500),
     ("linger", 1500),
-    ("turnover", 400),
+    ("turnover", 200),
     ("spare", 1500),
     ("vain", 1500),
     ("overtake", 1500),
@@ -26,8 +26,8 @@ const BENT_SEEDS: [(&str, u64); 22] = [
     ("replug", 600),
     ("older", 600),
     ("stripes", 600),
-    ("large", 150),
-    ("cloud", 60),
+    ("large", 50),
+    ("cloud", 40),
     ("short", 500),
 ];
 /// Swarm seeds of each run. A run by hand may ask for more.
@@ -39,17 +39,44 @@ const NIGHT_BENT: u64 = 13;
 const NIGHT_TIERED: u64 = 20;
 const NIGHT_SWARM: u64 = 33;
 
+/// How long each step took.
+#[derive(Default)]
+struct Steps(Vec<(&'static str, Duration)>);
+
+impl Steps {
+    fn take<T>(&mut self, name: &'static str, step: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let done = step()?;
+        self.0.push((name, start.elapsed()));
+        Ok(done)
+    }
+
+    fn print(&self) {
+        let step = |it: &(&str, Duration)| format!("{} {} s", it.0, it.1.as_secs());
+        let all: Duration = self.0.iter().map(|it| it.1).sum();
+        let steps: Vec<String> = self.0.iter().map(step).collect();
+        println!("time:      {} s: {}", all.as_secs(), steps.join(", "));
+    }
+}
+
 /// All that a change must pass.
 ///
 /// # Errors
 /// The first step that fails.
 pub fn ci() -> Result<()> {
-    cargo(&["fmt", "--all", "--check"])?;
-    tidy::run(root(), false)?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
-    let mut documentation = cargo_command(&["doc", "--workspace", "--no-deps"]);
-    run(documentation.env("RUSTDOCFLAGS", "-D warnings"))?;
-    test(SEEDS)
+    let mut steps = Steps::default();
+    steps.take("format and tidy", || {
+        cargo(&["fmt", "--all", "--check"])?;
+        tidy::run(root(), false)
+    })?;
+    steps.take("lints", || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    })?;
+    steps.take("documentation", || {
+        let mut documentation = cargo_command(&["doc", "--workspace", "--no-deps"]);
+        run(documentation.env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    run_tests(SEEDS, steps)
 }
 
 /// The tests alone.
@@ -57,20 +84,25 @@ pub fn ci() -> Result<()> {
 /// # Errors
 /// The first step that fails.
 pub fn test(seeds: u64) -> Result<()> {
-    let start = Instant::now();
+    run_tests(seeds, Steps::default())
+}
+
+fn run_tests(seeds: u64, mut steps: Steps) -> Result<()> {
     // What the simulator and the block devices of this machine run.
     let programs = ["-p", "forebay-sim", "-p", "forebay-daemon", "-p", "forebay-cli"];
-    cargo(&[&["build", "--release"][..], &programs].concat())?;
-    let tests = unit_and_integration_tests()?;
-    let examples = examples()?;
-    simulator(seeds, TIERED_SEEDS, 1)?;
-    let mutants = mutation_proof()?;
+    steps.take("release build", || cargo(&[&["build", "--release"][..], &programs].concat()))?;
+    let build = ["test", "--workspace", "--tests", "--no-run", "--quiet"];
+    steps.take("build of the tests", || cargo(&build))?;
+    let tests = steps.take("tests", unit_and_integration_tests)?;
+    let examples = steps.take("examples", examples)?;
+    steps.take("simulator", || simulator(seeds, TIERED_SEEDS, 1))?;
+    let mutants = steps.take("mutants", mutation_proof)?;
     println!();
     println!("tests:     {tests}");
     println!("examples:  {examples}");
     println!("simulator: {seeds} swarm seeds, {TIERED_SEEDS} tiered worlds without a new failure");
     println!("mutants:   {mutants}");
-    println!("all of it: {} s", start.elapsed().as_secs());
+    steps.print();
     Ok(())
 }
 
