@@ -32,6 +32,14 @@ pub fn run() -> Result<()> {
     let (done, said) = machine.daemon.said(&[&create[..], &[&file]].concat())?;
     ensure!(done, "{said}");
     machine.daemon.forebay(&["volume", "remove", "top", "--yes"])?;
+    // A loop device over what is a tier already.
+    machine.daemon.forebay(&["volume", "create", "tiers", "--export", "nbd", "--tier", &file])?;
+    let over = tool(&["losetup", "-f", "--show", &file])?;
+    let words = ["volume", "create", "top", "--export", "nbd", "--force", "-y", "--tier"];
+    let looped = refused(&[&words[..], &[over.trim()]].concat(), "is a tier of volume tiers");
+    tool(&["losetup", "-d", over.trim()])?;
+    looped?;
+    machine.daemon.forebay(&["volume", "remove", "tiers", "--yes"])?;
     machine.unmount()?;
     machine.finish()
 }

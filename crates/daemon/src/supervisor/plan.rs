@@ -59,9 +59,41 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether two paths lead to the same file or device.
+/// Whether two paths lead to the same file or device, or to what a loop device makes of it.
 pub(super) fn same_file(a: &str, b: &str) -> bool {
-    a == b || matches!((real_path(a), real_path(b)), (Some(a), Some(b)) if a == b)
+    a == b || matches!((Below::of(a), Below::of(b)), (Some(a), Some(b)) if a.is(&b))
+}
+
+/// What a path leads to: of a loop device the file below, and from where on.
+#[derive(Debug)]
+struct Below {
+    path: PathBuf,
+    /// In bytes; `None` if it is no loop device.
+    offset: Option<u64>,
+}
+
+impl Below {
+    fn of(path: &str) -> Option<Below> {
+        let path = real_path(path)?;
+        let told = |of: &str| {
+            let name = path.strip_prefix("/dev").ok()?;
+            let told = Path::new("/sys/class/block").join(name).join("loop").join(of);
+            Some(fs::read_to_string(told).ok()?.trim_end().to_string())
+        };
+        match told("backing_file") {
+            Some(file) => Some(Below {
+                path: real_path(&file)?,
+                offset: Some(told("offset").and_then(|it| it.parse().ok()).unwrap_or(0)),
+            }),
+            None => Some(Below { path, offset: None }),
+        }
+    }
+
+    /// Two parts of one file are two devices.
+    fn is(&self, other: &Below) -> bool {
+        let is_apart = self.offset.is_some() && other.offset.is_some();
+        self.path == other.path && (!is_apart || self.offset == other.offset)
+    }
 }
 
 /// The file or device that an origin's URI names.
