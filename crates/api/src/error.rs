@@ -68,7 +68,7 @@ pub struct ApiError {
     /// What is wrong, with the names of what it is about.
     pub message: String,
     /// What to do next: `hints`, and in `actions` a line each; commands stand alone after a colon.
-    #[serde(flatten, with = "crate::hints::actions")]
+    #[serde(flatten, with = "crate::lines::actions")]
     pub hints: Hints,
     /// What keeps the pool closed that it is about, if an administrator may go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]

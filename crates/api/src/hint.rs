@@ -5,51 +5,15 @@
 //! is a word of its own ([`When`] and others below): the deed is the same.
 
 use crate::Mode;
+use crate::lines::{lines, words};
 use crate::request::Export;
 use crate::size::human;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// An enum of words: each variant with its text, which is its documentation.
-macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $($variant:ident = $text:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
-        pub enum $name { $(#[doc = concat!("“", $text, "”")] $variant,)* }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $($name::$variant => $text,)* })
-            }
-        }
-    };
-}
-
-/// [`Hint`]: each variant with its text, in which its fields are shown.
-macro_rules! hints {
-    ($($variant:ident $({ $($field:ident: $type:ty),* })? = $text:literal,)*) => {
-        /// One thing to do next. `"hint"` tells which.
-        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(tag = "hint", rename_all = "kebab-case")]
-        pub enum Hint {
-            $(
-                #[doc = concat!("“", $text, "”")]
-                $variant $({ $(#[doc = concat!("`", stringify!($field), "` of the text.")]
-                               $field: $type),* })?,
-            )*
-        }
-
-        /// The line for people, with the command.
-        impl fmt::Display for Hint {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Hint::$variant $({ $($field),* })? => write!(f, $text),)* }
-            }
-        }
-    };
-}
-
-hints! {
+lines! {
+    /// One thing to do next. `"hint"` tells which.
+    Hint by "hint" {
     // A volume.
     Attach { volume: String, dirty: Dirty, when: When } =
         "{when}: forebay volume attach {volume}{dirty}",
@@ -92,6 +56,8 @@ hints! {
         "bring it back, or name all devices as they are called now: forebay volume create {volume} \
          --tier DEVICE …",
     Grow { volume: String } = "to make it larger: forebay volume resize {volume} --size SIZE",
+    GrowTo { volume: String, size_mib: u64 } =
+        "or make it as large as fits: forebay volume resize {volume} --size {size_mib}M",
     Resize { volume: String } =
         "make the origin larger first, then: forebay volume resize {volume}",
     SwitchMode { volume: String, mode: Mode } = "switch it: forebay volume mode {volume} {mode}",
@@ -155,6 +121,7 @@ hints! {
     // The daemon itself.
     StartDaemon { how: Start } = "{how}",
     StartDaemonIn { dir: String } = "start one without root: forebayd --state-dir {dir} &",
+    }
 }
 
 words! {
@@ -245,7 +212,6 @@ words! {
         ForceCutOff = "or cut them off when it is drained: --force",
         ForceUsers = "or let those who use it have errors: --force",
         NoTier = "without --tier and --before it becomes a new tier, slower than all others",
-        ForceContent = "to lose what it holds: --force",
         ForceMachine = "or let it have errors: --force",
         Yes = "to go on without being asked: --yes",
         Run = "or let this command start one: --run",

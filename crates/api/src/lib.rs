@@ -12,7 +12,7 @@ pub mod config;
 pub mod error;
 pub mod fstab;
 pub mod hint;
-mod hints;
+mod lines;
 pub mod metrics;
 pub mod ram;
 pub mod reply;
@@ -21,16 +21,18 @@ pub mod size;
 pub mod socket;
 pub mod stats;
 pub mod tiers;
+pub mod told;
 
 pub use client::Client;
 pub use error::{ApiError, ErrorKind, Hold};
 pub use forebay_format::mode::Mode;
 pub use hint::Hint;
-pub use hints::Hints;
+pub use lines::{Hints, Lines, Tellings};
 pub use ram::RamNeed;
 pub use reply::{Body, Done, Outcome, Reply};
 pub use request::Request;
 pub use size::Size;
+pub use told::Told;
 
 /// Version of the JSON that this crate writes; grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;

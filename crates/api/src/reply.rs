@@ -2,7 +2,7 @@
 
 use crate::stats::Counters;
 use crate::tiers::{ExtentInfo, TiersInfo, TiersShown};
-use crate::{ApiError, Hints, Hold, Mode, RamNeed, SCHEMA};
+use crate::{ApiError, Hints, Hold, Mode, RamNeed, SCHEMA, Tellings, Told};
 use serde::{Deserialize, Serialize};
 
 /// A reply with its version.
@@ -85,17 +85,18 @@ pub enum Outcome {
 pub struct Done {
     /// How it ended.
     pub outcome: Outcome,
-    /// What was done, or would be, a line each.
-    pub messages: Vec<String>,
+    /// What was done, or would be: `told`, and in `messages` a line each.
+    #[serde(flatten, with = "crate::lines::messages")]
+    pub told: Tellings,
     /// What an administrator would go on without: to be asked for first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// It is done, and the volume is not as it should be: `messages` say why.
+    /// It is done, and the volume is not as it should be: what is told says why.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub degraded: bool,
-    /// What would be risked or lost: to be asked for first, as a sentence each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub asks: Vec<String>,
+    /// What would be risked or lost: to be asked for first. `risks`, and in `asks` a line each.
+    #[serde(flatten, with = "crate::lines::asks")]
+    pub asks: Tellings,
     /// What a new pool is made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PoolPlan>,
@@ -109,14 +110,13 @@ pub struct Done {
 
 impl Done {
     /// An answer without details.
-    pub fn new(outcome: Outcome, message: impl Into<String>) -> Done {
-        let messages = vec![message.into()];
+    pub fn new(outcome: Outcome, told: Told) -> Done {
         Done {
             outcome,
-            messages,
+            told: Tellings::from(vec![told]),
             hold: None,
             degraded: false,
-            asks: Vec::new(),
+            asks: Tellings::default(),
             plan: None,
             pool: None,
             volume: None,
@@ -234,7 +234,7 @@ pub struct Attention {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
     /// What to do: `hints`, and in `action` a line each.
-    #[serde(flatten, with = "crate::hints::action")]
+    #[serde(flatten, with = "crate::lines::action")]
     pub hints: Hints,
 }
 
@@ -325,7 +325,7 @@ pub struct VolumeInfo {
     /// How it is exported and why so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub export_why: Option<String>,
-    /// Clients connected now.
+    /// Clients connected now. Those of a block device are not known, and not among them.
     pub clients: u64,
     /// The job that runs, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -399,6 +399,12 @@ impl JobKind {
             JobKind::Detach => "detach",
             JobKind::Remove => "remove",
         }
+    }
+}
+
+impl std::fmt::Display for JobKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 

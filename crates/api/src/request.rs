@@ -113,12 +113,16 @@ pub struct Change {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
-    /// Allow what loses data that nothing else holds.
+    /// Also when clients use it, which get errors.
     #[serde(default)]
     pub force: bool,
     /// Of a removal: also when missing devices hold dirty data of the volume, which is lost.
     #[serde(default)]
     pub drop_dirty: bool,
+    /// Of a removal: also when what the volume holds is lost with it, as a plan of it asks. A
+    /// daemon that does not know this asks for `force`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accept_loss: bool,
 }
 
 /// The one command: a pool on `devices`, and a volume in front of `origin`.

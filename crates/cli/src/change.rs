@@ -5,7 +5,7 @@ use crate::args::{
     AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, RemoveArgs,
     ResizeArgs, TieredArgs, VolumeCommand, VolumeCreateArgs,
 };
-use crate::show::{job_line, plan_lines, unexpected};
+use crate::show::{job_done, plan_lines, unexpected};
 use crate::watch::{self, Interrupts};
 use crate::{output, path, printed, start};
 use forebay_api::hint::Flag;
@@ -36,9 +36,10 @@ pub fn finish(format: Format, done: Done) -> Result<u8, ApiError> {
     if let (Some(plan), Outcome::Planned) = (&done.plan, done.outcome) {
         text.extend(plan_lines(plan));
     }
-    text.extend(done.messages.iter().cloned());
+    text.extend(done.told.texts());
     if done.outcome == Outcome::Planned {
-        text.extend(done.asks.iter().map(|what| format!("would ask first: {what}")));
+        let asks = done.asks.texts();
+        text.extend(asks.iter().map(|what| format!("would ask first: {what}")));
         text.push("nothing was changed (--dry-run)".to_string());
     }
     let code = if done.degraded { EXIT_DEGRADED } else { 0 };
@@ -199,9 +200,9 @@ fn volume_create_tiered(cli: &Cli, args: &VolumeCreateArgs) -> Result<u8, ApiErr
         return finish(cli.output, planned);
     }
     if for_people(cli.output) {
-        planned.messages.iter().for_each(|line| eprintln!("{}", escaped(line)));
+        planned.told.texts().iter().for_each(|line| eprintln!("{}", escaped(line)));
     }
-    planned.asks.iter().try_for_each(|what| confirm(args.flags.yes, what))?;
+    planned.asks.texts().iter().try_for_each(|what| confirm(args.flags.yes, what))?;
     finish(cli.output, ask(&client, &request(false, true))?)
 }
 
@@ -233,11 +234,19 @@ pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
     if args.keep_dirty && !args.flags.dry_run && !args.flags.yes {
         let planned = ask(&cli.client()?, &attach(true))?;
         if planned.hold.is_some() {
-            confirm(false, &planned.messages.join("; "))?;
+            confirm(false, &planned.told.texts().join("; "))?;
         }
     }
     let request = attach(args.flags.dry_run);
     finish(cli.output, ask(&cli.client()?, &request)?)
+}
+
+/// Whether something is lost with a volume that is removed, and may be.
+fn accepts_loss(cli: &Cli, args: &JobArgs, change: &Change) -> Result<bool, ApiError> {
+    let plan = Request::VolumeRemove(Change { dry_run: true, ..change.clone() });
+    let asks = ask(&cli.client()?, &plan)?.asks;
+    asks.texts().iter().try_for_each(|what| confirm(args.flags.yes, what))?;
+    Ok(!asks.is_empty())
 }
 
 /// `volume mode`, `drain`, `detach` and `remove`: jobs, when there is dirty data.
@@ -246,7 +255,7 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
         name: args.name.clone(),
         dry_run: args.flags.dry_run,
         force: args.force,
-        drop_dirty: false,
+        ..Change::default()
     };
     let (request, name, flags) = match command {
         VolumeCommand::Mode { name, mode, flags } => {
@@ -262,7 +271,8 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
                 let what = format!("this loses dirty data of {}, if it has any", args.name);
                 confirm(args.flags.yes, &what)?;
             }
-            let change = Change { drop_dirty: *drop_dirty, ..change(args) };
+            let mut change = Change { drop_dirty: *drop_dirty, ..change(args) };
+            change.accept_loss = !args.flags.dry_run && accepts_loss(cli, args, &change)?;
             (Request::VolumeRemove(change), &args.name, &args.flags)
         }
         VolumeCommand::Cancel { name } => {
@@ -283,7 +293,7 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
     let mut done = ask(&client, &request)?;
     if done.outcome == Outcome::Started && !flags.no_wait {
         let (job, outcome) = watch::job(&client, name, &interrupts)?;
-        done = Done::new(outcome, job_line(&job));
+        done = Done::new(outcome, job_done(&job));
     }
     finish(cli.output, done)
 }

@@ -3,12 +3,13 @@
 use crate::args::Format;
 use crate::output::{self, Column};
 use crate::{EXIT_DEGRADED, printed};
-use forebay_api::hint::Care;
+use forebay_api::hint::{Bytes, Care};
 use forebay_api::reply::{
     Attention, Job, JobState, PoolInfo, PoolPlan, Reply, State, VolumeInfo, WhyReason,
 };
 use forebay_api::size::human;
-use forebay_api::{ApiError, Body, Hint};
+use forebay_api::told::Milliseconds;
+use forebay_api::{ApiError, Body, Hint, Told};
 
 /// The daemon answered something else than was asked.
 pub fn unexpected(body: &Body) -> ApiError {
@@ -35,6 +36,12 @@ fn raw(bytes: Option<u64>) -> String {
     bytes.map_or_else(String::new, |bytes| bytes.to_string())
 }
 
+/// How many use a volume. Who uses its block device nobody counts, but there may be others.
+fn clients(volume: &VolumeInfo) -> Option<u64> {
+    let is_device = volume.export.as_ref().is_some_and(|export| export.starts_with('/'));
+    Some(volume.clients).filter(|count| !is_device || *count > 0)
+}
+
 const VOLUMES: &[Column<VolumeInfo>] = &[
     Column::words("VOLUME", "volume", |v| v.name.clone()),
     Column::words("STATE", "state", |v| v.state.name().to_string()),
@@ -45,7 +52,13 @@ const VOLUMES: &[Column<VolumeInfo>] = &[
     Column::numbers("DIRTY", "dirty_bytes", |v| known(v.dirty_bytes), |v| raw(v.dirty_bytes)),
     Column::ratio("HIT 5m", "hit_ratio_5m", |v| v.hit_ratio_5m),
     Column::ratio("HIT 1h", "hit_ratio_1h", |v| v.hit_ratio_1h),
-    Column::count("CLIENTS", "clients", |v: &VolumeInfo| v.clients).wide(),
+    Column::numbers(
+        "CLIENTS",
+        "clients",
+        |v: &VolumeInfo| clients(v).map_or_else(|| "-".to_string(), |count| count.to_string()),
+        |v: &VolumeInfo| clients(v).map_or_else(String::new, |count| count.to_string()),
+    )
+    .wide(),
     Column::words("ORIGIN", "origin", |v: &VolumeInfo| v.origin.clone()).wide(),
     Column::words("EXPORT", "export", |v| v.export.clone().unwrap_or_else(|| "-".to_string())),
     Column::words("WHY SO", "export_why", |v: &VolumeInfo| {
@@ -110,11 +123,15 @@ pub fn job_line(job: &Job) -> String {
             let rate = human(rate as u64);
             format!("{name} runs, {left} dirty left, {rate}/s, {eta}")
         }
-        JobState::Done { .. } => {
-            format!("{name} done: {} sent home in {:.1} s", human(done), job.elapsed_s)
-        }
+        JobState::Done { .. } => job_done(job).to_string(),
         JobState::Failed { error } => format!("{name} failed: {error}"),
     }
+}
+
+/// What is told of a job that is done.
+pub fn job_done(job: &Job) -> Told {
+    let elapsed_ms = Milliseconds((job.elapsed_s * 1000.0) as u64);
+    Told::JobDone { job: job.job, sent_bytes: Bytes(job.sent_bytes), elapsed_ms }
 }
 
 /// `status`: exit code 3 when something needs attention.
@@ -182,15 +199,17 @@ pub fn volume(format: Format, body: Body) -> Result<u8, ApiError> {
         text.extend(crate::tiers::lines(tiers));
     }
     text.extend(attention(&volume.attention));
-    printed(output::one(format, &document(format, volume), &text))?;
+    printed(output::one(format, &document(format, "volume", volume), &text))?;
     Ok(exit_of(volume.state))
 }
 
-/// One thing as a document of its own, with the schema in it.
-pub fn document(format: Format, thing: &impl serde::Serialize) -> serde_json::Value {
+/// One thing as a document of its own, with the schema and its kind in it.
+pub fn document(format: Format, kind: &str, thing: &impl serde::Serialize) -> serde_json::Value {
     let mut value = serde_json::to_value(thing).unwrap_or_default();
-    if let (Format::Json, serde_json::Value::Object(fields)) = (format, &mut value) {
+    let is_json = matches!(format, Format::Json | Format::Jsonl);
+    if let (true, serde_json::Value::Object(fields)) = (is_json, &mut value) {
         fields.insert("schema".to_string(), forebay_api::SCHEMA.into());
+        fields.insert("kind".to_string(), kind.into());
     }
     value
 }
@@ -219,7 +238,7 @@ pub fn pool(format: Format, body: Body) -> Result<u8, ApiError> {
         text.push(field("DEVICE", &line));
     }
     text.extend(attention(&pool.attention));
-    printed(output::one(format, &document(format, pool), &text))?;
+    printed(output::one(format, &document(format, "pool", pool), &text))?;
     Ok(exit_of(pool.state))
 }
 

@@ -10,7 +10,7 @@ use forebay_api::request::{
 };
 use forebay_api::size::human;
 use forebay_api::tiers::{ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
-use forebay_api::{ApiError, Body, Client, Hint, Outcome, Request};
+use forebay_api::{ApiError, Body, Client, Hint, Outcome, Request, Told};
 use std::path::Path;
 
 const SECTOR: u64 = 512;
@@ -74,7 +74,8 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
                 let on = format!("; how far it is: forebay tier show {}", tier.name);
                 watch::evacuation(&client, &wanted, (&interrupts, &on))?;
                 answer.outcome = Outcome::Changed;
-                answer.messages = vec![format!("tier {} of {} is empty", tier.tier, tier.name)];
+                let (tier, volume) = (tier.tier.clone(), tier.name.clone());
+                answer.told = vec![Told::Evacuated { tier, volume }].into();
             }
             finish(cli.output, answer)
         }
@@ -126,7 +127,7 @@ fn add(cli: &Cli, client: &Client, args: &TierAddArgs) -> Result<u8, ApiError> {
     };
     if args.force && !args.dry_run {
         let planned = ask(client, &Request::TierAdd(TierAdd { dry_run: true, ..wanted.clone() }))?;
-        planned.asks.iter().try_for_each(|what| confirm(args.yes, what))?;
+        planned.asks.texts().iter().try_for_each(|what| confirm(args.yes, what))?;
     }
     finish(cli.output, ask(client, &Request::TierAdd(wanted))?)
 }
@@ -147,15 +148,15 @@ fn remove(
         if dry_run {
             return finish(cli.output, planned);
         }
-        confirm(yes, &planned.messages.join("; "))?;
+        confirm(yes, &planned.told.texts().join("; "))?;
         return finish(cli.output, ask(client, &remove(false))?);
     }
     let interrupts = watch::Interrupts::catch()?;
     let mut answer = ask(client, &Request::TierEvacuate(wanted.clone()))?;
     if dry_run {
         // Both tell what they are about to do, and the same of what is left.
-        answer.messages.retain(|text| !planned.messages.contains(text));
-        answer.messages.extend(planned.messages);
+        answer.told.take_out(&planned.told);
+        answer.told.append(planned.told);
         return finish(cli.output, answer);
     }
     if answer.outcome == Outcome::Started {
@@ -210,7 +211,9 @@ fn ranges_of(client: &Client, args: &ExplainArgs) -> Result<Vec<(u64, u64)>, Api
 fn show(format: Format, shown: &TiersShown, lost: bool) -> Result<u8, ApiError> {
     if matches!(format, Format::Csv) {
         let rows = &shown.tiers.devices;
-        printed(output::rows(format, &document(format, shown), DEVICES, rows, |_| Vec::new()))?;
+        printed(output::rows(format, &document(format, "tiers", shown), DEVICES, rows, |_| {
+            Vec::new()
+        }))?;
         return Ok(0);
     }
     let mut text = lines(&shown.tiers);
@@ -229,7 +232,7 @@ fn show(format: Format, shown: &TiersShown, lost: bool) -> Result<u8, ApiError> 
             false => text.extend(shown.lost.iter().map(range)),
         }
     }
-    printed(output::one(format, &document(format, shown), &text))?;
+    printed(output::one(format, &document(format, "tiers", shown), &text))?;
     Ok(0)
 }
 

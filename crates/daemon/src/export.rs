@@ -31,10 +31,10 @@ use crate::place::Place;
 use crate::state::Store;
 use forebay_api::hint::{Until, When};
 use forebay_api::request::Export as Kind;
-use forebay_api::{ApiError, Hint, Mode};
+use forebay_api::told::GuestSees;
+use forebay_api::{ApiError, Hint, Mode, Told};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{NbdServer, ShardHandle};
-use guest::DEAF;
 use kinds::Export;
 use links::Links;
 use looped::{Looped, can_loop};
@@ -288,7 +288,7 @@ impl Exports {
     ///
     /// # Errors
     /// What went wrong.
-    pub fn resize(&self, name: &str, bytes: u64) -> Result<Option<String>, String> {
+    pub fn resize(&self, name: &str, bytes: u64) -> Result<Option<Told>, Told> {
         let Some(it) = self.take(name) else { return Ok(None) };
         if let Some(Offered { offer, .. }) = &it.offered {
             offer.bytes.grow(bytes);
@@ -314,7 +314,7 @@ impl Exports {
                 (Export::Guest(guest), _) => {
                     let path = format!("vhost-user:{}", guest.path().display());
                     let deaf = why.as_ref().filter(|_| guest.is_deaf());
-                    let deaf = deaf.map(|why| format!("{why}; {DEAF}"));
+                    let deaf = deaf.map(|why| format!("{why}; {}", GuestSees::Deaf));
                     return (Some(path), deaf.or(why));
                 }
                 (by, Some(device)) if !by.waits() => Some(self.machine.links.shown(name, device)),

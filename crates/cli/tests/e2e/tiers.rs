@@ -1,7 +1,7 @@
 //! Volumes over tiers, as an administrator has them.
 
 use crate::world::{Said, World, pattern};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -125,7 +125,18 @@ fn a_volume_with_memory_is_ephemeral_and_asks_first() {
     drop(nbd);
     fill(&world, "scratch", 60);
     check(&world, "scratch", 60);
-    world.forebay(&["volume", "remove", "scratch", "--force"]).expect(0);
+    // Its users, and what it holds, are two things to agree to.
+    let nbd = world.nbd("scratch");
+    let remove = |more: &[&str]| world.forebay(&[&["volume", "remove", "scratch"], more].concat());
+    remove(&["--yes"]).expect(4).complains("1 client(s) are connected");
+    let said = remove(&["--force"]).expect(4).complains("what it holds, 60.0M, is lost with it");
+    said.complains("--yes");
+    let plan = remove(&["--force", "--dry-run", "-o", "json"]).expect(0).json();
+    let risk = json!({"told": "content-lost", "volume": "scratch", "lost_bytes": 60 * MIB});
+    assert_eq!(plan["risks"], json!([risk]));
+    assert_eq!(world.volume("scratch")["clients"], 1);
+    drop(nbd);
+    remove(&["--yes"]).expect(0).says("is removed");
 }
 
 #[test]
@@ -304,7 +315,13 @@ fn a_volume_over_tiers_grows() {
     create(&world, &["big", "--tier", "fast.img", "--tier", "slow.img", "--size", "40M"]).expect(0);
     fill(&world, "big", 40);
     let more = world.forebay(&["volume", "resize", "big", "--size", "1G"]).expect(4);
-    more.complains("the tiers of volume big hold");
+    let more = more.complains("the tiers of volume big hold").complains("forebay tier add");
+    let most = world.volume("big")["tiers"]["capacity_bytes"].as_u64().unwrap() / MIB;
+    more.complains(&format!("as fits: forebay volume resize big --size {most}M"));
+    // There is no origin that could be made smaller.
+    let less = world.forebay(&["volume", "resize", "big", "--size", "20M"]).expect(4);
+    assert!(!less.err.contains("origin"), "{less:#?}");
+    less.complains("cannot be made smaller").complains("make a new volume");
     world.forebay(&["volume", "resize", "big", "--size", "90M"]).expect(0).says("has grown");
     fill(&world, "big", 90);
     world.kill();

@@ -6,6 +6,7 @@ use super::offer::Volume;
 use crate::place::bind;
 use forebay_api::hint::{Care, Flag, Reach};
 use forebay_api::request::Export as Kind;
+use forebay_api::told::GuestSees;
 use forebay_api::{ApiError, Hint};
 use forebay_host::frontend::vhost::{VhostServer, VhostVolume};
 use std::fs;
@@ -16,10 +17,6 @@ use std::time::{Duration, Instant};
 const DIR: &str = "vhost";
 /// How long it may take to be seen that a machine has ended.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// What is told of a machine that does not listen.
-pub(super) const DEAF: &str =
-    "the machine that is connected sees another size when it starts again, not before";
-
 /// The socket of a volume. It ends with this, which may wait for the shard.
 pub(super) struct Guest {
     server: VhostServer,
@@ -60,12 +57,12 @@ impl Guest {
     }
 
     /// Has the machine that is connected look at the size. Returns what is to be known of it.
-    pub fn tell_size(&self) -> &'static str {
+    pub fn tell_size(&self) -> GuestSees {
         self.server.announce();
         match (self.server.is_connected(), self.server.is_deaf()) {
-            (_, true) => DEAF,
-            (true, false) => "the machine that is connected was told",
-            (false, _) => "a machine sees it when it connects",
+            (_, true) => GuestSees::Deaf,
+            (true, false) => GuestSees::Now,
+            (false, _) => GuestSees::Connecting,
         }
     }
 

@@ -6,8 +6,8 @@ use super::machine::{Machine, in_use};
 use super::nbd_kernel::NbdKernel;
 use super::offer::{Port, Volume};
 use super::{nbd, ublk};
-use forebay_api::ApiError;
 use forebay_api::request::Export as Kind;
+use forebay_api::{ApiError, Told};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::frontend::ublk::UblkDevice;
 use std::io;
@@ -197,13 +197,11 @@ impl Export {
     ///
     /// # Errors
     /// What went wrong.
-    pub fn resize(&self, bytes: u64) -> Result<Option<String>, String> {
+    pub fn resize(&self, bytes: u64) -> Result<Option<Told>, Told> {
         let Some(path) = self.device() else {
             return Ok(match self {
-                Export::Guest(guest) => Some(guest.tell_size().to_string()),
-                Export::Nbd | Export::NbdKernel(_) => {
-                    Some("clients see it when they connect again".to_string())
-                }
+                Export::Guest(guest) => Some(Told::GuestSees { when: guest.tell_size() }),
+                Export::Nbd | Export::NbdKernel(_) => Some(Told::ClientsSee),
                 _ => None,
             });
         };
@@ -213,10 +211,10 @@ impl Export {
             Export::NbdKernel(nbd) => nbd.device().map_or(Ok(()), |device| device.resize(bytes)),
             _ => Ok(()),
         };
-        let path = path.display();
+        let device = path.display().to_string();
         match shown {
-            Ok(()) => Ok(Some(format!("grow what is on it, for example: resize2fs {path}"))),
-            Err(error) => Err(format!("{path} still shows the old size: {error}")),
+            Ok(()) => Ok(Some(Told::GrowContent { device })),
+            Err(error) => Err(Told::OldSizeShown { device, why: error.to_string() }),
         }
     }
 }

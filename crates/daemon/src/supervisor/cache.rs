@@ -7,7 +7,7 @@ use crate::state::PoolState;
 use forebay_api::hint::Devices;
 use forebay_api::reply::Done;
 use forebay_api::request::{CacheRequest, VolumeCreate, check_name, name_from_origin};
-use forebay_api::{ApiError, Hint, Outcome};
+use forebay_api::{ApiError, Hint, Outcome, Told};
 use std::sync::Arc;
 
 impl Supervisor {
@@ -52,7 +52,7 @@ impl Supervisor {
                 if !is_there {
                     self.check_count(&pool_name)?;
                 }
-                Done::new(Outcome::Planned, format!("would use the pool {pool_name}"))
+                Done::new(Outcome::Planned, Told::WouldUsePool { pool: pool_name.clone() })
             }
             None => self.pool_dry_run(&wanted)?,
         };
@@ -60,9 +60,10 @@ impl Supervisor {
             drop(self.open_origin(&request.origin)?);
         }
         if request.dry_run {
-            let origin = &request.origin;
-            planned.messages.push(format!("would put it in front of {origin} as volume {name}"));
-            planned.messages.extend(fstab::warnings(origin, &name));
+            let origin = request.origin.clone();
+            let warnings = fstab::warnings(&origin, &name);
+            planned.told.push(Told::WouldPutBefore { origin, volume: name });
+            planned.told.extend(warnings);
             return Ok(planned);
         }
         let made = match user {

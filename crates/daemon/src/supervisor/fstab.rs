@@ -1,6 +1,7 @@
 //! Whether the table of file systems mounts an origin itself: at the next start of the machine it
 //! would be mounted past its cache, and what is dirty would be missing.
 
+use forebay_api::Told;
 use forebay_api::fstab::{Line, lines, path};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ const TAGS: [(&str, &str); 5] = [
 ];
 
 /// What a user has to know of a new volume on this origin.
-pub(super) fn warnings(origin: &str, volume: &str) -> Vec<String> {
+pub(super) fn warnings(origin: &str, volume: &str) -> Vec<Told> {
     let Ok(bytes) = fs::read(path()) else { return Vec::new() };
     let Some(origin) = super::late::real_path(origin) else { return Vec::new() };
     let text = String::from_utf8_lossy(&bytes);
@@ -23,17 +24,15 @@ pub(super) fn warnings(origin: &str, volume: &str) -> Vec<String> {
         let device = fs::canonicalize(device_of(&line.what));
         device.is_ok_and(|device| device == origin || is_part(&device, &origin))
     });
-    found.flat_map(|line| warning(&line, volume)).collect()
+    found.flat_map(|line| warning(line, volume)).collect()
 }
 
-fn warning(line: &Line, volume: &str) -> [String; 2] {
+fn warning(line: Line, volume: &str) -> [Told; 2] {
     let Line { number, what, place, .. } = line;
+    let table = path().display().to_string();
     [
-        format!("beware       line {number} of {} mounts {what} at {place}:", path().display()),
-        format!(
-            "             that is the origin, without what is in the cache alone; mount the volume \
-             there (/dev/forebay/{volume}, where it is a block device)"
-        ),
+        Told::OriginIsMounted { line: number, table, what, place },
+        Told::MountVolume { volume: volume.to_string() },
     ]
 }
 

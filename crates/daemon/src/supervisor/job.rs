@@ -6,11 +6,11 @@ use super::{FoundVolume, Supervisor, shard_error};
 use crate::export::Offer;
 use crate::job::JobCell;
 use crate::panics;
-use forebay_api::hint::{Care, Log, When};
+use forebay_api::hint::{Bytes, Care, Log, When};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
-use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
+use forebay_api::told::Keeper;
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome, Told};
 use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -34,9 +34,12 @@ impl Supervisor {
         match job.filter(|job| job.is_running()) {
             Some(job) => {
                 job.cancel();
-                Ok(Done::new(Outcome::Changed, format!("asked the {} to stop", job.kind.name())))
+                Ok(Done::new(Outcome::Changed, Told::AskedToStop { job: job.kind }))
             }
-            None => Ok(Done::new(Outcome::Unchanged, format!("no job runs for volume {volume}"))),
+            None => {
+                let volume = volume.to_string();
+                Ok(Done::new(Outcome::Unchanged, Told::NoJob { volume }))
+            }
         }
     }
 
@@ -62,19 +65,20 @@ impl Supervisor {
         if now == mode && !draining {
             // It may have been done when there was no room to remember it.
             self.remember_mode(name, mode)?;
-            return Ok(Done::new(Outcome::Unchanged, format!("volume {name} is in mode {mode}")));
+            let told = Told::InMode { volume: name.clone(), mode };
+            return Ok(Done::new(Outcome::Unchanged, told));
         }
         self.refuse_in_bypass(&found, "switch its mode")?;
         self.no_job(name)?;
         check_home(&found)?;
         if wanted.dry_run {
-            let dirty = dirty_bytes(&found);
-            let first = match now.plan().write_dirty && !mode.plan().write_dirty {
-                true => format!("send {} home and ", human(dirty)),
-                false => String::new(),
+            let (dirty_bytes, volume) = (Bytes(dirty_bytes(&found)), name.clone());
+            let (from, to) = (now, mode);
+            let told = match from.plan().write_dirty && !to.plan().write_dirty {
+                true => Told::WouldDrainAndSwitch { dirty_bytes, volume, from, to },
+                false => Told::WouldSwitchMode { volume, from, to },
             };
-            let text = format!("would {first}switch volume {name} from {now} to {mode}");
-            return Ok(Done::new(Outcome::Planned, text));
+            return Ok(Done::new(Outcome::Planned, told));
         }
         self.check_memory()?;
         if mode.plan().write_dirty {
@@ -91,13 +95,12 @@ impl Supervisor {
         check_home(&found)?;
         let dirty = dirty_bytes(&found);
         if wanted.dry_run {
-            let size = human(dirty);
-            let text = format!("would send {size} of volume {} home", wanted.name);
-            return Ok(Done::new(Outcome::Planned, text));
+            let (dirty_bytes, volume) = (Bytes(dirty), wanted.name.clone());
+            return Ok(Done::new(Outcome::Planned, Told::WouldDrain { dirty_bytes, volume }));
         }
         if dirty == 0 {
-            let text = format!("volume {} has no dirty data", wanted.name);
-            return Ok(Done::new(Outcome::Unchanged, text));
+            let volume = wanted.name.clone();
+            return Ok(Done::new(Outcome::Unchanged, Told::NoDirty { volume }));
         }
         let command = Command::Drain(found.snapshot.view.id);
         self.start_job(JobKind::Drain, &found, command, After::Nothing)
@@ -112,7 +115,7 @@ impl Supervisor {
         after: After,
     ) -> Result<Done, ApiError> {
         let (name, pool) = (found.snapshot.view.name.clone(), found.pool.clone());
-        let keeps = self.who_keeps(&name, kind);
+        let keeper = self.who_keeps(&name, kind);
         let (job, reply) = JobCell::start(kind, &found.open.handle, &found.snapshot, command)
             .map_err(|error| shard_error(&pool, &error))?;
         self.inner().jobs.insert(name.clone(), Arc::clone(&job));
@@ -129,43 +132,34 @@ impl Supervisor {
             .map_err(|error| ApiError::failed(format!("start a thread: {error}")))?;
         job.wait_a_moment();
         let report = job.report();
+        let volume = name;
         match report.progress {
             JobState::Running => {
-                let text = format!("{} of volume {name} started", kind.name());
-                Ok(Done::new(Outcome::Started, text))
+                Ok(Done::new(Outcome::Started, Told::JobStarted { job: kind, volume }))
             }
             JobState::Failed { error } => Err(error),
             JobState::Done { outcome } => {
-                let text = match kind {
-                    JobKind::Drain => {
-                        let sent = human(report.sent_bytes);
-                        format!("volume {name} has no dirty data: {sent} sent home")
-                    }
-                    JobKind::Mode => format!("volume {name} switched its mode"),
-                    JobKind::Detach => format!("volume {name} is detached; {keeps}"),
-                    JobKind::Remove => format!("volume {name} is removed; {keeps}"),
+                let sent_bytes = Bytes(report.sent_bytes);
+                let told = match kind {
+                    JobKind::Drain => Told::Drained { volume, sent_bytes },
+                    JobKind::Mode => Told::ModeSwitched { volume },
+                    JobKind::Detach => Told::Detached { volume, keeper },
+                    JobKind::Remove => Told::Removed { volume, keeper },
                 };
-                Ok(Done::new(outcome, text))
+                Ok(Done::new(outcome, told))
             }
         }
     }
 
     /// Who holds the content of a volume when it is not served any more.
-    fn who_keeps(&self, name: &str, kind: JobKind) -> String {
+    fn who_keeps(&self, name: &str, kind: JobKind) -> Keeper {
         let state = self.store.get();
-        let Some(tiers) = state.tiers_of(name) else {
-            return "its origin holds everything".to_string();
-        };
-        let until = match tiers.boot {
-            None => "",
-            Some(_) => " until the machine is started anew",
-        };
+        let Some(tiers) = state.tiers_of(name) else { return Keeper::Origin };
+        let ephemeral = tiers.boot.is_some();
         let lack = self.what_tiers_lack(name);
-        let chosen = match (&tiers.boot, kind, tiers.chosen().kept_here()) {
-            (None, JobKind::Remove, Some(words)) => format!("; {words}"),
-            _ => String::new(),
-        };
-        format!("its tiers hold everything{lack}{until}{chosen}")
+        let is_removed = kind == JobKind::Remove && !ephemeral;
+        let chosen = tiers.chosen().kept_here().filter(|_| is_removed);
+        Keeper::Tiers { lack, ephemeral, chosen }
     }
 
     /// Waits for the engine, and finishes. Runs on the job's own thread.

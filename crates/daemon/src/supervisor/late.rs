@@ -7,10 +7,9 @@ use super::origin::{Returned, is_origin_in_use};
 use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, lock, shard_error};
 use crate::convert::hex;
 use crate::export::{Offer, Space};
-use forebay_api::hint::{Care, Until, When};
+use forebay_api::hint::{Bytes, Care, Until, When};
 use forebay_api::request::ChangedOrigin;
-use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Hint, Mode};
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Told};
 use forebay_engine::{CommandReply, VolumeId, VolumeView};
 use forebay_format::superblock::{VolumeEntry, field_text};
 use forebay_host::fingerprint::Fingerprint;
@@ -344,30 +343,26 @@ impl Supervisor {
         self: &Arc<Self>,
         found: &FoundVolume,
         changed: ChangedOrigin,
-    ) -> Result<String, ApiError> {
+    ) -> Result<Told, ApiError> {
         let volume = Awaited::from(&found.snapshot.view);
-        let (name, dirty) = (volume.name.as_str(), human(dirty_bytes(found)));
+        let dirty_bytes = Bytes(dirty_bytes(found));
         if let Some(error) = flushes(found) {
             return Err(error);
         }
         let looked = self.look_at(&volume)?;
         let stats = &found.snapshot.stats;
-        let forgets = "what is cached of it is forgotten";
-        Ok(match self.other_origin(&volume, &looked) {
+        let other = self.other_origin(&volume, &looked);
+        let volume = volume.name;
+        Ok(match other {
             _ if changed == ChangedOrigin::DropDirty => {
-                format!(
-                    "would give up {dirty} of dirty data of volume {name}, which is lost: {forgets}"
-                )
+                Told::WouldLoseDirty { volume, dirty_bytes }
             }
-            None => format!("would bring {name} back into service"),
-            Some((_, true)) if changed == ChangedOrigin::KeepDirty => format!(
-                "would bring {name} back into service: {dirty} of dirty data is for the origin as \
-                 it is now, and what else is cached is forgotten"
-            ),
+            None => Told::WouldBringBack { volume },
+            Some((_, true)) if changed == ChangedOrigin::KeepDirty => {
+                Told::WouldSendToChanged { volume, dirty_bytes }
+            }
             Some(_) if stats.dirty_blocks == 0 && stats.lost_blocks == 0 => {
-                format!(
-                    "would bring {name} back into service: its origin was changed, and {forgets}"
-                )
+                Told::WouldForgetCached { volume }
             }
             Some((error, _)) => return Err(error),
         })

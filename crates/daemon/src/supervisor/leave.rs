@@ -6,9 +6,10 @@ use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Bytes, Care, Flag, Leave};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
-use forebay_api::size::human;
-use forebay_api::{ApiError, ErrorKind, Hint, Outcome};
+use forebay_api::told::{MayBeLost, Then};
+use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Tellings, Told};
 use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
+use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::shard::{ShardError, VolumeSnapshot};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +27,8 @@ impl Supervisor {
                     // It may have left when there was no room to remember it.
                     self.remember_detached(name)?;
                 }
-                let text = format!("volume {name} is detached");
-                return Ok(Done::new(Outcome::Unchanged, text));
+                let told = Told::IsDetached { volume: name.clone() };
+                return Ok(Done::new(Outcome::Unchanged, told));
             }
             Err(error) => return self.free_users(wanted, error),
         };
@@ -36,7 +37,7 @@ impl Supervisor {
         self.check_clients(&found, wanted.force)?;
         check_home(&found)?;
         if wanted.dry_run {
-            return Ok(plan_leave(&found, "take it out of service"));
+            return Ok(plan_leave(&found, Then::Detach));
         }
         self.leave(JobKind::Detach, &found, wanted.force, false)
     }
@@ -60,13 +61,13 @@ impl Supervisor {
             return Err(why);
         }
         if wanted.dry_run {
-            let text = format!("would end the block device of volume {name}: its users get errors");
-            return Ok(Done::new(Outcome::Planned, text));
+            let told = Told::WouldEndDevice { volume: name.clone() };
+            return Ok(Done::new(Outcome::Planned, told));
         }
         self.exports.down(name, true)?;
-        let text = format!("the block device of volume {name} is gone: its users get errors");
-        let mut done = Done::new(Outcome::Changed, text);
-        done.messages.push(format!("it is still not served: {}", why.message));
+        let told = Told::DeviceEnded { volume: name.clone() };
+        let mut done = Done::new(Outcome::Changed, told);
+        done.told.push(Told::StillNotServed { why: why.message });
         Ok(done)
     }
 
@@ -80,7 +81,9 @@ impl Supervisor {
         };
         self.no_job(name)?;
         self.check_clients(&found, wanted.force)?;
-        self.check_content_lives(&found, wanted.force)?;
+        if !wanted.dry_run && !wanted.accept_loss {
+            check_content_lives(&found)?;
+        }
         let is_well = !found.open.problems.contains_key(name);
         if is_well && wanted.drop_dirty && found.snapshot.stats.lost_blocks > 0 {
             return self.remove_what_is_left(wanted, &found);
@@ -89,21 +92,22 @@ impl Supervisor {
         if lost == 0 {
             check_home(&found)?;
         }
-        let size = human(lost);
-        if wanted.dry_run && lost > 0 {
-            let lost = format!("{size} of dirty data of volume {name}, which is lost,");
-            let text = format!("would give up {lost} and forget it");
-            return Ok(Done::new(Outcome::Planned, text));
-        }
         if wanted.dry_run {
-            let mut done = plan_leave(&found, "take it out of service and forget it");
-            done.messages.extend(tiers_keep(&found));
-            done.messages.extend(self.what_is_kept(name));
+            let mut done = plan_leave(&found, Then::Remove);
+            if lost > 0 {
+                let told = Told::WouldGiveUp { lost_bytes: Bytes(lost), volume: name.clone() };
+                done = Done::new(Outcome::Planned, told);
+            } else {
+                done.told.extend(tiers_keep(&found));
+                done.told.extend(self.what_is_kept(name));
+            }
+            done.asks = Tellings::from_iter(content_lost(&found));
             return Ok(done);
         }
         let mut done = self.leave(JobKind::Remove, &found, wanted.force, lost > 0)?;
         if lost > 0 && done.outcome == Outcome::Changed {
-            done.messages = vec![format!("volume {name} is removed; {size} of dirty data is lost")];
+            let (volume, lost_bytes) = (name.clone(), Bytes(lost));
+            done.told = vec![Told::RemovedWithLoss { volume, lost_bytes }].into();
         }
         Ok(done)
     }
@@ -115,12 +119,13 @@ impl Supervisor {
         found: &FoundVolume,
     ) -> Result<Done, ApiError> {
         if wanted.dry_run {
-            let what = "but for what cannot be read, which is given up, and forget it";
-            return Ok(plan_leave(found, what));
+            let mut done = plan_leave(found, Then::RemoveReadable);
+            done.asks = Tellings::from_iter(content_lost(found));
+            return Ok(done);
         }
         // What is found to be so later is refused then, and given up when asked again.
         let mut done = self.leave(JobKind::Remove, found, wanted.force, true)?;
-        done.messages.push("what could not be read of its dirty data is lost".to_string());
+        done.told.push(Told::UnreadableLost);
         Ok(done)
     }
 
@@ -137,10 +142,13 @@ impl Supervisor {
             return Err(ApiError { kind: ErrorKind::Refused, ..error });
         }
         if wanted.dry_run {
-            let lost = if is_missing && known.may_be_dirty { ", and its dirty data" } else { "" };
-            let text = format!("would forget the volume {name}{lost}");
-            let mut planned = Done::new(Outcome::Planned, text);
-            planned.messages.extend(self.what_is_kept(name));
+            let lost = match is_missing && known.may_be_dirty {
+                true => MayBeLost::DirtyData,
+                false => MayBeLost::Nothing,
+            };
+            let told = Told::WouldForget { volume: name.clone(), lost };
+            let mut planned = Done::new(Outcome::Planned, told);
+            planned.told.extend(self.what_is_kept(name));
             return Ok(planned);
         }
         self.check_memory()?;
@@ -151,8 +159,8 @@ impl Supervisor {
         }
         let kept = self.what_is_kept(name);
         self.forget_volume(&known.pool, name)?;
-        let mut done = Done::new(Outcome::Changed, format!("volume {name} is forgotten"));
-        done.messages.extend(kept);
+        let mut done = Done::new(Outcome::Changed, Told::Forgotten { volume: name.clone() });
+        done.told.extend(kept);
         Ok(done)
     }
 
@@ -166,11 +174,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// What becomes of what was chosen for the tiers of a volume that is removed, in words.
-    fn what_is_kept(&self, name: &str) -> Option<String> {
+    /// What becomes of what was chosen for the tiers of a volume that is removed.
+    fn what_is_kept(&self, name: &str) -> Option<Told> {
         let state = self.store.get();
         let tiers = state.tiers_of(name).filter(|it| it.boot.is_none())?;
-        tiers.chosen().kept_here()
+        tiers.chosen().kept_here().map(|what| Told::ChosenKept { what })
     }
 
     /// Refuses to take a volume away from its clients, unless that is wanted.
@@ -183,18 +191,6 @@ impl Supervisor {
         Err(ApiError::refused(format!("{clients} client(s) are connected to volume {name}"))
             .hint(Hint::SeeTo { what: Care::Clients })
             .hint(Hint::Again { with: Flag::ForceCutOff }))
-    }
-
-    /// Refuses to forget a volume whose content nothing else holds, unless that is wanted.
-    fn check_content_lives(&self, found: &FoundVolume, force: bool) -> Result<(), ApiError> {
-        let name = &found.snapshot.view.name;
-        match &found.snapshot.tiers {
-            Some(tiers) if tiers.is_ephemeral && !force => {
-                let text = format!("volume {name} is ephemeral: what it holds is lost with it");
-                Err(ApiError::refused(text).hint(Hint::Again { with: Flag::ForceContent }))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Drains a volume and takes it out of service. It is not offered to new clients meanwhile.
@@ -300,16 +296,28 @@ pub(super) fn or_lose(error: ApiError, volume: &str, dirty_bytes: u64) -> ApiErr
 }
 
 /// Where the content of a volume over tiers stays.
-fn tiers_keep(found: &FoundVolume) -> Option<String> {
+fn tiers_keep(found: &FoundVolume) -> Option<Told> {
     let tiers = found.snapshot.tiers.as_ref()?;
-    let text = match tiers.is_ephemeral {
-        true => "what it holds would be lost",
-        false => "its tiers would keep what it holds: volume create with the same tiers serves it",
-    };
-    Some(text.to_string())
+    Some(if tiers.is_ephemeral { Told::WouldBeLost } else { Told::TiersWouldKeep })
 }
 
-fn plan_leave(found: &FoundVolume, what: &str) -> Done {
-    let (name, size) = (&found.snapshot.view.name, human(dirty_bytes(found)));
-    Done::new(Outcome::Planned, format!("would send {size} of volume {name} home and {what}"))
+/// What a volume holds and nothing else does, so that it is lost with it.
+fn content_lost(found: &FoundVolume) -> Option<Told> {
+    let tiers = found.snapshot.tiers.as_ref().filter(|it| it.is_ephemeral)?;
+    let used: u64 = tiers.view.members.iter().map(|it| u64::from(it.used)).sum();
+    let volume = found.snapshot.view.name.clone();
+    Some(Told::ContentLost { volume, lost_bytes: Bytes(used * EXTENT_SIZE) })
+}
+
+/// Refuses to forget a volume whose content nothing else holds.
+fn check_content_lives(found: &FoundVolume) -> Result<(), ApiError> {
+    content_lost(found).map_or(Ok(()), |lost| {
+        Err(ApiError::refused(lost.to_string()).hint(Hint::Again { with: Flag::Yes }))
+    })
+}
+
+fn plan_leave(found: &FoundVolume, then: Then) -> Done {
+    let volume = found.snapshot.view.name.clone();
+    let dirty_bytes = Bytes(dirty_bytes(found));
+    Done::new(Outcome::Planned, Told::WouldLeave { dirty_bytes, volume, then })
 }

@@ -6,7 +6,7 @@ use crate::convert::{hex, unhex};
 use crate::parts::{Failed, Parts};
 use forebay_api::hint::{When, Writing};
 use forebay_api::reply::Done;
-use forebay_api::{ApiError, Hint, Hold, Outcome};
+use forebay_api::{ApiError, Hint, Hold, Outcome, Told};
 use forebay_engine::{Notice, Witness};
 use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::PoolOnDisk;
@@ -68,11 +68,12 @@ impl Supervisor {
         let why = self.why_closed(pool).filter(|why| why.hold.is_some());
         if dry_run {
             return Ok(why.map(|why| {
-                let text = match why.hold {
-                    Some(Hold::DirtyIsAway) => format!("would give up what only they hold: {why}"),
-                    _ => format!("would go on with what is here: {why}"),
+                let (hold, why) = (why.hold, why.message);
+                let told = match hold {
+                    Some(Hold::DirtyIsAway) => Told::WouldGiveUpAway { why },
+                    _ => Told::WouldGoOn { why },
                 };
-                Done { hold: why.hold, ..Done::new(Outcome::Planned, text) }
+                Done { hold, ..Done::new(Outcome::Planned, told) }
             }));
         }
         match why.and_then(|why| why.hold) {

@@ -6,11 +6,11 @@ use super::late::in_time;
 use super::plan::{Wanted, content_of, same_file, whole_pool_on};
 use crate::convert::{hex, pool_error, unhex};
 use crate::state::{PoolState, State};
-use forebay_api::hint::{Choice, Devices, Dirty, Flag, When};
+use forebay_api::hint::{Bytes, Choice, Devices, Dirty, Flag, When};
 use forebay_api::reply::Done;
 use forebay_api::request::{Change, PoolCreate};
-use forebay_api::size::human;
-use forebay_api::{ApiError, Hint, Hold, Outcome};
+use forebay_api::told::Paths;
+use forebay_api::{ApiError, Hint, Hold, Outcome, Told};
 use forebay_engine::{Buf, Witness};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::layout::CHECKPOINT_OFFSET;
@@ -46,7 +46,8 @@ impl Supervisor {
         wanted.devices.iter().try_for_each(|device| self.check_not_stacked(device))?;
         wanted.devices.iter().try_for_each(|device| self.check_no_origin(device))?;
         if self.is_this_pool(&wanted)? {
-            let mut done = Done::new(Outcome::Unchanged, format!("pool {} is open", request.name));
+            let told = Told::PoolIsOpen { pool: request.name.clone() };
+            let mut done = Done::new(Outcome::Unchanged, told);
             done.pool = Some(self.pool(&request.name)?);
             return Ok(done);
         }
@@ -55,12 +56,12 @@ impl Supervisor {
         }
         let made = self.pool_make(&wanted)?;
         let info = self.pool(&request.name)?;
-        let (name, size) = (&request.name, human(info.capacity_bytes));
-        let text = match made {
-            Made::Opened => format!("pool {name} ({size}) was on the devices; it is open now"),
-            _ => format!("pool {name} made: {size} of cache"),
+        let (pool, capacity_bytes) = (request.name.clone(), Bytes(info.capacity_bytes));
+        let told = match made {
+            Made::Opened => Told::PoolOpened { pool, capacity_bytes },
+            _ => Told::PoolMade { pool, capacity_bytes },
         };
-        let mut done = Done::new(Outcome::Changed, text);
+        let mut done = Done::new(Outcome::Changed, told);
         done.pool = Some(info);
         Ok(done)
     }
@@ -90,18 +91,13 @@ impl Supervisor {
     pub(super) fn pool_dry_run(&self, wanted: &Wanted) -> Result<Done, ApiError> {
         if let Some(uuid) = self.there_already(wanted)? {
             drop(self.open_devices(wanted.devices, Access::Exclusive)?);
-            let text = format!("would open the pool {} that is on the devices", wanted.name);
-            let mut done = Done::new(Outcome::Planned, text);
+            let told = Told::WouldOpenPool { pool: wanted.name.to_string() };
+            let mut done = Done::new(Outcome::Planned, told);
             if self.witness_of(wanted.name, &uuid)? == Witness::Missing {
-                let text = match wanted.keep_dirty {
-                    false => {
-                        "nothing here tells whether that is its newest state: what it holds \
-                              clean is read from the origins again, and if it holds dirty data, it \
-                              is refused without --keep-dirty"
-                    }
-                    true => "would go on with the dirty data that it holds, whatever its age is",
-                };
-                done.messages.push(text.to_string());
+                done.told.push(match wanted.keep_dirty {
+                    false => Told::AgeUnknown,
+                    true => Told::WouldKeepDirty,
+                });
             }
             return Ok(done);
         }
@@ -110,14 +106,13 @@ impl Supervisor {
         let devices = self.open_devices(wanted.devices, Access::Exclusive)?;
         let plan = self.plan(wanted, &devices)?;
         let full = plan.devices.iter().any(|device| !device.holds.is_empty());
-        let text = match (full, wanted.force) {
-            (false, _) => format!("would make the pool {}", wanted.name),
-            (true, true) => format!("would overwrite what is there with the pool {}", wanted.name),
-            (true, false) => {
-                "would be refused: what is there is overwritten only with --force".into()
-            }
+        let pool = wanted.name.to_string();
+        let told = match (full, wanted.force) {
+            (false, _) => Told::WouldMakePool { pool },
+            (true, true) => Told::WouldOverwrite { pool },
+            (true, false) => Told::WouldBeRefused,
         };
-        let mut done = Done::new(Outcome::Planned, text);
+        let mut done = Done::new(Outcome::Planned, told);
         done.plan = Some(plan);
         Ok(done)
     }
@@ -263,8 +258,8 @@ impl Supervisor {
         }
         let paths: Vec<String> = info.devices.iter().map(|device| device.path.clone()).collect();
         if request.dry_run {
-            let text = format!("would take the pool {name} off {}", paths.join(" "));
-            return Ok(Done::new(Outcome::Planned, text));
+            let (pool, devices) = (name.clone(), Paths(paths));
+            return Ok(Done::new(Outcome::Planned, Told::WouldDestroyPool { pool, devices }));
         }
         self.check_memory()?;
         let opened = self.open_pool(name).ok();
@@ -288,20 +283,20 @@ impl Supervisor {
             all.seen.retain(|seen| seen.name != *name);
         })?;
         if is_missing {
-            let text = format!("pool {name} is forgotten; its devices could not be reached");
-            return Ok(Done::new(Outcome::Changed, text));
+            let told = Told::PoolForgotten { pool: name.clone() };
+            return Ok(Done::new(Outcome::Changed, told));
         }
-        let (mut wiped, mut messages) = (Vec::new(), Vec::new());
-        for path in paths {
-            match wipe_device(&path, &info.uuid) {
-                Ok(()) => wiped.push(path),
-                Err(error) => messages.push(format!("{path} was not wiped: {}", error.message)),
+        let (mut wiped, mut failed) = (Vec::new(), Vec::new());
+        for device in paths {
+            match wipe_device(&device, &info.uuid) {
+                Ok(()) => wiped.push(device),
+                Err(error) => failed.push(Told::NotWiped { device, why: error.message }),
             }
         }
         tracing::info!(pool = name, "pool destroyed");
-        let text = format!("pool {name} is no longer on {}", wiped.join(" "));
-        let mut done = Done::new(Outcome::Changed, text);
-        done.messages.extend(messages);
+        let told = Told::PoolDestroyed { pool: name.clone(), devices: Paths(wiped) };
+        let mut done = Done::new(Outcome::Changed, told);
+        done.told.extend(failed);
         Ok(done)
     }
 

@@ -2,11 +2,12 @@
 //! every front end that shows their size.
 
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::{Care, When};
+use forebay_api::hint::{Bytes, Care, When};
 use forebay_api::reply::Done;
 use forebay_api::request::VolumeResize;
 use forebay_api::size::{Size, human};
-use forebay_api::{ApiError, Hint, Outcome};
+use forebay_api::told::FromTo;
+use forebay_api::{ApiError, Hint, Outcome, Told};
 use forebay_engine::{Command, CommandReply};
 use forebay_format::BLOCK_SIZE;
 use forebay_host::frontend::SECTOR_BYTES;
@@ -55,20 +56,19 @@ impl Supervisor {
             // In whole blocks, so that it can grow again.
             None => down(origin, BLOCK_SIZE as u64).max(view.bytes.min(down(origin, SECTOR_BYTES))),
         };
-        let (was, will) = two_sizes(view.bytes, bytes);
         if bytes > most {
-            return Err(too_large(&found, most, &will));
+            return Err(too_large(&found, (view.bytes, bytes), most));
         }
         if bytes < view.bytes {
-            let text = format!("volume {name} has {was} and cannot be made smaller");
-            return Err(ApiError::refused(text).hint(Hint::remove(name, When::MakeSmaller)));
+            return Err(too_small(&found));
         }
+        let size = FromTo { from_bytes: view.bytes, to_bytes: bytes };
         if wanted.dry_run {
-            let text = match bytes == view.bytes {
-                true => format!("volume {name} has {was} already"),
-                false => format!("would grow volume {name} from {was} to {will}"),
+            let told = match bytes == view.bytes {
+                true => has_size(name, bytes),
+                false => Told::WouldGrow { volume: name.clone(), size },
             };
-            return Ok(Done::new(Outcome::Planned, text));
+            return Ok(Done::new(Outcome::Planned, told));
         }
         if found.snapshot.tiers.is_some() {
             self.grow_tiers(&found, bytes)?;
@@ -79,28 +79,43 @@ impl Supervisor {
         }
         // Of one that has its size already too: a front end may have failed to show it.
         let shown = self.exports.resize(name, bytes);
-        let mut done = match outcome {
-            Outcome::Changed => {
-                Done::new(outcome, format!("volume {name} has grown from {was} to {will}"))
-            }
-            _ => Done::new(outcome, format!("volume {name} has {was} already")),
+        let told = match outcome {
+            Outcome::Changed => Told::Grown { volume: name.clone(), size },
+            _ => has_size(name, bytes),
         };
+        let mut done = Done::new(outcome, told);
         if let Some(tiers) = &found.snapshot.tiers {
-            done.messages.extend(self.what_the_map_cuts(name, tiers, bytes));
+            done.told.extend(self.what_the_map_cuts(name, tiers, bytes));
         }
         match shown {
-            Ok(hint) if outcome == Outcome::Changed => done.messages.extend(hint),
+            Ok(hint) if outcome == Outcome::Changed => done.told.extend(hint),
             Ok(_) => {}
-            Err(problem) => done.messages.push(problem),
+            Err(problem) => done.told.push(problem),
         }
         done.volume = Some(self.volume(name)?);
         Ok(done)
     }
 }
 
+fn has_size(name: &str, bytes: u64) -> Told {
+    Told::HasSize { volume: name.to_string(), size_bytes: Bytes(bytes) }
+}
+
+/// What is told of a size that is less than a volume has.
+fn too_small(found: &FoundVolume) -> ApiError {
+    let view = &found.snapshot.view;
+    let text = format!("volume {} has {} and cannot be made smaller", view.name, human(view.bytes));
+    // What has no origin has none that could be made smaller.
+    ApiError::refused(text).hint(match &found.snapshot.tiers {
+        Some(_) => Hint::SeeTo { what: Care::NewVolume },
+        None => Hint::remove(&view.name, When::MakeSmaller),
+    })
+}
+
 /// What is told of a size that the origin does not have.
-fn too_large(found: &FoundVolume, origin: u64, will: &str) -> ApiError {
-    let (name, has) = (&found.snapshot.view.name, human(origin));
+fn too_large(found: &FoundVolume, (is, wanted): (u64, u64), origin: u64) -> ApiError {
+    let size = FromTo { from_bytes: origin, to_bytes: wanted };
+    let (name, (has, will)) = (&found.snapshot.view.name, size.texts());
     match &found.snapshot.tiers {
         Some(tiers) if origin == tiers.bytes_max => {
             let map = format!("the map of volume {name} was made with room for {has}");
@@ -109,19 +124,18 @@ fn too_large(found: &FoundVolume, origin: u64, will: &str) -> ApiError {
         }
         Some(_) => {
             let text = format!("the tiers of volume {name} hold {has}, not {will}");
-            ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersFull })
+            let error = ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersMore });
+            // In whole mebibytes, as sizes are typed.
+            match origin >> 20 {
+                size_mib if size_mib << 20 > is => {
+                    error.hint(Hint::GrowTo { volume: name.clone(), size_mib })
+                }
+                _ => error,
+            }
         }
         None => {
             let text = format!("the origin of volume {name} has {has}, not {will}");
             ApiError::refused(text).hint(Hint::Resize { volume: name.clone() })
         }
-    }
-}
-
-/// Two sizes for people, in bytes where they would look the same.
-fn two_sizes(a: u64, b: u64) -> (String, String) {
-    match human(a) == human(b) && a != b {
-        true => (format!("{a} bytes"), format!("{b} bytes")),
-        false => (human(a), human(b)),
     }
 }

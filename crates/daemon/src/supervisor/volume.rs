@@ -8,14 +8,13 @@ use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, random_uuid, shard_error};
 use crate::convert::device_error;
 use crate::export::{Offer, Space};
 use crate::state::{Standing, VolumeState, owner_of};
-use forebay_api::hint::{Choice, Pools, When};
+use forebay_api::hint::{Bytes, Choice, Pools, When};
 use forebay_api::reply::{Attention, Done, State, VolumeInfo};
 use forebay_api::request::{
     ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
 };
-use forebay_api::size::human;
 use forebay_api::tiers::SCHEME;
-use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome, Told};
 use forebay_engine::{CommandReply, POOL_IS_FULL, VolumeSpec};
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_host::device::content::has_small_sectors;
@@ -78,65 +77,59 @@ impl Supervisor {
     /// `is_new`: nobody can have put anything on it yet that its origin does not show.
     pub(super) fn how_to_use(&self, name: &str, is_new: bool) -> Result<Done, ApiError> {
         let volume = self.volume(name)?;
-        let size = human(volume.bytes);
-        let text = match volume.pool.is_empty() {
-            true => format!("volume {name}: {size} on tiers, without a cache"),
-            false => {
-                let cache = human(self.pool(&volume.pool)?.capacity_bytes);
-                format!(
-                    "volume {name}: {size} of {} behind {cache} of cache, {}",
-                    volume.origin, volume.mode
-                )
-            }
+        let (own, size_bytes) = (name.to_string(), Bytes(volume.bytes));
+        let told = match volume.pool.is_empty() {
+            true => Told::OnTiers { volume: own, size_bytes },
+            false => Told::Cached {
+                volume: own,
+                size_bytes,
+                origin: volume.origin.clone(),
+                cache_bytes: Bytes(self.pool(&volume.pool)?.capacity_bytes),
+                mode: volume.mode,
+            },
         };
-        let mut done = Done::new(Outcome::Changed, text);
-        let told = &mut done.messages;
+        let mut done = Done::new(Outcome::Changed, told);
         if let Some((why, hint)) = self.exports.trouble(name, None) {
-            told.extend([format!("degraded     {why}"), format!("             {hint}")]);
+            done.told.extend([Told::Degraded { why }, Told::DegradedAction { hint }]);
         }
-        if let Some(device) = volume.export.as_ref().filter(|path| path.starts_with('/')) {
-            told.push(format!("use it at    {device}"));
-            let mount = format!("             sudo mount {device} /mnt");
-            let origin = volume.origin.clone();
+        done.told.extend(self.how_to_reach(&volume, is_new));
+        done.told.push(Told::Watch);
+        done.volume = Some(volume);
+        Ok(done)
+    }
+
+    /// How a volume is used, as it is exported.
+    fn how_to_reach(&self, volume: &VolumeInfo, is_new: bool) -> Vec<Told> {
+        let Some(export) = volume.export.clone() else { return Vec::new() };
+        if export.starts_with('/') {
+            let (device, origin) = (export, volume.origin.clone());
+            let mut told = vec![Told::UseAt { device: device.clone() }];
+            let mount = Told::Mount { device: device.clone() };
             match in_time("look at the origin", move || {
                 identify(Path::new(&origin)).map_err(|error| device_error(&error))
             }) {
-                Ok(Content::Known(what)) => told.extend([format!("it holds     {what}"), mount]),
-                _ if is_new => {
-                    let make = format!("try it       sudo mkfs.ext4 {device}  (erases it)");
-                    told.extend([make, mount]);
+                Ok(Content::Known(what)) => {
+                    told.extend([Told::Holds { content: what.to_string() }, mount]);
                 }
+                _ if is_new => told.extend([Told::TryMkfs { device }, mount]),
                 _ => {}
             }
-        } else if let Some(path) =
-            volume.export.as_ref().and_then(|export| export.strip_prefix("vhost-user:"))
-        {
-            told.extend([
-                format!("reach it at  {path} (vhost-user-blk)"),
-                "in a VM      -object memory-backend-memfd,id=ram,size=1G,share=on -machine \
-                 memory-backend=ram"
-                    .to_string(),
-                format!(
-                    "             -chardev socket,id=disk,path={path},reconnect-ms=500 -device \
-                     vhost-user-blk-pci,chardev=disk"
-                ),
-            ]);
-        } else if let Some(uri) = &volume.export {
-            let socket = self.nbd_socket.display();
-            told.extend([
-                format!("reach it at  {uri}"),
-                format!("try it       nbdinfo '{uri}'"),
-                format!("as a file    nbdfuse MOUNTPOINT/{name} '{uri}'"),
-                format!("as a disk    sudo nbd-client -unix {socket} -N {name} /dev/nbd0"),
-                format!(
-                    "in a VM      -drive \
-                     driver=nbd,server.type=unix,server.path={socket},export={name}"
-                ),
-            ]);
+            return told;
         }
-        told.push("watch it     forebay status; forebay iostat 1".to_string());
-        done.volume = Some(volume);
-        Ok(done)
+        if let Some(path) = export.strip_prefix("vhost-user:") {
+            let path = path.to_string();
+            let disk = Told::GuestDisk { path: path.clone() };
+            return vec![Told::ReachGuest { path }, Told::GuestMemory, disk];
+        }
+        let (uri, socket) = (export, self.nbd_socket.display().to_string());
+        let name = || volume.name.clone();
+        vec![
+            Told::ReachAt { uri: uri.clone() },
+            Told::TryNbdinfo { uri: uri.clone() },
+            Told::AsFile { volume: name(), uri },
+            Told::AsDisk { socket: socket.clone(), volume: name() },
+            Told::AsGuestDisk { socket, volume: name() },
+        ]
     }
 
     /// The pool that a volume goes to.
@@ -190,17 +183,17 @@ impl Supervisor {
         if request.dry_run {
             let bytes = self.open_origin(&request.origin)?.bytes();
             let mode = request.mode.unwrap_or_default();
-            let (origin, size) = (&request.origin, human(bytes));
-            let text = format!("would make volume {name}: {size} of {origin}, pool {pool}, {mode}");
-            let mut planned = Done::new(Outcome::Planned, text);
-            planned.messages.extend(fstab::warnings(origin, name));
+            let (volume, origin, size_bytes) = (name.clone(), request.origin.clone(), Bytes(bytes));
+            let told = Told::WouldMakeVolume { volume, size_bytes, origin, pool, mode };
+            let mut planned = Done::new(Outcome::Planned, told);
+            planned.told.extend(fstab::warnings(&request.origin, name));
             return Ok(planned);
         }
         // Before udev's links lead to the volume instead of its origin.
         let warnings = fstab::warnings(&request.origin, name);
         self.volume_add(request, &pool)?;
         let mut done = self.how_to_use(name, true)?;
-        done.messages.extend(warnings);
+        done.told.extend(warnings);
         Ok(done)
     }
 
@@ -254,8 +247,8 @@ impl Supervisor {
             );
         }
         if request.dry_run {
-            let text = format!("volume {name} is there already: nothing would be done");
-            return Ok(Some(Done::new(Outcome::Planned, text)));
+            let told = Told::IsThere { volume: name.clone() };
+            return Ok(Some(Done::new(Outcome::Planned, told)));
         }
         let mut done = self.how_to_use(name, false)?;
         done.outcome = Outcome::Unchanged;
@@ -370,7 +363,7 @@ impl Supervisor {
 
     fn attach(self: &Arc<Self>, request: &VolumeAttach) -> Result<Done, ApiError> {
         let (name, known) = (&request.name, self.store.get().volume(&request.name).cloned());
-        let planned = |text: String| Ok(Done::new(Outcome::Planned, text));
+        let planned = |told: Told| Ok(Done::new(Outcome::Planned, told));
         if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)
             && let Some(would) = self.accept_what_is_here(&known.pool, request.dry_run)?
         {
@@ -379,7 +372,7 @@ impl Supervisor {
         match (self.find_volume(name), known) {
             (Ok(found), Some(known)) if found.open.bypass.is_some() => {
                 if request.dry_run {
-                    return planned(format!("would open the pool {} again", known.pool));
+                    return planned(Told::WouldReopenPool { pool: known.pool });
                 }
                 self.attach_without_pool(&known)?;
                 self.how_to_use(name, false)
@@ -399,7 +392,7 @@ impl Supervisor {
                 }
                 if !lost && served {
                     if request.dry_run {
-                        return planned(format!("{name} is in service: nothing would be done"));
+                        return planned(Told::StaysInService { volume: name.clone() });
                     }
                     return self.is_attached(&found);
                 }
@@ -435,23 +428,23 @@ impl Supervisor {
     /// What there is to say of a volume that is attached and served already.
     fn is_attached(&self, found: &FoundVolume) -> Result<Done, ApiError> {
         let view = &found.snapshot.view;
-        let text = format!("volume {} is in service: nothing was changed", view.name);
+        let told = Told::InService { volume: view.name.clone() };
         if view.poisoned {
             let volume = view.name.clone();
-            return Err(ApiError::conflict(text).hint(Hint::Reattach { volume }));
+            return Err(ApiError::conflict(told.to_string()).hint(Hint::Reattach { volume }));
         }
         let mut done = self.how_to_use(&view.name, false)?;
         done.outcome = Outcome::Unchanged;
-        done.messages.insert(0, text);
+        done.told.push_first(told);
         Ok(done)
     }
 
     /// What attaching a volume would do whose pool is not open.
-    fn plan_open(&self, volume: &VolumeState) -> String {
-        let (name, pool) = (&volume.name, &volume.pool);
-        match self.why_closed(pool) {
-            Some(why) => format!("would try to open the pool {pool}, which is closed: {why}"),
-            None => format!("would attach {name}, if there is a pool {pool}"),
+    fn plan_open(&self, volume: &VolumeState) -> Told {
+        let (volume, pool) = (volume.name.clone(), volume.pool.clone());
+        match self.why_closed(&pool) {
+            Some(why) => Told::WouldTryPool { pool, why: why.message },
+            None => Told::WouldAttach { volume, pool },
         }
     }
 
@@ -460,7 +453,7 @@ impl Supervisor {
         self: &Arc<Self>,
         found: &FoundVolume,
         changed: ChangedOrigin,
-    ) -> Result<String, ApiError> {
+    ) -> Result<Told, ApiError> {
         let name = &found.snapshot.view.name;
         let accepts = found.snapshot.view.lost && changed == ChangedOrigin::KeepDirty;
         let late = found.open.late.contains_key(name) && changed != ChangedOrigin::DropDirty;

@@ -12,9 +12,10 @@ use forebay_api::hint::{Care, Flag};
 use forebay_api::reply::Done;
 use forebay_api::request::VolumeCreateTiered;
 use forebay_api::size::{Size, human};
-use forebay_api::{ApiError, Hint, Outcome};
+use forebay_api::told::MissingDevice;
+use forebay_api::{ApiError, Hint, Outcome, Told};
 use forebay_format::superblock::field_text;
-use forebay_format::tier::{EXTENT_SIZE, MemberEntry, Superblock, SuperblockBlock};
+use forebay_format::tier::{EXTENT_SIZE, Superblock, SuperblockBlock};
 use forebay_host::origin::tiered::Member;
 use forebay_tier::{Assembled, assemble};
 use std::sync::Arc;
@@ -24,8 +25,8 @@ pub(super) struct Found {
     known: TieredState,
     /// What was chosen for it before, if that is known here.
     chosen: Option<Chosen>,
-    /// Its devices that were not named, in words.
-    missing: Vec<String>,
+    /// Its devices that were not named.
+    missing: Vec<MissingDevice>,
 }
 
 impl Supervisor {
@@ -66,7 +67,11 @@ impl Supervisor {
                 Some(number) => Some(&devices[*number]),
                 None => {
                     let was = left.and_then(|it| it.uris.get(&hex(&entry.uuid)));
-                    missing.push(in_words(entry, was));
+                    missing.push(MissingDevice {
+                        tier: entry.tier,
+                        identity: hex(&entry.uuid),
+                        was: was.cloned(),
+                    });
                     was
                 }
             };
@@ -79,6 +84,7 @@ impl Supervisor {
         }
         members.sort_by_key(|it| it.tier);
         if !missing.is_empty() && !wanted.allow_missing {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             let text = format!("volume {name} is on these devices, but {}", missing.join(", and "));
             return Err(ApiError::refused(text)
                 .hint(Hint::SeeTo { what: Care::MissingTier })
@@ -102,26 +108,23 @@ impl Supervisor {
     ) -> Result<Done, ApiError> {
         let name = &wanted.name;
         let settings = match &chosen {
-            Some(chosen) => chosen.in_words().map(|words| format!("as before: {words}")),
-            None => Some(format!(
-                "what was chosen for it (pins, rate, window, pause) is not known here, and \
-                 defaults apply: forebay tier set {name}"
-            )),
+            Some(chosen) => chosen.in_words().map(|chosen| Told::AsBefore { chosen }),
+            None => Some(Told::ChosenUnknown { volume: name.clone() }),
         };
-        let lacks = missing.iter().map(|it| format!("{it}: what lives there cannot be read"));
+        let lacks = missing.into_iter().map(|missing| Told::Lacks { missing });
         if wanted.dry_run {
-            let text = format!("would serve the volume {name} that is on these devices");
-            let mut planned = Done::new(Outcome::Planned, text);
-            planned.messages.extend(lacks);
-            planned.messages.extend(settings);
+            let told = Told::WouldServe { volume: name.clone() };
+            let mut planned = Done::new(Outcome::Planned, told);
+            planned.told.extend(lacks);
+            planned.told.extend(settings);
             return Ok(planned);
         }
         self.check_memory()?;
         self.add_over(wanted, pool, known)?;
         let mut done = self.how_to_use(name, false)?;
         done.outcome = Outcome::Changed;
-        done.messages.insert(0, format!("volume {name} was on the devices; it is served again"));
-        done.messages.splice(1..1, lacks.chain(settings));
+        let first = Told::ServedAgain { volume: name.clone() };
+        done.told.put(0, [first].into_iter().chain(lacks).chain(settings));
         Ok(done)
     }
 }
@@ -149,13 +152,6 @@ fn known_again(
         emptied: None,
         witness: WitnessState::default(),
     }
-}
-
-/// What is told of a device that is missing.
-fn in_words(entry: &MemberEntry, was: Option<&String>) -> String {
-    let (tier, identity) = (entry.tier, hex(&entry.uuid));
-    let name = was.map_or_else(String::new, |name| format!(", last known as {name}"));
-    format!("a device of tier {tier} is missing, with the identity {identity}{name}")
 }
 
 /// The superblocks of all devices; `None` if one has none.

@@ -8,7 +8,8 @@ use crate::supervisor::late::{Awaited, NotThere};
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::Care;
 use forebay_api::reply::{Attention, Done, State};
-use forebay_api::{ApiError, Hint, Outcome};
+use forebay_api::told::Names;
+use forebay_api::{ApiError, Hint, Outcome, Told};
 use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_host::shard::ShardError;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ impl Supervisor {
             return Err(error.hint(restore).hint(Hint::DropLost { volume, device }));
         }
         let Elsewhere { found: back, twins } = self.found_anew(known, &missing);
-        let names = back.values().cloned().collect::<Vec<_>>().join(", ");
+        let devices = Names(back.values().cloned().collect());
         if back.is_empty() {
             return match self.has_more_to_attach(found) {
                 true => Ok(None),
@@ -47,8 +48,7 @@ impl Supervisor {
             };
         }
         if dry_run {
-            let text = format!("would use {names} again, which was missing");
-            return Ok(Some(Done::new(Outcome::Planned, text)));
+            return Ok(Some(Done::new(Outcome::Planned, Told::WouldUseAgain { devices })));
         }
         self.open_again(found)?;
         let (_, now) = self.find_tiers(&view.name)?;
@@ -57,7 +57,7 @@ impl Supervisor {
             return Err(ApiError::refused(is_older(old)));
         }
         let mut done = self.how_to_use(&view.name, false)?;
-        done.messages.insert(0, format!("{names} is used again"));
+        done.told.push_first(Told::UsedAgain { devices });
         Ok(Some(done))
     }
 
@@ -117,10 +117,11 @@ impl Supervisor {
         let mut missing = missing_of(known, &now);
         missing.retain(|it| !known.was_cut(&it.uri));
         let here = self.found_anew(known, &missing).found;
-        let old: Vec<String> = here.values().map(|it| is_older(it)).collect();
-        let hints = attention.hints.texts();
-        done.messages.extend(attention.why.into_iter().map(|it| format!("degraded     {it}")));
-        done.messages.extend(old.into_iter().chain(hints).map(|it| format!("             {it}")));
+        let old = here.values().map(|it| Told::AlsoDegraded { why: is_older(it) });
+        done.told.extend(attention.why.into_iter().map(|why| Told::Degraded { why }));
+        done.told.extend(old);
+        let hints = attention.hints.typed().cloned();
+        done.told.extend(hints.map(|hint| Told::DegradedAction { hint }));
         done.degraded = true;
     }
 

@@ -3,12 +3,13 @@
 use super::health::check_not_stuck;
 use crate::supervisor::plan::same_file;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::{Care, Choice, Flag, Until, When};
+use forebay_api::hint::{Bytes, Care, Choice, Flag, Until, When};
 use forebay_api::reply::Done;
 use forebay_api::request::TierChange;
 use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierDevice, TiersInfo};
-use forebay_api::{ApiError, Hint, Outcome};
+use forebay_api::told::{Names, Pace, Times};
+use forebay_api::{ApiError, Hint, Outcome, Told};
 use forebay_format::tier::{EXTENT_SIZE, MEMBERS_MAX, TIERS_MAX};
 use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_host::shard::ShardError;
@@ -110,7 +111,7 @@ impl Supervisor {
         found: &FoundVolume,
         tier: &NamedTier,
         overcommit: bool,
-    ) -> Result<Option<String>, ApiError> {
+    ) -> Result<Option<Told>, ApiError> {
         let (name, bytes) = (&found.snapshot.view.name, found.snapshot.view.bytes);
         if let Some((device, lives)) = tier.missing.iter().find(|it| it.1 > 0) {
             let lives = human(*lives);
@@ -126,16 +127,15 @@ impl Supervisor {
         if bytes.div_ceil(EXTENT_SIZE) * EXTENT_SIZE <= tier.rest_bytes {
             return Ok(None);
         }
-        let (has, rest) = (human(bytes), human(tier.rest_bytes));
         if !overcommit && !self.store.get().tiers_of(name).is_some_and(|it| it.overcommit) {
+            let (has, rest) = (human(bytes), human(tier.rest_bytes));
             let text = format!("volume {name} has {has}, and the other tiers hold {rest}");
             return Err(ApiError::refused(text)
                 .hint(Hint::SeeTo { what: Care::TiersMore })
                 .hint(Hint::Again { with: Flag::Overcommit }));
         }
-        Ok(Some(format!(
-            "volume {name} has {has}, and what is left holds {rest}: writes fail when they are full"
-        )))
+        let (size_bytes, rest_bytes) = (Bytes(bytes), Bytes(tier.rest_bytes));
+        Ok(Some(Told::LargerThanTiers { volume: name.clone(), size_bytes, rest_bytes }))
     }
 
     /// Refuses to take a tier away without which there is no volume.
@@ -191,17 +191,20 @@ impl Supervisor {
         let name = &wanted.name;
         let (found, now) = self.find_tiers(name)?;
         let tier = self.whole_tier("evacuate", (name, &now), &wanted.tier)?;
-        let (number, used) = (tier.number, human(tier.used_bytes));
+        let (number, used_bytes) = (tier.number, Bytes(tier.used_bytes));
         if let Some(left) = tier.left_bytes.filter(|_| tier.missing.is_empty()) {
             return Ok(goes_on(name, number, left, wanted.dry_run));
         }
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         if wanted.dry_run {
-            let when = self.how_long_to_move(name, tier.used_bytes);
-            let devices = tier.devices.join(", ");
-            let text = format!("would move {used} off tier {number} ({devices}); {when}");
-            let mut planned = Done::new(Outcome::Planned, text);
-            planned.messages.extend(larger);
+            let told = Told::WouldEvacuate {
+                used_bytes,
+                tier: number,
+                devices: Names(tier.devices.clone()),
+                pace: self.how_long_to_move(name, tier.used_bytes),
+            };
+            let mut planned = Done::new(Outcome::Planned, told);
+            planned.told.extend(larger);
             return Ok(planned);
         }
         if larger.is_some() {
@@ -210,9 +213,9 @@ impl Supervisor {
         let view = &found.snapshot.view;
         let started = found.open.handle.tiers_start(view.id, Command::Evacuate(number));
         let started = started.map_err(|error| shard_error(&found.pool, &error))?;
-        let text = match started.recv_timeout(REFUSED_WITHIN) {
+        let told = match started.recv_timeout(REFUSED_WITHIN) {
             Ok(CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_)) => {
-                return Ok(Done::new(Outcome::Changed, format!("tier {number} is empty")));
+                return Ok(Done::new(Outcome::Changed, Told::TierIsEmpty { tier: number }));
             }
             Ok(CommandReply::Refused(why)) => {
                 self.end_overcommit(name, false)?;
@@ -224,27 +227,23 @@ impl Supervisor {
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(shard_error(&found.pool, &ShardError::Stopped));
             }
-            Err(RecvTimeoutError::Timeout) => format!("{used} are moving off tier {number}"),
+            Err(RecvTimeoutError::Timeout) => Told::Evacuates { used_bytes, tier: number },
         };
-        let mut done = Done::new(Outcome::Started, text);
-        done.messages.push(format!("how far it is: forebay tier show {name}"));
+        let mut done = Done::new(Outcome::Started, told);
+        done.told.push(Told::HowFar { volume: name.clone() });
         Ok(done)
     }
 
-    /// How long it takes to move so much, in words.
-    fn how_long_to_move(&self, name: &str, bytes: u64) -> String {
+    /// How long it takes to move so much.
+    fn how_long_to_move(&self, name: &str, bytes: u64) -> Pace {
         let state = self.store.get();
         let known = state.tiers_of(name);
         if known.is_some_and(|it| it.paused) {
-            return format!("moves are paused, until forebay tier resume {name}");
+            return Pace::Paused { volume: name.to_string() };
         }
-        let rate = self.tuning_of_volume(name).move_rate;
-        let takes = how_long(bytes / rate.max(1));
-        let when = match known.and_then(|it| it.window) {
-            Some(window) => format!(", {}", super::pace::when(window)),
-            None => String::new(),
-        };
-        format!("at most {}/s, that takes at least {takes}{when}", human(rate))
+        let rate_bytes = self.tuning_of_volume(name).move_rate;
+        let window = Times(known.and_then(|it| it.window));
+        Pace::Moves { rate_bytes, seconds: bytes / rate_bytes.max(1), window }
     }
 
     pub(in crate::supervisor) fn tier_cancel(&self, wanted: &TierChange) -> Result<Done, ApiError> {
@@ -252,14 +251,14 @@ impl Supervisor {
         let tier = self.named_tier(&wanted.name, &now, &wanted.tier)?.number;
         let is_leaving = |it: &MemberView| it.tier == tier && it.state == MemberState::Leaving;
         if !now.view.members.iter().any(is_leaving) {
-            return Ok(Done::new(Outcome::Unchanged, format!("tier {tier} is in use")));
+            return Ok(Done::new(Outcome::Unchanged, Told::TierIsInUse { tier }));
         }
         if wanted.dry_run {
-            return Ok(Done::new(Outcome::Planned, format!("would use tier {tier} again")));
+            return Ok(Done::new(Outcome::Planned, Told::WouldUseTier { tier }));
         }
         let outcome = self.ask_tiers(&found, Command::Cancel(tier))?;
         self.end_overcommit(&wanted.name, false)?;
-        Ok(Done::new(outcome, format!("tier {tier} is in use again")))
+        Ok(Done::new(outcome, Told::TierUsedAgain { tier }))
     }
 
     /// Bytes that the tiers of a volume hold, which has `bytes`, and most that it can have.
@@ -345,11 +344,11 @@ fn goes_on(name: &str, number: u8, left: u64, dry_run: bool) -> Done {
         (_, false) => Outcome::Started,
     };
     if left == 0 {
-        return Done::new(outcome, format!("tier {number} is empty already"));
+        return Done::new(outcome, Told::TierWasEmpty { tier: number });
     }
-    let text = format!("{} are moving off tier {number} already", human(left));
-    let mut done = Done::new(outcome, text);
-    done.messages.push(format!("how far it is: forebay tier show {name}"));
+    let told = Told::EvacuatesAlready { left_bytes: Bytes(left), tier: number };
+    let mut done = Done::new(outcome, told);
+    done.told.push(Told::HowFar { volume: name.to_string() });
     done
 }
 
@@ -404,14 +403,5 @@ pub(super) fn refused(why: Refusal) -> ApiError {
             ApiError::conflict("another tier is being emptied, or a device joins or leaves")
                 .hint(Hint::Wait { until: Until::TierIsEmpty })
         }
-    }
-}
-
-/// A time in words.
-fn how_long(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        _ => format!("{} h", seconds / 3600),
     }
 }

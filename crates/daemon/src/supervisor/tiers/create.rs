@@ -9,14 +9,15 @@ use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
 use crate::supervisor::volume::origin_error;
-use forebay_api::hint::{Choice, Flag, When};
+use forebay_api::hint::{Bytes, Choice, Flag, When};
 use forebay_api::reply::{Done, State};
 use forebay_api::request::{
     ChangedOrigin, VolumeAttach, VolumeCreate, VolumeCreateTiered, check_name,
 };
 use forebay_api::size::{Size, human};
 use forebay_api::tiers::SCHEME;
-use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome};
+use forebay_api::told::{Ephemeral, Names, UsePercent};
+use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome, Told};
 use forebay_format::tier::{MEMBERS_MAX, TIERS_MAX};
 use forebay_host::origin::tiered::NewTiered;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Supervisor {
         if let Some(found) = self.found_again(wanted, &devices)? {
             return self.adopt(wanted, pool, found);
         }
-        let mut destroys = Vec::new();
+        let mut destroys = None;
         match wanted.force {
             true => destroys = what_is_lost(&devices)?,
             false => devices.iter().try_for_each(|uri| self.check_empty(uri, &devices))?,
@@ -60,13 +61,13 @@ impl Supervisor {
         check_map(new.planned.map_bytes(), self.tiers_left_bytes())?;
         let asks = asks_of(&wanted.name, &new);
         if wanted.dry_run {
-            let mut planned = Done::new(Outcome::Planned, told(wanted, &new, "would make"));
-            planned.messages.extend(device_lines(&new));
+            let mut planned = Done::new(Outcome::Planned, would_make(wanted, &new));
+            planned.told.extend(device_lines(&new));
             planned.asks = destroys.into_iter().chain(asks).collect();
             return Ok(planned);
         }
-        if let (Some(why), false) = (asks.first(), wanted.accept_ephemeral) {
-            return Err(ApiError::refused(why).hint(Hint::Again { with: Flag::Yes }));
+        if let (Some(why), false) = (&asks, wanted.accept_ephemeral) {
+            return Err(ApiError::refused(why.to_string()).hint(Hint::Again { with: Flag::Yes }));
         }
         self.check_memory()?;
         let (supervisor, name) = (Arc::clone(self), wanted.name.clone());
@@ -136,12 +137,15 @@ impl Supervisor {
         let told = self.take_names_over(known, &devices, wanted.dry_run)?;
         let Some(told) = told else { return Ok(None) };
         if wanted.dry_run {
-            return Ok(Some(Done::new(Outcome::Planned, told.join("; "))));
+            let would = Told::WouldServe { volume: wanted.name.clone() };
+            let mut planned = Done::new(Outcome::Planned, would);
+            planned.told.extend(told);
+            return Ok(Some(planned));
         }
         let (name, changed) = (wanted.name.clone(), ChangedOrigin::Refuse);
         let mut done = self.volume_attach(&VolumeAttach { name, changed, dry_run: false })?;
         done.outcome = Outcome::Changed;
-        done.messages.splice(0..0, told);
+        done.told.put(0, told);
         Ok(Some(done))
     }
 
@@ -176,8 +180,8 @@ impl Supervisor {
             return Err(ApiError::conflict(text).hint(Hint::attach(name, When::BringBack)));
         }
         if wanted.dry_run {
-            let text = format!("volume {name} is there already: nothing would be done");
-            return Ok(Some(Done::new(Outcome::Planned, text)));
+            let told = Told::IsThere { volume: name.clone() };
+            return Ok(Some(Done::new(Outcome::Planned, told)));
         }
         let mut done = self.how_to_use(name, false)?;
         done.outcome = Outcome::Unchanged;
@@ -321,38 +325,30 @@ fn plan_of(wanted: &VolumeCreateTiered) -> Result<NewTiers, ApiError> {
 }
 
 /// What would be risked.
-fn asks_of(name: &str, new: &NewTiers) -> Vec<String> {
-    let volatile: Vec<&str> = new.planned.volatile().map(|number| new.uri(number)).collect();
-    match volatile.is_empty() {
-        true => Vec::new(),
-        false => vec![format!(
-            "all that volume {name} holds, on every tier, will be lost when this machine is \
-             started anew, since {} is memory",
-            volatile.join(", ")
-        )],
+fn asks_of(name: &str, new: &NewTiers) -> Option<Told> {
+    let volatile = new.planned.volatile().map(|number| new.uri(number).to_string());
+    let volatile: Vec<String> = volatile.collect();
+    let (volume, devices) = (name.to_string(), Names(volatile));
+    (!devices.0.is_empty()).then_some(Told::EndsWithMachine { volume, devices })
+}
+
+fn would_make(wanted: &VolumeCreateTiered, new: &NewTiers) -> Told {
+    Told::WouldMakeTiers {
+        volume: wanted.name.clone(),
+        size_bytes: Bytes(new.planned.bytes()),
+        tiers: wanted.tiers.len(),
+        placement: wanted.placement.unwrap_or_default(),
+        ephemeral: Ephemeral(new.planned.is_ephemeral()),
     }
 }
 
-fn told(wanted: &VolumeCreateTiered, new: &NewTiers, would: &str) -> String {
-    let ephemeral = if new.planned.is_ephemeral() { ", ephemeral" } else { "" };
-    format!(
-        "{would} volume {}: {} on {} tiers, {}{ephemeral}",
-        wanted.name,
-        human(new.planned.bytes()),
-        wanted.tiers.len(),
-        wanted.placement.unwrap_or_default().name()
-    )
-}
-
-fn device_lines(new: &NewTiers) -> Vec<String> {
-    let lines = new.devices().map(|(given, bytes)| {
-        let share = match given.use_percent {
-            100 => String::new(),
-            percent => format!(" ({percent}% of it)"),
-        };
-        format!("  tier {}  {}: {} for data{share}", given.tier, given.uri, human(bytes))
-    });
-    lines.collect()
+fn device_lines(new: &NewTiers) -> impl Iterator<Item = Told> {
+    new.devices().map(|(given, bytes)| Told::TierDevice {
+        tier: given.tier,
+        device: given.uri.clone(),
+        data_bytes: Bytes(bytes),
+        use_percent: UsePercent(given.use_percent),
+    })
 }
 
 #[cfg(test)]

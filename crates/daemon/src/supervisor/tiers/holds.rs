@@ -8,26 +8,25 @@ use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{content_of, file_of};
 use forebay_api::hint::{Devices, Flag};
 use forebay_api::size::human;
-use forebay_api::{ApiError, Hint};
+use forebay_api::told::{Destroyed, OnDevice};
+use forebay_api::{ApiError, Hint, Told};
 use forebay_format::superblock::field_text;
 use forebay_format::tier::{MemberEntry, Superblock};
 use forebay_host::device::Content;
 use std::path::Path;
 
-/// What devices hold and is lost if they are overwritten: one sentence, if there is anything.
-pub(super) fn what_is_lost(devices: &[String]) -> Result<Vec<String>, ApiError> {
+/// What devices hold and is lost if they are overwritten, if there is anything.
+pub(super) fn what_is_lost(devices: &[String]) -> Result<Option<Told>, ApiError> {
     let mut lost = Vec::new();
     for uri in devices.iter().filter(|uri| memory_bytes(uri).is_none()) {
         let path = file_of(uri);
         let content = content_of(Path::new(path))?;
         if !content.is_empty() {
-            lost.push(format!("{} on {path}", in_words(&content, path)?));
+            let content = in_words(&content, path)?;
+            lost.push(OnDevice { content, device: path.to_string() });
         }
     }
-    Ok(match lost.is_empty() {
-        true => Vec::new(),
-        false => vec![format!("this destroys {}", lost.join("; "))],
-    })
+    Ok((!lost.is_empty()).then_some(Told::Destroys { what: Destroyed(lost) }))
 }
 
 /// A content, with the size of the volume that it is a part of.

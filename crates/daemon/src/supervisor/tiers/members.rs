@@ -11,12 +11,12 @@ use crate::supervisor::plan::{file_of, same_file};
 use crate::supervisor::pool::wipe;
 use crate::supervisor::volume::origin_error;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::Flag;
+use forebay_api::hint::{Bytes, Flag};
 use forebay_api::reply::Done;
 use forebay_api::request::{TierAdd, TierRemove};
-use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
-use forebay_api::{ApiError, Hint, Outcome};
+use forebay_api::told::{IsHere, Names, Renumbered};
+use forebay_api::{ApiError, Hint, Outcome, Told};
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot, share_of};
 use forebay_tier::{At, Command, CommandReply, MemberId, Refusal};
@@ -49,12 +49,13 @@ impl Supervisor {
         }
         let used = share_of(member.bytes(), use_percent);
         let room = used.saturating_sub(now.slots_offset) / EXTENT_SIZE * EXTENT_SIZE;
-        let size = human(room);
+        let data_bytes = Bytes(room);
         if wanted.dry_run {
-            let text = format!("would add {device} ({size}) to volume {name}, as tier {tier}");
-            let mut planned = Done::new(Outcome::Planned, text);
+            let (device, volume) = (device.clone(), name.clone());
+            let told = Told::WouldAddDevice { device, data_bytes, volume, tier };
+            let mut planned = Done::new(Outcome::Planned, told);
             if wanted.force {
-                planned.asks = what_is_lost(std::slice::from_ref(device))?;
+                planned.asks.extend(what_is_lost(std::slice::from_ref(&wanted.device))?);
             }
             return Ok(planned);
         }
@@ -83,24 +84,24 @@ impl Supervisor {
                 Err(refused(why))
             }
             _ => {
-                let text = format!("volume {name} has {size} more, on {device}, tier {tier}");
-                let mut done = Done::new(Outcome::Changed, text);
-                done.messages.extend(self.how_to_grow(name)?);
+                let (device, volume) = (device.clone(), name.clone());
+                let told = Told::DeviceAdded { volume, data_bytes, device, tier };
+                let mut done = Done::new(Outcome::Changed, told);
+                done.told.extend(self.how_to_grow(name)?);
                 Ok(done)
             }
         }
     }
 
     /// How to make use of what the tiers of a volume hold, if it can have more of that.
-    fn how_to_grow(&self, name: &str) -> Result<Vec<String>, ApiError> {
+    fn how_to_grow(&self, name: &str) -> Result<Vec<Told>, ApiError> {
         let (found, now) = self.find_tiers(name)?;
         let (has, capacity) =
             (found.snapshot.view.bytes, self.tiers_info(name, &now).capacity_bytes);
         let mut told = Vec::new();
         let most = capacity.min(now.bytes_max);
         if has < most {
-            let size = most >> 20;
-            told.push(format!("to use it: forebay volume resize {name} --size {size}M"));
+            told.push(Told::ToUseIt { volume: name.to_string(), size_mib: most >> 20 });
         }
         if has < now.bytes_max {
             told.extend(self.what_the_map_cuts(name, &now, most));
@@ -114,11 +115,10 @@ impl Supervisor {
         name: &str,
         now: &TiersSnapshot,
         bytes: u64,
-    ) -> Option<String> {
+    ) -> Option<Told> {
         let capacity = self.tiers_info(name, now).capacity_bytes;
-        let room = human(now.bytes_max);
         (bytes == now.bytes_max && bytes < capacity)
-            .then(|| format!("the map has room for {room}: more than that needs a new volume"))
+            .then_some(Told::MapIsFull { room_bytes: Bytes(now.bytes_max) })
     }
 
     /// Refuses a device that somebody uses, or that holds something.
@@ -181,9 +181,9 @@ impl Supervisor {
         self.check_removal(&found, &tier)?;
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         if wanted.dry_run {
-            let text = format!("would remove tier {number} ({})", tier.devices.join(", "));
-            let mut planned = Done::new(Outcome::Planned, text);
-            planned.messages.extend(larger);
+            let told = Told::WouldRemoveTier { tier: number, devices: Names(tier.devices) };
+            let mut planned = Done::new(Outcome::Planned, told);
+            planned.told.extend(larger);
             return Ok(planned);
         }
         self.check_memory()?;
@@ -206,15 +206,15 @@ impl Supervisor {
         // Without the tier the volume is larger than what is left, cancelled or not.
         self.end_overcommit(name, true)?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
-        let devices = tier.devices.join(", ");
-        let text = format!("tier {number} of volume {name} is gone; {devices} is free");
-        let mut done = Done::new(Outcome::Changed, text);
-        done.messages.extend(self.close_up(&found)?);
-        done.messages.extend(larger);
+        let (volume, devices) = (name.clone(), Names(tier.devices));
+        let told = Told::TierRemoved { tier: number, volume, devices };
+        let mut done = Done::new(Outcome::Changed, told);
+        done.told.extend(self.close_up(&found)?);
+        done.told.extend(larger);
         for device in own {
             if let Err(error) = wipe(&device) {
-                let path = device.path().display();
-                done.messages.push(format!("{path} was not wiped: {}", error.message));
+                let device = device.path().display().to_string();
+                done.told.push(Told::NotWiped { device, why: error.message });
             }
         }
         Ok(done)
@@ -222,7 +222,7 @@ impl Supervisor {
 
     /// Has the numbers of tiers follow each other, and tells which are others now. A tier without
     /// devices has no number; without this, tiers that come and go would use them all up.
-    fn close_up(&self, found: &FoundVolume) -> Result<Option<String>, ApiError> {
+    fn close_up(&self, found: &FoundVolume) -> Result<Option<Told>, ApiError> {
         let name = &found.snapshot.view.name;
         let before = numbers_of(&self.find_tiers(name)?.1);
         if let Err(error) = self.ask_tiers(found, Command::CloseUp) {
@@ -236,9 +236,8 @@ impl Supervisor {
         let now = numbers_of(&now);
         let pairs = before.iter().filter_map(|(uuid, tier)| Some((*tier, *now.get(uuid)?)));
         let changed: BTreeSet<(u8, u8)> = pairs.filter(|(was, is)| was != is).collect();
-        let changed: Vec<String> =
-            changed.iter().map(|(was, is)| format!("tier {was} is tier {is} now")).collect();
-        Ok(Some(changed.join(", ")).filter(|text| !text.is_empty()))
+        let tiers = Renumbered(changed.into_iter().collect());
+        Ok((!tiers.0.is_empty()).then_some(Told::Renumbered { tiers }))
     }
 
     /// What tiers are called the devices say themselves; what is remembered follows.
@@ -278,15 +277,16 @@ impl Supervisor {
             return Err(ApiError::failed(format!("{} is not known by its name", device.device)));
         };
         let uuid = hex(&now.uuids[number]);
-        let lost = human(device.used_bytes);
+        let lost_bytes = Bytes(device.used_bytes);
         if wanted.dry_run {
-            let is_here = match how_it_is_here(device) {
-                None => String::new(),
-                Some(how) => format!(", which is here and {how}"),
+            let is_here = match device.state {
+                DeviceState::Cut => IsHere::Cut,
+                DeviceState::Failing => IsHere::Failing,
+                DeviceState::Missing | DeviceState::Ok | DeviceState::Leaving => IsHere::Missing,
             };
-            let device = &device.device;
-            let text = format!("would give up {device}{is_here}, and {lost} that lived there");
-            return Ok(Done::new(Outcome::Planned, text));
+            let device = device.device.clone();
+            let told = Told::WouldGiveUpDevice { device, is_here, lost_bytes };
+            return Ok(Done::new(Outcome::Planned, told));
         }
         self.check_memory()?;
         match self.tell_tiers_to(&found, Command::GiveUp(MemberId(number as u8)))? {
@@ -295,20 +295,15 @@ impl Supervisor {
             CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_) => {}
         }
         self.forget_member(name, &uuid, None)?;
-        let text = format!(
-            "{} is no device of volume {name} any more: {lost} that lived there is lost, and fails \
-             to be read until it is written again or discarded",
-            device.device
-        );
-        let mut done = Done::new(Outcome::Changed, text);
-        done.messages.extend(self.close_up(&found)?);
+        let (device, volume) = (device.device.clone(), name.clone());
+        let told = Told::DeviceGivenUp { device, volume, lost_bytes };
+        let mut done = Done::new(Outcome::Changed, told);
+        done.told.extend(self.close_up(&found)?);
         let rest = self.tiers_info(name, &self.find_tiers(name)?.1).capacity_bytes;
-        if found.snapshot.view.bytes > rest {
-            done.messages.push(format!(
-                "volume {name} has {}, and what is left holds {}: writes fail when they are full",
-                human(found.snapshot.view.bytes),
-                human(rest)
-            ));
+        let bytes = found.snapshot.view.bytes;
+        if bytes > rest {
+            let (volume, size_bytes, rest_bytes) = (name.clone(), Bytes(bytes), Bytes(rest));
+            done.told.push(Told::LargerThanTiers { volume, size_bytes, rest_bytes });
         }
         Ok(done)
     }
@@ -328,8 +323,8 @@ fn is_there(
         TierAt::Before(wanted) => wanted == tier && !beside,
     };
     if is_so {
-        let text = format!("{device} is a device of the tiers of volume {name}");
-        return Ok(Done::new(Outcome::Unchanged, text));
+        let (device, volume) = (device.clone(), name.to_string());
+        return Ok(Done::new(Outcome::Unchanged, Told::DeviceIsThere { device, volume }));
     }
     let text = format!("{device} is on tier {tier} of volume {name}, and is not put elsewhere");
     Err(ApiError::refused(text))

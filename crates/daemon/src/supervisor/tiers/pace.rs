@@ -3,8 +3,8 @@
 use crate::state::TieredState;
 use crate::supervisor::{FoundVolume, Supervisor};
 use forebay_api::reply::Done;
-use forebay_api::tiers::Window;
-use forebay_api::{ApiError, Outcome};
+use forebay_api::told::Times;
+use forebay_api::{ApiError, Outcome, Told};
 use forebay_host::clock::local_minute;
 use forebay_tier::Command;
 use std::sync::TryLockError;
@@ -39,14 +39,12 @@ impl Supervisor {
         }
         let state = self.store.get();
         let window = state.tiers_of(name).filter(|it| is_outside(it)).and_then(|it| it.window);
-        let text = match (pause, window) {
-            (true, _) => format!("nothing moves in volume {name} until forebay tier resume {name}"),
-            (false, Some(window)) => {
-                format!("volume {name} moves what should move, {}", when(window))
-            }
-            (false, None) => format!("volume {name} moves what should move"),
+        let volume = name.to_string();
+        let told = match pause {
+            true => Told::Paused { volume },
+            false => Told::Resumed { volume, window: Times(window) },
         };
-        Ok(Done::new(outcome, text))
+        Ok(Done::new(outcome, told))
     }
 
     /// Has the tiers of a volume rest, or not. Whether they did otherwise.
@@ -87,9 +85,4 @@ impl Supervisor {
             }
         }
     }
-}
-
-/// In words.
-pub(super) fn when(window: Window) -> String {
-    format!("but only in the time {window}")
 }

@@ -1,16 +1,16 @@
 //! What is to live on a certain tier, and how the rest is placed.
 
-use super::pace;
 use super::show::extents_of;
 use super::tuning_of;
 use crate::state::PinState;
 use crate::supervisor::{FoundVolume, Supervisor};
-use forebay_api::hint::Care;
+use forebay_api::hint::{Bytes, Care};
 use forebay_api::reply::Done;
 use forebay_api::request::{TierPin, TierSet};
 use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TiersInfo, Window};
-use forebay_api::{ApiError, Hint, Outcome, Size};
+use forebay_api::told::{Overcommit, Times};
+use forebay_api::{ApiError, Hint, Outcome, Size, Told};
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_tier::Command;
@@ -29,12 +29,10 @@ impl Supervisor {
         let extents = extents_of(&wanted.ranges, found.snapshot.view.bytes)?;
         let runs = runs_of(&extents);
         let bytes: u64 = runs.iter().map(|(_, count)| u64::from(*count) * EXTENT_SIZE).sum();
-        let bytes = human(bytes);
-        let text = match tier {
-            Some(tier) => {
-                format!("{bytes} of volume {name} live on tier {tier}, where it has room")
-            }
-            None => format!("{bytes} of volume {name} live where they would"),
+        let (volume, bytes) = (name.clone(), Bytes(bytes));
+        let told = match tier {
+            Some(tier) => Told::Pinned { pinned_bytes: bytes, volume, tier },
+            None => Told::Unpinned { unpinned_bytes: bytes, volume },
         };
         let state = self.store.get();
         let mut pins = state.tiers_of(name).map_or_else(Vec::new, |it| it.pins.clone());
@@ -49,7 +47,7 @@ impl Supervisor {
             check_pinned(&self.tiers_info(name, &now), &pins, tier)?;
         }
         if wanted.dry_run {
-            return Ok(Done::new(Outcome::Planned, text));
+            return Ok(Done::new(Outcome::Planned, told));
         }
         self.remember(|all| {
             if let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == *name) {
@@ -62,7 +60,7 @@ impl Supervisor {
                 outcome = Outcome::Changed;
             }
         }
-        Ok(Done::new(outcome, text))
+        Ok(Done::new(outcome, told))
     }
 
     pub(in crate::supervisor) fn tier_set(&self, wanted: &TierSet) -> Result<Done, ApiError> {
@@ -101,16 +99,14 @@ impl Supervisor {
         if self.keep_pace(&found)? || before.tiers_of(name) != known {
             outcome = Outcome::Changed;
         }
-        let (how, rate) = (placement.name(), human(tuning.move_rate));
-        let when = known
-            .and_then(|it| it.window)
-            .map_or_else(String::new, |window| format!(", {}", pace::when(window)));
-        let over = match known.is_some_and(|it| it.overcommit) {
-            true => ", overcommit",
-            false => "",
+        let told = Told::Placed {
+            volume: name.clone(),
+            placement,
+            rate_bytes: Bytes(tuning.move_rate),
+            window: Times(known.and_then(|it| it.window)),
+            overcommit: Overcommit(known.is_some_and(|it| it.overcommit)),
         };
-        let text = format!("volume {name}: placement {how}, moves of {rate}/s at most{when}{over}");
-        Ok(Done::new(outcome, text))
+        Ok(Done::new(outcome, told))
     }
 
     /// Refuses that a volume shall not be larger than its tiers if it is.

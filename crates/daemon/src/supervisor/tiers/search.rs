@@ -5,7 +5,7 @@ use crate::state::{MemberState, TieredState};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
-use forebay_api::ApiError;
+use forebay_api::{ApiError, Told};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ impl Supervisor {
         known: &TieredState,
         devices: &[String],
         dry_run: bool,
-    ) -> Result<Option<Vec<String>>, ApiError> {
+    ) -> Result<Option<Vec<Told>>, ApiError> {
         let mut found = BTreeMap::new();
         for device in devices {
             let uri = device.clone();
@@ -94,11 +94,11 @@ impl Supervisor {
         }
         let is_new =
             |it: &&MemberState| found.get(&it.uuid).is_some_and(|now| !same_file(&it.uri, now));
-        let told = known
-            .members
-            .iter()
-            .filter(is_new)
-            .map(|it| format!("{}, on tier {}, is {} now", it.uri, it.tier, found[&it.uuid]));
+        let told = known.members.iter().filter(is_new).map(|it| Told::DeviceRenamed {
+            was: it.uri.clone(),
+            tier: it.tier,
+            device: found[&it.uuid].clone(),
+        });
         let told = told.collect();
         if !dry_run {
             self.remember(|all| {

@@ -12,6 +12,7 @@ use forebay_api::size::human;
 use forebay_api::tiers::{
     DeviceState, ExtentInfo, TierDevice, TierEvacuation, TierPending, TiersInfo, TiersShown,
 };
+use forebay_api::told::Lack;
 use forebay_api::{ApiError, Body, Hint};
 use forebay_engine::Time;
 use forebay_format::BLOCK_SIZE;
@@ -140,15 +141,15 @@ impl Supervisor {
     }
 
     /// What of a volume is on no device that is here, to be said behind "everything".
-    pub(in crate::supervisor) fn what_tiers_lack(&self, name: &str) -> String {
-        let Ok((_, now)) = self.find_tiers(name) else { return String::new() };
+    pub(in crate::supervisor) fn what_tiers_lack(&self, name: &str) -> Lack {
+        let Ok((_, now)) = self.find_tiers(name) else { return Lack::Nothing };
         let info = self.tiers_info(name, &now);
         let missing = info.devices.iter().filter(|it| it.state == DeviceState::Missing);
-        let missing: Vec<&str> = missing.map(|it| it.device.as_str()).collect();
+        let missing: Vec<String> = missing.map(|it| it.device.clone()).collect();
         match (missing.is_empty(), info.lost_bytes) {
-            (true, 0) => String::new(),
-            (true, lost) => format!(" but {} of it, which is lost,", human(lost)),
-            (false, _) => format!(" but what is on {}, which is missing,", missing.join(", ")),
+            (true, 0) => Lack::Nothing,
+            (true, lost) => Lack::LostBytes(lost),
+            (false, _) => Lack::Devices(missing),
         }
     }
 
@@ -324,7 +325,10 @@ pub(super) fn extents_of(ranges: &[(u64, u64)], bytes: u64) -> Result<Vec<u32>, 
     for &(offset, len) in ranges {
         let end = offset.saturating_add(len.max(1));
         if end > bytes {
-            let text = format!("byte {end} is behind the end of the volume, which has {bytes}");
+            let text = format!(
+                "byte {end} is behind the end of the volume, which has {bytes} bytes ({})",
+                human(bytes)
+            );
             return Err(ApiError::usage(text));
         }
         let (first, last) = (offset / EXTENT_SIZE, (end - 1) / EXTENT_SIZE);

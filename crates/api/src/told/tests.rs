@@ -1,0 +1,102 @@
+use super::*;
+use serde_json::json;
+
+fn v() -> String {
+    "v".to_string()
+}
+
+fn names() -> Names {
+    Names(vec!["/dev/a".to_string(), "/dev/b".to_string()])
+}
+
+/// Scripts and documents know these lines; the fields say the same.
+#[test]
+fn what_is_told_is_a_line_and_its_fields() {
+    let pace = |window: &str| Pace::Moves {
+        rate_bytes: 100 << 20,
+        seconds: 7199,
+        window: Times(window.parse().ok()),
+    };
+    let evacuate =
+        |pace| Told::WouldEvacuate { used_bytes: Bytes(3 << 30), tier: 1, devices: names(), pace };
+    let keeper = |lack, chosen: Option<&str>| Keeper::Tiers {
+        lack,
+        ephemeral: chosen.is_none(),
+        chosen: chosen.map(str::to_string),
+    };
+    let lines = [
+        (
+            evacuate(pace("22:00-06:00")),
+            "would move 3.0G off tier 1 (/dev/a, /dev/b); at most 100M/s, that takes at least 119 \
+             min, but only in the time 22:00-06:00",
+        ),
+        (
+            evacuate(Pace::Paused { volume: v() }),
+            "would move 3.0G off tier 1 (/dev/a, /dev/b); moves are paused, until forebay tier \
+             resume v",
+        ),
+        (
+            Told::Grown { volume: v(), size: FromTo { from_bytes: 1 << 30, to_bytes: 2 << 30 } },
+            "volume v has grown from 1.0G to 2.0G",
+        ),
+        (
+            Told::WouldGrow {
+                volume: v(),
+                size: FromTo { from_bytes: 1 << 40, to_bytes: (1 << 40) + 4096 },
+            },
+            "would grow volume v from 1099511627776 bytes to 1099511631872 bytes",
+        ),
+        (
+            Told::Detached { volume: v(), keeper: Keeper::Origin },
+            "volume v is detached; its origin holds everything",
+        ),
+        (
+            Told::Removed { volume: v(), keeper: keeper(Lack::LostBytes(1 << 20), Some("chosen")) },
+            "volume v is removed; its tiers hold everything but 1.0M of it, which is lost,; chosen",
+        ),
+        (
+            Told::Removed { volume: v(), keeper: keeper(Lack::Devices(names().0), None) },
+            "volume v is removed; its tiers hold everything but what is on /dev/a, /dev/b, which \
+             is missing, until the machine is started anew",
+        ),
+        (
+            Told::DegradedAction { hint: Hint::ListVolumes },
+            "             see which there are: forebay volume list",
+        ),
+        (
+            Told::Renumbered { tiers: Renumbered(vec![(2, 1), (3, 2)]) },
+            "tier 2 is tier 1 now, tier 3 is tier 2 now",
+        ),
+        (
+            Told::JobDone {
+                job: JobKind::Mode,
+                sent_bytes: Bytes(1 << 20),
+                elapsed_ms: Milliseconds(1250),
+            },
+            "mode switch done: 1.0M sent home in 1.2 s",
+        ),
+        (
+            Told::WouldLeave { dirty_bytes: Bytes(0), volume: v(), then: Then::RemoveReadable },
+            "would send 0 of volume v home, but for what cannot be read, which is given up, and \
+             forget it",
+        ),
+    ];
+    for (told, line) in lines {
+        assert_eq!(told.to_string(), line);
+        let sent = serde_json::to_value(&told).unwrap();
+        assert_eq!(serde_json::from_value::<Told>(sent).unwrap(), told);
+    }
+    let sent = serde_json::to_value(evacuate(pace("22:00-06:00"))).unwrap();
+    let wanted = json!({
+        "told": "would-evacuate",
+        "used_bytes": 3_u64 << 30,
+        "tier": 1,
+        "devices": ["/dev/a", "/dev/b"],
+        "pace": {"moves": {
+            "rate_bytes": 100 << 20,
+            "seconds": 7199,
+            "window": "22:00-06:00",
+        }},
+    });
+    assert_eq!(sent, wanted);
+}
