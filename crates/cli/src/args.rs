@@ -33,12 +33,27 @@ pub enum Format {
     Table,
     /// For people, with more columns
     Wide,
-    /// One JSON document; sizes in bytes, ratios 0 to 1
+    /// One JSON document, of several reports one a line; sizes in bytes, ratios 0 to 1
     Json,
     /// One JSON object a line
     Jsonl,
     /// Comma separated values with a heading; sizes in bytes
     Csv,
+}
+
+/// Whether words that are no command ask for JSON all the same.
+pub fn wanted_json(words: &[String]) -> Option<Format> {
+    let mut given = words.iter().take_while(|word| *word != "--").map(String::as_str);
+    let mut format = None;
+    while let Some(word) = given.next() {
+        let short = word.strip_prefix("-o").map(|value| value.strip_prefix('=').unwrap_or(value));
+        let value = match word {
+            "-o" | "--output" => given.next(),
+            _ => word.strip_prefix("--output=").or(short),
+        };
+        format = value.and_then(|value| Format::from_str(value, false).ok()).or(format);
+    }
+    format.filter(|format| matches!(format, Format::Json | Format::Jsonl))
 }
 
 /// The verbs.
@@ -213,7 +228,7 @@ pub struct JobFlags {
     /// Only say what would be done
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask before data is lost
     #[arg(short, long)]
     pub yes: bool,
     /// Return at once; the daemon goes on, and `volume show` tells how far it is
@@ -228,7 +243,7 @@ pub struct JobArgs {
     pub name: String,
     #[command(flatten)]
     pub flags: JobFlags,
-    /// Also when clients are connected
+    /// Also when clients are connected: they get errors
     #[arg(long)]
     pub force: bool,
 }

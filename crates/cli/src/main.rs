@@ -19,7 +19,7 @@ use args::{Cli, Command, ConfigCommand, PoolCommand, VolumeCommand};
 use clap::{CommandFactory, Parser};
 use forebay_api::config::{Config, KEYS, files_of};
 use forebay_api::request::Named;
-use forebay_api::{ApiError, Client, Request, SCHEMA, socket};
+use forebay_api::{ApiError, Client, ErrorKind, Request, SCHEMA, socket};
 use forebay_format::name::escaped;
 use serde_json::json;
 use std::io::IsTerminal;
@@ -33,15 +33,36 @@ fn main() -> ExitCode {
     if let Some(good) = generator::run_if_asked() {
         return if good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
     match run(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             if !is_closed_pipe(&error) {
-                report(&cli, &error);
+                report(cli.output, &error);
             }
             ExitCode::from(error.kind.exit_code())
         }
+    }
+}
+
+/// What was typed is no command; or is one for help. That is for people, unless JSON was asked for.
+fn misused(error: &clap::Error) -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    match args::wanted_json(&words).filter(|_| error.use_stderr()) {
+        Some(format) => {
+            let text = error.to_string();
+            // What follows is how it is used, in lines of its own.
+            let text = text.split("\n\n").next().unwrap_or_default().trim();
+            let text = text.strip_prefix("error: ").unwrap_or(text);
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            report(format, &ApiError::usage(lines.join(" ")));
+            ExitCode::from(ErrorKind::Usage.exit_code())
+        }
+        None => error.exit(),
     }
 }
 
@@ -59,8 +80,8 @@ fn printed(result: std::io::Result<()>) -> Result<(), ApiError> {
 
 /// Errors go to standard error: as JSON too when JSON was asked for, so that a program gets all of
 /// it.
-fn report(cli: &Cli, error: &ApiError) {
-    if matches!(cli.output, args::Format::Json | args::Format::Jsonl) {
+fn report(format: args::Format, error: &ApiError) {
+    if matches!(format, args::Format::Json | args::Format::Jsonl) {
         let json = json!({"schema": SCHEMA, "kind": "error", "error": error}).to_string();
         eprintln!("{}", output::json_escaped(&json));
         return;
