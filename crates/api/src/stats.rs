@@ -23,9 +23,11 @@ pub struct VolumeCounters {
 }
 
 impl VolumeCounters {
-    /// Share of read requests answered wholly from the cache since `before`; `None` without reads.
+    /// Share of read requests answered wholly from the cache since `before`; `None` without reads,
+    /// or without a cache.
     pub fn hit_ratio_since(&self, before: &VolumeCounters) -> Option<f64> {
-        self.stats.hits().ratio_since(before.stats.hits())
+        let ratio = self.stats.hits().ratio_since(before.stats.hits());
+        ratio.filter(|_| !self.pool.is_empty())
     }
 }
 

@@ -219,12 +219,12 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
         Body::Counters(counters) => Ok((counters, Instant::now())),
         body => Err(unexpected(&body)),
     };
-    let latencies = if args.latency { LATENCIES } else { &[] };
-    let columns = [RATES, latencies].concat();
     let count = match (args.interval, args.count) {
         (None, _) => 1,
         (Some(_), count) => count.unwrap_or(u64::MAX),
     };
+    let (latency, verbose) = (args.latency, args.verbose);
+    let reports = Reports { format, latency, verbose, several: args.interval.is_some() };
     let pause = Duration::from_secs_f64(args.interval.unwrap_or(1.0));
     let (mut before, mut at) = (Counters::default(), Instant::now());
     let mut printed_count = 0;
@@ -237,7 +237,7 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
             if !args.verbose {
                 rates.iter_mut().for_each(|it| it.tiers.clear());
             }
-            print(format, &columns, &rates, printed_count == 0)?;
+            print(reports, &rates, printed_count == 0)?;
             printed_count += 1;
         }
         (before, at, first) = (now, when, false);
@@ -248,29 +248,89 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
     Ok(0)
 }
 
-fn print(
+/// Which reports are printed.
+#[derive(Clone, Copy)]
+struct Reports {
     format: Format,
-    columns: &[Column<Rates>],
+    latency: bool,
+    verbose: bool,
+    /// There may be others.
+    several: bool,
+}
+
+/// Prints one of the reports.
+fn print(
+    Reports { format, latency, verbose, several }: Reports,
     rates: &[Rates],
     first: bool,
 ) -> Result<(), ApiError> {
-    if format == Format::Csv && !first {
-        return printed(output::lines(&output::csv(columns, rates)[1..]));
-    }
+    let columns = [RATES, if latency { LATENCIES } else { &[] }].concat();
     let document = serde_json::json!({"schema": SCHEMA, "kind": "iostat", "volumes": rates});
-    printed(output::rows(format, &document, columns, rates, |it| {
-        it.tiers.iter().map(TierRates::text).collect()
-    }))
+    match format {
+        Format::Csv => {
+            let lines = match verbose {
+                true => output::csv_lines(&headings(&columns), &with_tiers(&columns, rates)),
+                false => output::csv(&columns, rates),
+            };
+            printed(output::lines(&lines[usize::from(!first)..]))
+        }
+        // One document after another is none: each report is one line.
+        Format::Json if several => printed(output::json_line(&document)),
+        _ => printed(output::rows(format, &document, &columns, rates, |it| {
+            it.tiers.iter().map(TierRates::text).collect()
+        })),
+    }
+}
+
+/// What follows the columns of volumes where devices of tiers have rows, too.
+const OF_TIERS: [&str; 6] =
+    ["tier", "device", "read_ns", "write_ns", "moved_in_bytes_per_s", "moved_out_bytes_per_s"];
+
+fn headings(columns: &[Column<Rates>]) -> Vec<String> {
+    columns.iter().map(|column| column.key).chain(OF_TIERS).map(str::to_string).collect()
+}
+
+/// The row of each volume, and below it those of the devices of its tiers. What one of them does
+/// not have is empty.
+fn with_tiers(columns: &[Column<Rates>], rates: &[Rates]) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for volume in rates {
+        let own = columns.iter().map(|column| column.raw(volume));
+        rows.push(own.chain(OF_TIERS.map(|_| String::new())).collect());
+        for it in &volume.tiers {
+            let shared = columns.iter().map(|column| match column.key {
+                "volume" => volume.volume.clone(),
+                "reads_per_s" => it.reads_per_s.to_string(),
+                "writes_per_s" => it.writes_per_s.to_string(),
+                "read_bytes_per_s" => it.read_bytes_per_s.to_string(),
+                "write_bytes_per_s" => it.write_bytes_per_s.to_string(),
+                _ => String::new(),
+            });
+            let ns = |ns: Option<f64>| ns.map_or_else(String::new, |ns| ns.to_string());
+            let own = [
+                it.tier.to_string(),
+                it.device.clone(),
+                ns(it.read_ns),
+                ns(it.write_ns),
+                it.moved_in_bytes_per_s.to_string(),
+                it.moved_out_bytes_per_s.to_string(),
+            ];
+            rows.push(shared.chain(own).collect());
+        }
+    }
+    rows
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use forebay_api::stats::VolumeStats;
+    use forebay_api::tiers::DeviceState;
 
     fn counters(reads: u64, hits: u64) -> Counters {
         let volume = VolumeCounters {
             name: "vz".to_string(),
+            pool: "fast".to_string(),
             stats: VolumeStats {
                 reads,
                 read_hits_full: hits,
@@ -292,5 +352,59 @@ mod tests {
         let rates = report(&counters(30, 30), &counters(100, 50), 2.0);
         assert_eq!(rates[0].reads_per_s, 15.0);
         assert_eq!(rates[0].hit_ratio, Some(1.0));
+    }
+
+    fn device() -> TierDevice {
+        TierDevice {
+            tier: 0,
+            device: String::new(),
+            state: DeviceState::Ok,
+            holds_map: false,
+            bytes: 0,
+            used_bytes: 0,
+            reads: 0,
+            read_bytes: 0,
+            read_ns: 0,
+            writes: 0,
+            written_bytes: 0,
+            write_ns: 0,
+            moved_in_bytes: 0,
+            moved_out_bytes: 0,
+            read_errors: 0,
+            write_errors: 0,
+            no_room_errors: 0,
+            full: false,
+            failing: false,
+        }
+    }
+
+    /// It was 0 %, as if there were a cache that never had anything.
+    #[test]
+    fn without_a_cache_there_is_no_hit_ratio() {
+        let mut now = counters(30, 0);
+        now.volumes[0].pool = String::new();
+        assert_eq!(report(&now, &Counters::default(), 2.0)[0].hit_ratio, None);
+    }
+
+    #[test]
+    fn rows_of_tiers_have_the_columns_of_volumes_and_their_own() {
+        let device = TierDevice {
+            tier: 1,
+            device: "/dev/a,b".to_string(),
+            reads: 8,
+            read_bytes: 4096,
+            read_ns: 32,
+            ..device()
+        };
+        let mut now = counters(30, 0);
+        now.volumes[0].tiers = vec![device];
+        let rates = report(&now, &Counters::default(), 2.0);
+        let lines = output::csv_lines(&headings(RATES), &with_tiers(RATES, &rates));
+        let shared = "volume,reads_per_s,writes_per_s,read_bytes_per_s,write_bytes_per_s,\
+                      hit_ratio,writeback_bytes_per_s,dirty_bytes";
+        let own = "tier,device,read_ns,write_ns,moved_in_bytes_per_s,moved_out_bytes_per_s";
+        assert_eq!(lines[0], format!("{shared},{own}"));
+        assert_eq!(lines[1], "vz,15,0,0,0,0.0000,0,0,,,,,,");
+        assert_eq!(lines[2], "vz,4,0,2048,0,,,,1,\"/dev/a,b\",4,,0,0");
     }
 }

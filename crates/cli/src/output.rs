@@ -106,7 +106,7 @@ impl<T> Column<T> {
     }
 
     /// For programs.
-    fn raw(&self, row: &T) -> String {
+    pub fn raw(&self, row: &T) -> String {
         match self.cell {
             Cell::Words(text) | Cell::Numbers(_, text) => text(row),
             Cell::Bytes(number) | Cell::Count(number) => number(row).to_string(),
@@ -157,12 +157,18 @@ pub fn table<T>(
 
 /// Lines of comma separated values, all columns, with a heading.
 pub fn csv<T>(columns: &[Column<T>], rows: &[T]) -> Vec<String> {
-    let heading: Vec<&str> = columns.iter().map(|column| column.key).collect();
-    let line = |row: &T| {
-        let cells: Vec<String> = columns.iter().map(|column| quote(&column.raw(row))).collect();
+    let heading: Vec<String> = columns.iter().map(|column| column.key.to_string()).collect();
+    let cells = |row: &T| columns.iter().map(|column| column.raw(row)).collect();
+    csv_lines(&heading, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// Lines of comma separated values, of these cells.
+pub fn csv_lines(heading: &[String], rows: &[Vec<String>]) -> Vec<String> {
+    let line = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| quote(cell)).collect();
         cells.join(",")
     };
-    std::iter::once(heading.join(",")).chain(rows.iter().map(line)).collect()
+    std::iter::once(line(heading)).chain(rows.iter().map(|cells| line(cells))).collect()
 }
 
 fn quote(cell: &str) -> String {
@@ -264,7 +270,10 @@ pub fn json_escaped(json: &str) -> String {
 }
 
 /// One object on one line, with the schema in it.
-fn json_line(item: &impl Serialize) -> io::Result<()> {
+///
+/// # Errors
+/// Standard output is closed.
+pub fn json_line(item: &impl Serialize) -> io::Result<()> {
     let mut value = serde_json::to_value(item).map_err(io::Error::other)?;
     if let Value::Object(fields) = &mut value {
         fields.entry("schema").or_insert(forebay_api::SCHEMA.into());

@@ -3,6 +3,8 @@
 use crate::world::World;
 use forebay_api::Client;
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 
 /// The keys of an object, sorted, with the type of each value.
 fn shape(value: &Value) -> Value {
@@ -216,4 +218,142 @@ fn completions_know_the_verbs() {
         let said = world.forebay(&["completions", shell]).expect(0);
         said.says("iostat").says("destroy");
     }
+}
+
+/// Scripts got sentences only, and those of a plan name devices and sizes.
+#[test]
+fn what_is_done_or_planned_has_fields_beside_its_sentences() {
+    let world = World::started();
+    let cache = ["cache", "big.img", "--with", "ssd.img", "-o", "json"];
+    let plan = world.forebay(&[&cache[..], &["--dry-run"]].concat()).expect(0).json();
+    let messages = plan["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), plan["told"].as_array().unwrap().len(), "{plan}");
+    assert_eq!(messages[0], "would make the pool ssd");
+    assert_eq!(plan["told"][0], json!({"told": "would-make-pool", "pool": "ssd"}));
+    let origin = world.text("big.img");
+    let volume = json!({"told": "would-put-before", "origin": origin, "volume": "big"});
+    assert_eq!(plan["told"][1], volume);
+    let done = world.forebay(&cache).expect(0).json();
+    let told = &done["told"][0];
+    assert_eq!((&told["told"], &told["size_bytes"]), (&json!("cached"), &json!(24 << 20)));
+    assert_eq!(told["mode"], "writethrough");
+    let mode = ["volume", "mode", "big", "writeback", "--dry-run", "-o", "json"];
+    let planned = world.forebay(&mode).expect(0).json();
+    let switch = json!({
+        "told": "would-switch-mode", "volume": "big", "from": "writethrough", "to": "writeback"
+    });
+    assert_eq!(planned["told"], json!([switch]));
+}
+
+/// A script that asked for JSON could not read that it was used wrongly.
+#[test]
+fn wrong_usage_is_told_in_json_where_that_was_asked_for() {
+    let world = World::new();
+    for args in [
+        &["-o", "json", "volume", "shwo", "v"][..],
+        &["volume", "mode", "v", "fast", "--output=json"],
+        &["volume", "show", "-ojsonl"],
+    ] {
+        let said = world.forebay(args).expect(2);
+        let error: Value = serde_json::from_str(&said.err).unwrap_or_else(|_| panic!("{said:#?}"));
+        assert_eq!((&error["schema"], &error["kind"]), (&json!(1), &json!("error")), "{args:?}");
+        assert_eq!(error["error"]["kind"], "usage", "{args:?}");
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(!message.is_empty() && !message.starts_with("error"), "{message}");
+        assert!(said.out.is_empty(), "{said:#?}");
+    }
+    world.forebay(&["volume", "shwo"]).expect(2).complains("error: ").complains("Usage");
+    // Help is for people, whatever they asked for before.
+    world.forebay(&["-o", "json", "--help"]).expect(0).says("Usage: forebay");
+}
+
+#[test]
+fn each_document_says_of_which_kind_it_is() {
+    let world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
+    world.empty_file("slow.img", 32 << 20);
+    world.forebay(&["volume", "create", "t", "--tier", "slow.img"]).expect(0);
+    for (question, kind) in [
+        (&["volume", "show", "big"][..], "volume"),
+        (&["pool", "show", "ssd"], "pool"),
+        (&["tier", "show", "t"], "tiers"),
+    ] {
+        for format in ["json", "jsonl"] {
+            let said = world.forebay(&[question, &["-o", format]].concat()).expect(0);
+            assert_eq!(said.json()["kind"], kind, "{question:?}");
+        }
+    }
+}
+
+#[test]
+fn several_reports_of_iostat_are_a_line_of_json_each() {
+    let world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
+    let said = world.forebay(&["iostat", "0.1", "2", "-o", "json"]).expect(0);
+    let reports: Vec<Value> =
+        said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 2, "{said:#?}");
+    let is_report = |it: &Value| it["kind"] == "iostat" && it["volumes"][0]["volume"] == "big";
+    assert!(reports.iter().all(is_report), "{said:#?}");
+}
+
+/// It looked as if nobody used it, and as if its cache never had anything.
+#[test]
+fn what_has_no_cache_has_no_hits_and_the_clients_that_it_has() {
+    let world = World::started();
+    world.empty_file("slow.img", 32 << 20);
+    world.forebay(&["volume", "create", "t", "--tier", "slow.img", "--export", "nbd"]).expect(0);
+    let mut nbd = world.nbd("t");
+    nbd.read(0, 4096).unwrap();
+    let volume = world.volume("t");
+    assert_eq!((&volume["hit_ratio_5m"], &volume["clients"]), (&Value::Null, &json!(1)));
+    let rates = world.forebay(&["iostat", "-o", "json"]).expect(0).json();
+    assert_eq!(rates["volumes"][0]["hit_ratio"], Value::Null);
+    let csv = world.forebay(&["iostat", "-v", "-o", "csv"]).expect(0).out;
+    let device = world.text("slow.img");
+    assert!(csv.lines().nth(2).unwrap().contains(&device), "{csv}");
+}
+
+/// During an upgrade `forebay` is older than the daemon for a while, or newer.
+#[test]
+fn what_a_daemon_of_another_version_tells_is_shown_in_its_words() {
+    let world = World::new();
+    std::fs::create_dir(world.state_dir()).unwrap();
+    let listener = UnixListener::bind(world.state_dir().join("control.sock")).unwrap();
+    let newer = json!({
+        "schema": 1, "kind": "done", "outcome": "changed", "messages": ["a new deed", "and more"],
+        "told": [{"told": "new-deed", "size": {}}, {"told": "detached", "volume": 7}],
+    });
+    let older = json!({
+        "schema": 1, "kind": "done", "outcome": "planned", "messages": ["an old deed"],
+        "asks": ["all is lost"],
+    });
+    let server = std::thread::spawn(move || {
+        for body in [&newer, &newer, &older].map(Value::to_string) {
+            let (mut stream, mut request) = loop {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = vec![0; 4096];
+                // Who only looks whether somebody is there sends nothing.
+                match stream.read(&mut request).unwrap() {
+                    0 => {}
+                    read => break (stream, request[..read].to_vec()),
+                }
+            };
+            while !request.ends_with(b"}") {
+                let mut more = [0; 4096];
+                let read = stream.read(&mut more).unwrap();
+                request.extend(&more[..read]);
+            }
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all((head + &body).as_bytes()).unwrap();
+        }
+    });
+    let drain = ["volume", "drain", "v"];
+    world.forebay(&drain).expect(0).says("a new deed\nand more\n");
+    let said = world.forebay(&[&drain[..], &["-o", "json"]].concat()).expect(0).json();
+    assert_eq!(said["messages"], json!(["a new deed", "and more"]));
+    assert_eq!(said["told"], Value::Null);
+    let said = world.forebay(&[&drain[..], &["--dry-run"]].concat()).expect(0);
+    said.says("an old deed").says("would ask first: all is lost");
+    server.join().unwrap();
 }

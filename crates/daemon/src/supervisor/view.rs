@@ -349,13 +349,16 @@ impl Supervisor {
             self.tell_tiers(&view.name, tiers, &mut state, &mut attention);
         }
         let (export, export_why) = self.exports.shown(&view.name);
+        let own_clients = self.exports.own_connections(&view.name);
         let inner = self.inner();
         let pool = shown_pool(pool);
         let before = |window| inner.samples.before(&view.name, &pool, window).hits;
         let tiers = volume.tiers.as_ref().map(|it| Box::new(self.tiers_info(&view.name, it)));
         // Without a cache, what is used is the devices of its tiers.
         let own = tiers.as_ref().filter(|_| pool.is_empty()).map(|it| it.used_bytes);
-        let ratio = |window| stats.hits().ratio_since(before(window));
+        // Of what has no cache it is not 0, but none.
+        let has_cache = !pool.is_empty() && open.bypass.is_none();
+        let ratio = |window| stats.hits().ratio_since(before(window)).filter(|_| has_cache);
         VolumeInfo {
             name: view.name.clone(),
             pool: pool.clone(),
@@ -369,7 +372,7 @@ impl Supervisor {
             hit_ratio_1h: ratio(HOUR),
             export,
             export_why,
-            clients: volume.clients as u64,
+            clients: volume.clients.saturating_sub(own_clients) as u64,
             job,
             tiers,
             attention,
