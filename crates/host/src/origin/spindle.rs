@@ -88,7 +88,7 @@ impl Spindle {
         let bytes = end / 512 * 512;
         if bytes < BYTES_MIN {
             return Err(fail(
-                format!("has {end} bytes; a disk needs at least {BYTES_MIN}: enlarge it"),
+                format!("has {end} bytes; a disk needs at least {BYTES_MIN} bytes: enlarge it"),
                 None,
             ));
         }
