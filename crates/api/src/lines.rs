@@ -1,5 +1,5 @@
-//! Typed lines of a reply: what was done, what is asked, what to do next. Beside each goes its text,
-//! by which a program goes on that knows no types, or not this one.
+//! Typed lines of a reply: what was done, what is asked, what to do next. Beside each goes its
+//! text, by which a program goes on that knows no types, or not this one.
 
 use crate::Hint;
 use crate::told::Told;
