@@ -172,7 +172,7 @@ fn open() -> io::Result<File> {
     opened.map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => {
-                "load the driver: modprobe ublk_drv (kernel 6.0 or newer, CONFIG_BLK_DEV_UBLK)"
+                "load the driver: modprobe ublk_drv (kernel 6.5 or newer, CONFIG_BLK_DEV_UBLK)"
             }
             io::ErrorKind::PermissionDenied => "it takes root, or a rule of udev that allows it",
             _ => "see the kernel's log",
