@@ -305,6 +305,16 @@ impl Supervisor {
         }
     }
 
+    /// Of 5 minutes and of an hour; none of what has no cache.
+    fn hit_ratios(&self, pool: &str, open: &Opened, volume: &VolumeSnapshot) -> [Option<f64>; 2] {
+        let has_cache = !pool.is_empty() && open.bypass.is_none();
+        let (name, inner) = (&volume.view.name, self.inner());
+        [FIVE_MINUTES, HOUR].map(|window| {
+            let before = inner.samples.before(name, pool, window).hits;
+            volume.stats.hits().ratio_since(before).filter(|_| has_cache)
+        })
+    }
+
     fn volume_info(
         &self,
         pool: &str,
@@ -350,15 +360,11 @@ impl Supervisor {
         }
         let (export, export_why) = self.exports.shown(&view.name);
         let own_clients = self.exports.own_connections(&view.name);
-        let inner = self.inner();
         let pool = shown_pool(pool);
-        let before = |window| inner.samples.before(&view.name, &pool, window).hits;
+        let [hit_ratio_5m, hit_ratio_1h] = self.hit_ratios(&pool, open, volume);
         let tiers = volume.tiers.as_ref().map(|it| Box::new(self.tiers_info(&view.name, it)));
         // Without a cache, what is used is the devices of its tiers.
         let own = tiers.as_ref().filter(|_| pool.is_empty()).map(|it| it.used_bytes);
-        // Of what has no cache it is not 0, but none.
-        let has_cache = !pool.is_empty() && open.bypass.is_none();
-        let ratio = |window| stats.hits().ratio_since(before(window)).filter(|_| has_cache);
         VolumeInfo {
             name: view.name.clone(),
             pool: pool.clone(),
@@ -368,8 +374,8 @@ impl Supervisor {
             bytes: view.bytes,
             used_bytes: Some(own.unwrap_or(stats.cached_blocks * BLOCK_SIZE as u64)),
             dirty_bytes: Some(stats.dirty_bytes()),
-            hit_ratio_5m: ratio(FIVE_MINUTES),
-            hit_ratio_1h: ratio(HOUR),
+            hit_ratio_5m,
+            hit_ratio_1h,
             export,
             export_why,
             clients: volume.clients.saturating_sub(own_clients) as u64,
