@@ -375,6 +375,9 @@ mod tests {
             no_room_errors: 0,
             full: false,
             failing: false,
+            map_lost: false,
+            waits_s: 0,
+            cut_to_bytes: None,
         }
     }
 

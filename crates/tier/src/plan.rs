@@ -7,7 +7,7 @@
 
 use crate::Mutant;
 use crate::event::MemberId;
-use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS};
+use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, WALK_BUSY_NS, WALK_IDLE_NS};
 use crate::moves::Why;
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
@@ -32,6 +32,8 @@ struct Proposal {
 #[derive(Debug, Default)]
 struct Walk {
     next: u32,
+    /// When it goes on.
+    due: Time,
     coldest: BTreeMap<u8, BTreeSet<Ranked>>,
     hottest: BTreeMap<u8, BTreeSet<Ranked>>,
     leaving: Vec<u32>,
@@ -194,8 +196,8 @@ impl Tiers {
         if !is_open || self.moves.is_paused() {
             return None;
         }
-        if self.planner.walk.is_some() {
-            return Some(self.io.now());
+        if let Some(walk) = &self.planner.walk {
+            return Some(walk.due.max(self.io.now()));
         }
         let is_planning = self.wants_plans() && self.planner.proposals.is_empty();
         let plan = is_planning.then_some(self.planner.due);
@@ -227,7 +229,7 @@ impl Tiers {
             let accesses = f64::from(fast) * f64::from(60.max(self.tuning.swap_cost * 3 / 2));
             self.map.set_half_life(accesses.max(1.0));
         }
-        if let Some(walk) = self.planner.walk.take() {
+        if let Some(walk) = self.planner.walk.take_if(|walk| walk.due <= now) {
             self.walk_on(walk);
             self.begin_proposals();
         }
@@ -291,6 +293,8 @@ impl Tiers {
             }
         }
         walk.next = end;
+        let is_busy = !self.planner.proposed.is_empty();
+        walk.due = self.io.now() + if is_busy { WALK_BUSY_NS } else { WALK_IDLE_NS };
         match end == self.map.len() {
             true => self.plan(walk),
             false => self.planner.walk = Some(walk),

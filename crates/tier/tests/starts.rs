@@ -6,6 +6,7 @@ use forebay_format::io::IoError;
 use forebay_format::tier::{
     DOUBLES_OFFSET, HEAD_OFFSETS, PAGE_ENTRIES, SUPERBLOCK_OFFSETS, TierLayout,
 };
+use forebay_tier::Placement;
 use rig::{Cut, Op, Rig};
 
 const BLANK: u8 = rig::BLANK;
@@ -334,4 +335,15 @@ fn a_start_of_a_large_volume_writes_a_bounded_part_of_its_map() {
     for extent in extents {
         assert_eq!(rig.read(extent, 0), Ok(BLANK), "its place, of which nothing is kept");
     }
+}
+
+/// A volume of 10 TiB that nobody used took half of a core for plans.
+#[test]
+fn plans_of_a_large_volume_take_a_small_part_of_the_time() {
+    let mut rig = Rig::large(10 << 20);
+    rig.placement = Placement::Heat;
+    rig.open(1);
+    rig.run_to_open();
+    let ticks = rig.ticks_in(1_000_000_000);
+    assert!((50..=150).contains(&ticks), "{ticks} slices of a walk in a second");
 }

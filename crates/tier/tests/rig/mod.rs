@@ -135,6 +135,7 @@ pub struct Rig {
     pub holds_flushes: bool,
     /// Extents that may be partly written.
     pub fine_max: usize,
+    pub placement: Placement,
     /// How it was opened and what happened since: a copy does it again.
     story: Vec<Told>,
     now: Time,
@@ -152,8 +153,8 @@ enum Told {
 
 impl Clone for Rig {
     fn clone(&self) -> Rig {
-        let (disks, fine_max) = (self.disks.clone(), self.fine_max);
-        let mut rig = Rig { disks, fine_max, ..Rig::empty() };
+        let (disks, fine_max, placement) = (self.disks.clone(), self.fine_max, self.placement);
+        let mut rig = Rig { disks, fine_max, placement, ..Rig::empty() };
         for told in &self.story {
             match told {
                 Told::Opened(disks, boot) => {
@@ -180,6 +181,7 @@ impl Rig {
             late_heads: None,
             holds_flushes: false,
             fine_max: Tuning::default().fine_max,
+            placement: Placement::Spill,
             story: Vec::new(),
             now: 0,
             next: 0,
@@ -259,7 +261,7 @@ impl Rig {
             superblock: assembled.superblock,
             boot: [boot; 16],
             tuning: Tuning {
-                placement: Placement::Spill,
+                placement: self.placement,
                 fine_max: self.fine_max,
                 ..Tuning::default()
             },
@@ -348,6 +350,23 @@ impl Rig {
         while !self.log.iter().any(is_map) && !self.tiers().is_open() {
             assert!(self.step(), "the start stands still: {:?}", self.notices);
         }
+    }
+
+    /// How often it becomes due in a time in which nothing happens.
+    #[allow(dead_code)]
+    pub fn ticks_in(&mut self, span: Time) -> u32 {
+        while self.step() {}
+        let (mut count, end) = (0, self.now + span);
+        while let Some(due) = self.tiers().deadline().filter(|&due| due < end) {
+            self.now = self.now.max(due);
+            count += 1;
+            let (now, mut out) = (self.now, Vec::new());
+            self.tiers().handle(now, Event::Tick, &mut out);
+            self.tiers().settle(now, &mut out);
+            self.queue.extend(out);
+            while self.step() {}
+        }
+        count
     }
 
     /// What becomes due without a client, for a time.
