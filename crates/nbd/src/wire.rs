@@ -250,6 +250,8 @@ pub enum Errno {
     Perm = 1,
     /// The device failed.
     Io = 5,
+    /// The server has no memory for it now.
+    NoMemory = 12,
     /// The request makes no sense.
     Invalid = 22,
     /// No space is left.

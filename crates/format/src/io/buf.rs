@@ -27,9 +27,13 @@ impl Buf {
 
     /// `len` bytes of zeros.
     pub fn zeroed(len: usize) -> Buf {
-        let pages = <[Page]>::new_box_zeroed_with_elems(len.div_ceil(BLOCK_SIZE))
-            .expect("an allocation of a buffer fits the address space");
-        Buf { pages, len, mark: None }
+        Buf::try_zeroed(len).expect("the system has memory for a buffer")
+    }
+
+    /// `len` bytes of zeros, or `None` where the system refuses memory.
+    pub fn try_zeroed(len: usize) -> Option<Buf> {
+        let pages = <[Page]>::new_box_zeroed_with_elems(len.div_ceil(BLOCK_SIZE)).ok()?;
+        Some(Buf { pages, len, mark: None })
     }
 
     /// A copy of these bytes.
@@ -83,6 +87,14 @@ impl std::fmt::Debug for Buf {
     }
 }
 
+/// What the system must have beside what [`BufPool::try_take`] takes: for those who cannot wait. The
+/// system's allocator maps so much and gives it back, and nothing is written to it.
+const SPARE_BYTES: usize = 33 << 20;
+/// How much is taken between two looks at that.
+const LOOK_BYTES: usize = 1 << 20;
+/// The largest buffer that is taken out of it.
+const SPARED_LEN_MAX: usize = 64 << 10;
+
 /// Buffers to use again, by size: after warming up, taking one allocates nothing.
 #[derive(Debug, Default)]
 pub struct BufPool {
@@ -90,6 +102,8 @@ pub struct BufPool {
     free: [Vec<Buf>; BufPool::CLASSES],
     held_bytes: usize,
     held_bytes_max: usize,
+    /// What may be taken before the next look at what the system has.
+    seen_bytes: usize,
 }
 
 impl BufPool {
@@ -121,6 +135,49 @@ impl BufPool {
         };
         buf.set_len(len);
         buf
+    }
+
+    /// As [`BufPool::take`], for who can wait or be refused: `None` where the system refuses memory,
+    /// or has so little that who cannot wait would be refused next.
+    pub fn try_take(&mut self, len: usize) -> Option<Buf> {
+        let class = BufPool::class(len);
+        if self.free.get(class).is_some_and(|free| !free.is_empty()) {
+            return Some(self.take(len));
+        }
+        let capacity = if class < BufPool::CLASSES { BLOCK_SIZE << class } else { len };
+        let mut buf = self.fresh(capacity).or_else(|| {
+            // Buffers of other sizes may be what is missing.
+            self.trim();
+            self.fresh(capacity)
+        })?;
+        buf.set_len(len);
+        Some(buf)
+    }
+
+    /// As [`BufPool::try_take`], for who has nothing else: a small buffer may be one of the last.
+    pub fn take_spared(&mut self, len: usize) -> Option<Buf> {
+        if let Some(buf) = self.try_take(len) {
+            return Some(buf);
+        }
+        if len > SPARED_LEN_MAX {
+            return None;
+        }
+        let mut buf = Buf::try_zeroed(BLOCK_SIZE << BufPool::class(len))?;
+        buf.set_len(len);
+        Some(buf)
+    }
+
+    /// A new buffer, if the system has more than that.
+    fn fresh(&mut self, capacity: usize) -> Option<Buf> {
+        let buf = Buf::try_zeroed(capacity)?;
+        if self.seen_bytes < capacity {
+            let mut spare = Vec::<u8>::new();
+            spare.try_reserve_exact(SPARE_BYTES).ok()?;
+            std::hint::black_box(&mut spare);
+            self.seen_bytes = LOOK_BYTES;
+        }
+        self.seen_bytes = self.seen_bytes.saturating_sub(capacity);
+        Some(buf)
     }
 
     /// Frees the unused buffers.

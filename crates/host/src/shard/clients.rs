@@ -1,5 +1,6 @@
 //! The shard's NBD clients: sockets, their sessions, and what is under way on them.
 
+mod asking;
 mod doors;
 mod turns;
 
@@ -8,7 +9,7 @@ use crate::driver::Driver;
 use crate::frontend::nbd::{BlockState, Parcel, Session, SessionEvent, Ticket};
 use crate::notice::{HostNotice, Notices};
 use doors::Listening;
-use forebay_engine::{Buf, BufPool, IoError, Keyed, RequestKind, Time, VolumeId};
+use forebay_engine::{Buf, BufPool, IoError, Keyed, Time, VolumeId};
 use forebay_sys as sys;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -136,42 +137,6 @@ impl Clients {
             self.clients.get_mut(key).expect("just added").gone = true;
         }
         self.wait(key, events);
-    }
-
-    /// What a client asks waits for its turn.
-    fn wait(&mut self, key: u32, asked: impl IntoIterator<Item = SessionEvent>) {
-        let client = self.clients.get_mut(key).expect("known to the caller");
-        for event in asked {
-            self.turns.wait(key, &mut client.line, event);
-        }
-    }
-
-    /// The next pass of [turns](Clients::next) begins.
-    pub fn begin_pass(&mut self) {
-        self.turns.begin_pass();
-    }
-
-    /// What is to be carried out next, and who asks, if there is more in this pass.
-    pub fn next(&mut self) -> Option<(u32, SessionEvent)> {
-        let key = self.turns.next()?;
-        let client = self.clients.get_mut(key).expect("who is let go of waits no more");
-        let mut event = self.turns.take(key, &mut client.line);
-        if let SessionEvent::Submit { request, .. } = &mut event
-            && request.kind == RequestKind::Read
-        {
-            request.buf = self.bufs.take(request.len as usize);
-        }
-        Some((key, event))
-    }
-
-    /// Whether there is more in this pass.
-    pub fn pass_goes_on(&self) -> bool {
-        self.turns.goes_on()
-    }
-
-    /// Whether clients wait for their turn.
-    pub fn are_waiting(&self) -> bool {
-        self.turns.is_waiting()
     }
 
     /// Has this client looked at before the next wait.
@@ -317,8 +282,8 @@ impl Clients {
         let paused = client.session.paused();
         if paused || !client.unread.is_empty() {
             if !self.paused.contains(&key) {
+                self.retry_soon(now);
                 self.paused.push(key);
-                self.retry_at = now + self.server.limits.retry_ms * MS;
             }
         } else if !client.receiving {
             client.receiving = true;
@@ -338,7 +303,8 @@ impl Clients {
 
     /// When [`Clients::look_around`] is due.
     pub fn next_due(&self) -> Option<Time> {
-        let retry = (!self.paused.is_empty()).then_some(self.retry_at);
+        let waits = !self.paused.is_empty() || self.turns.are_resting();
+        let retry = waits.then_some(self.retry_at);
         let scan = (!self.clients.is_empty()).then_some(self.scan_at);
         let accept = self.listeners.iter().filter_map(|(_, listener)| listener.retry).min();
         retry.into_iter().chain(scan).chain(accept).min()
@@ -347,6 +313,7 @@ impl Clients {
     /// Looks at what time has brought: paused sessions, clients that stall, accepts to try again.
     pub fn look_around(&mut self, driver: &mut Driver, now: Time) {
         if now >= self.retry_at {
+            self.turns.rouse();
             for key in std::mem::take(&mut self.paused) {
                 self.look_for_end(key);
                 self.touch(key);

@@ -379,7 +379,7 @@ impl Shard {
 
     /// Passes on what clients and ports ask.
     fn take_events(&mut self) {
-        while let Some((key, event)) = self.clients.next() {
+        while let Some((key, event)) = self.clients.next(self.now) {
             match event {
                 SessionEvent::Opened(_) => {}
                 SessionEvent::Submit { ticket, request } => {

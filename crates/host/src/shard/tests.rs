@@ -488,6 +488,7 @@ mod fuse_port;
 mod growth;
 mod guest_disk;
 mod nbd_clients;
+mod refused_memory;
 mod ublk_port;
 
 #[test]

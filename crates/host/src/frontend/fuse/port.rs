@@ -274,7 +274,9 @@ impl FusePort {
         if len == 0 {
             return self.answer(unique, 0, &[]);
         }
-        let buf = link.bufs.take(len as usize);
+        let Some(buf) = link.bufs.take_spared(len as usize) else {
+            return self.answer(unique, libc::ENOMEM, &[]);
+        };
         let tag = self.slot(unique, Work::Read, 1);
         let request = self.request(RequestKind::Read, offset, len, buf);
         link.submit(tag, request);
@@ -288,13 +290,20 @@ impl FusePort {
         }
         let first = (len as usize).min(SMALL_BYTES);
         let rest = len as usize - first;
+        // What the next request is read into.
+        let room = match rest {
+            0 => Some(Buf::empty()),
+            _ => link.bufs.try_take(self.bytes_max - SMALL_BYTES),
+        };
+        let (Some(fresh), Some(room)) = (link.bufs.take_spared(SMALL_BYTES), room) else {
+            return self.answer(unique, libc::ENOMEM, &[]);
+        };
         let tag = self.slot(unique, Work::Write { len }, 1 + u32::from(rest > 0));
-        let mut small = std::mem::replace(&mut self.small, link.bufs.take(SMALL_BYTES));
+        let mut small = std::mem::replace(&mut self.small, fresh);
         small.set_len(first);
         let request = self.request(RequestKind::Write, offset, first as u64, small);
         link.submit(tag, Request { fua, ..request });
         if rest > 0 {
-            let room = link.bufs.take(self.bytes_max - SMALL_BYTES);
             let mut large = std::mem::replace(&mut self.large, room);
             large.set_len(rest);
             let offset = offset + first as u64;

@@ -216,6 +216,9 @@ impl Core {
             take(self, item);
             return Step::Go;
         }
+        if self.gathered.try_reserve_exact(len - self.gathered.len()).is_err() {
+            return self.block();
+        }
         let (more, after) = rest.split_at(rest.len().min(len - self.gathered.len()));
         self.gathered.extend_from_slice(more);
         *rest = after;
@@ -260,6 +263,12 @@ impl Core {
         }
         self.charged += bytes;
         true
+    }
+
+    /// Whether something of this connection is under way, or not sent, beside what was just charged:
+    /// its end frees memory.
+    pub(super) fn holds_more_than(&self, bytes: u64) -> bool {
+        self.charged > bytes
     }
 
     /// Gives back what [`Core::admit`] charged.

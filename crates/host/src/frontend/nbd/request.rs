@@ -1,7 +1,7 @@
 //! Requests: which are refused, how the others reach the engine, and how its answers come back.
 
 use super::core::{Closing, Core, Phase, Step};
-use super::fault::{Fault, fault_of};
+use super::fault::{Fault, NO_MEMORY, fault_of};
 use super::slots::{BLOCK_BYTES, Slot, buf_bytes, part_range, part_ranges, read_bytes};
 use super::{Export, SessionEvent, Ticket};
 use forebay_engine::{Buf, BufPool, IoError, Request, RequestKind};
@@ -232,7 +232,17 @@ impl Core {
                 if !self.admit(buf_bytes(len)) {
                     return self.block();
                 }
-                self.incoming = bufs.take(len as usize);
+                let waits = self.holds_more_than(buf_bytes(len));
+                let buf = take(bufs, len as usize, waits);
+                let Some(buf) = buf else {
+                    self.release(buf_bytes(len));
+                    if waits {
+                        return self.block();
+                    }
+                    self.slots.get(slot).fault = Some((NO_MEMORY, offset));
+                    continue;
+                };
+                self.incoming = buf;
             }
             let room = &mut self.incoming.bytes_mut()[self.filled..];
             let (now, later) = rest.split_at(room.len().min(rest.len()));
@@ -336,6 +346,18 @@ impl Core {
         bufs: &mut BufPool,
         events: &mut Vec<SessionEvent>,
     ) {
+        self.end(ticket, result.map_err(fault_of), buf, bufs, events);
+    }
+
+    /// The end of one part.
+    pub(super) fn end(
+        &mut self,
+        ticket: Ticket,
+        result: Result<(), Fault>,
+        buf: Buf,
+        bufs: &mut BufPool,
+        events: &mut Vec<SessionEvent>,
+    ) {
         let (slot, part) = self.slots.find(ticket);
         self.in_flight -= 1;
         let request = self.slots.get(slot);
@@ -352,10 +374,10 @@ impl Core {
             }
             _ => (header.offset, part * BLOCK_BYTES),
         };
-        if let Err(error) = result
+        if let Err(fault) = result
             && request.fault.is_none()
         {
-            request.fault = Some((fault_of(error), offset));
+            request.fault = Some((fault, offset));
         }
         match header.command {
             Command::Read => {
@@ -391,6 +413,11 @@ impl Core {
         self.reply(slot, bufs);
         self.slots.remove(slot);
     }
+}
+
+/// A buffer for a client. One that `waits` has more under way, whose end frees some.
+fn take(bufs: &mut BufPool, len: usize, waits: bool) -> Option<Buf> {
+    if waits { bufs.try_take(len) } else { bufs.take_spared(len) }
 }
 
 /// What a part of so many blocks counts among what is asked at once: see

@@ -1,6 +1,7 @@
 //! One connection: the protocol, and TLS around it.
 
 use super::core::{Closing, Core, Policy};
+use super::fault::NO_MEMORY;
 use super::output::{Output, Parcel};
 use super::status::BlockState;
 use super::{Budget, Export, ExportTable, Limits, Tls, TlsConfig};
@@ -133,6 +134,12 @@ impl Session {
         events: &mut Vec<SessionEvent>,
     ) {
         self.core.complete(ticket, result, buf, bufs, events);
+    }
+
+    /// Answers a [`SessionEvent::Submit`] for whose data the system has no memory: as
+    /// [`Session::complete`].
+    pub fn refuse(&mut self, ticket: Ticket, bufs: &mut BufPool, events: &mut Vec<SessionEvent>) {
+        self.core.end(ticket, Err(NO_MEMORY), Buf::empty(), bufs, events);
     }
 
     /// Answers a [`SessionEvent::Status`]. `lookup` is called for the blocks of the event in

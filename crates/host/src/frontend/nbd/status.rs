@@ -1,6 +1,7 @@
 //! Metadata contexts and block status.
 
 use super::core::Core;
+use super::fault::NO_MEMORY;
 use super::slots::{BLOCK_BYTES, Slot, buf_bytes};
 use super::{SessionEvent, Ticket};
 use forebay_engine::{BlockStatus, Buf, BufPool};
@@ -134,17 +135,21 @@ impl Core {
         self.begin(slot, bufs, events);
     }
 
-    /// Takes the memory for the answers of a block-status request.
-    fn start_extents(&mut self, slot: u32, bufs: &mut BufPool) {
+    /// Takes the memory for the answers of a block-status request. Whether there was some.
+    fn start_extents(&mut self, slot: u32, bufs: &mut BufPool) -> bool {
         let header = self.slots.get(slot).header;
         let one = header.flags & cmd_flag::REQ_ONE != 0;
         let count_max = if one { 1 } else { self.limits.status_extents_max };
         let form = (self.negotiated.extended, count_max);
         for id in self.contexts_asked(slot) {
-            let buf = bufs.take(self.status_bytes() as usize);
+            let Some(buf) = bufs.try_take(self.status_bytes() as usize) else {
+                self.slots.get(slot).extents.drain(..).for_each(|it| bufs.give(it.buf));
+                return false;
+            };
             let extents = Extents::start(buf, id, header.offset, form);
             self.slots.get(slot).extents.push(extents);
         }
+        true
     }
 
     /// The blocks that a block-status request looks at next, and where it ends.
@@ -164,8 +169,12 @@ impl Core {
         bufs: &mut BufPool,
         events: &mut Vec<SessionEvent>,
     ) {
-        if self.slots.get(slot).extents.is_empty() {
-            self.start_extents(slot, bufs);
+        if self.slots.get(slot).extents.is_empty() && !self.start_extents(slot, bufs) {
+            let charge = self.status_charge(slot);
+            self.release(charge);
+            let request = self.slots.get(slot);
+            request.fault = Some((NO_MEMORY, request.header.offset));
+            return self.finish_if_done(slot, bufs);
         }
         let ticket = self.slots.ticket(slot, 0);
         let volume = self.export.as_ref().expect("a request has an export").volume;

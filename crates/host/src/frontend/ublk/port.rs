@@ -159,7 +159,7 @@ impl UblkPort {
             return Err(libc::EINVAL);
         }
         if is_data && self.node.user_copy() {
-            buf = link.bufs.take(len as usize);
+            buf = link.bufs.take_spared(len as usize).ok_or(libc::ENOMEM)?;
         }
         let kind = match operation {
             uapi::OP_READ => RequestKind::Read,

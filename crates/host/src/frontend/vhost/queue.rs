@@ -1,6 +1,8 @@
 //! One virtqueue on a shard: a kick wakes it, requests are taken until none is left, answers go
 //! back with one notification for all that ended together.
 
+mod lacking;
+
 use super::head::Head;
 use super::request::{self, Call, HEAD_BYTES, ID_BYTES, RANGE_BYTES, Status};
 use super::rings::{Broken, Rings};
@@ -8,6 +10,8 @@ use super::segment::Segment;
 use crate::frontend::port::{PortAnswer, PortLink};
 use forebay_engine::{Buf, BufPool, IoError, Keyed, Request, RequestKind, VolumeId};
 use forebay_sys as sys;
+use lacking::take_parts;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -73,6 +77,9 @@ pub(crate) struct QueuePort {
     pub volume: VolumeId,
     setup: QueueSetup,
     slots: Keyed<Slot>,
+    /// Requests that were taken, and for whose data the system had no memory. Others are under way,
+    /// whose ends free some; until then nothing more is taken.
+    lacking: VecDeque<Slot>,
     /// Segments of the request being taken: for us, and for the guest.
     readable: Vec<Segment>,
     writable: Vec<Segment>,
@@ -99,6 +106,7 @@ impl QueuePort {
             volume: setup.volume,
             setup,
             slots: Keyed::default(),
+            lacking: VecDeque::new(),
             readable: Vec::new(),
             writable: Vec::new(),
             spare: Vec::new(),
@@ -166,7 +174,9 @@ impl QueuePort {
             if enough || self.held >= BYTES_MAX {
                 return taken > 0;
             }
-            let begun = match self.setup.rings.take() {
+            let lacked = self.lacking.pop_front();
+            let begun = match lacked.map_or_else(|| self.setup.rings.take(), |it| Ok(Some(it.head)))
+            {
                 Ok(None) => return taken > 0,
                 Ok(Some(head)) => self.begin(link, head),
                 Err(broken) => Err(broken),
@@ -174,6 +184,9 @@ impl QueuePort {
             if let Err(broken) = begun {
                 self.give_up(link, &broken);
                 return true;
+            }
+            if !self.lacking.is_empty() {
+                return taken > 0;
             }
         }
         true
@@ -192,7 +205,7 @@ impl QueuePort {
     /// The ring is not looked at any more: the guest shall kick. Whether there were more requests.
     pub fn park(&mut self, link: &mut PortLink) -> bool {
         // Where too much is under way the answers go on, and with them the look at the ring.
-        if !self.is_attentive() || self.held >= BYTES_MAX {
+        if !self.is_attentive() || self.held >= BYTES_MAX || !self.lacking.is_empty() {
             return false;
         }
         self.attentive = false;
@@ -290,14 +303,13 @@ impl QueuePort {
         if len == 0 || len > PARTS_MAX * PART_BYTES || end.is_none() {
             return self.finish(tag, Status::Error);
         }
+        let alone = self.slots.len() == 1;
+        let Some(bufs) = take_parts(link, len, alone) else { return self.lack(tag) };
         self.slot(tag).bytes = len;
         self.hold(tag, len);
-        for part in 0..len.div_ceil(PART_BYTES) {
-            let at = part * PART_BYTES;
-            let bytes = PART_BYTES.min(len - at);
-            let buf = link.bufs.take(bytes as usize);
-            let kind = RequestKind::Read;
-            self.submit(link, tag | (part as u32) << 16, kind, (offset + at, bytes), buf);
+        for (part, buf) in bufs.into_iter().enumerate() {
+            let range = (offset + part as u64 * PART_BYTES, buf.len() as u64);
+            self.submit(link, tag | (part as u32) << 16, RequestKind::Read, range, buf);
         }
     }
 
@@ -308,23 +320,22 @@ impl QueuePort {
         if len == 0 || len > PARTS_MAX * PART_BYTES || end.is_none() {
             return self.finish(tag, Status::Error);
         }
+        let alone = self.slots.len() == 1;
+        let Some(mut bufs) = take_parts(link, len, alone) else { return self.lack(tag) };
         self.hold(tag, len);
         self.copied += len;
-        let mut parts: Vec<(u32, (u64, u64), Buf)> = Vec::new();
-        for part in 0..len.div_ceil(PART_BYTES) {
-            let at = part * PART_BYTES;
-            let bytes = PART_BYTES.min(len - at);
-            let mut buf = link.bufs.take(bytes as usize);
-            let skip = HEAD_BYTES as u64 + at;
-            if !self.setup.rings.copy_in(&self.readable, skip, buf.bytes_mut()) {
-                link.bufs.give(buf);
-                parts.into_iter().for_each(|(.., buf)| link.bufs.give(buf));
-                return self.finish(tag, Status::Error);
-            }
-            parts.push((part as u32, (offset + at, bytes), buf));
+        let rings = &self.setup.rings;
+        let copied = bufs.iter_mut().enumerate().all(|(part, buf)| {
+            let skip = HEAD_BYTES as u64 + part as u64 * PART_BYTES;
+            rings.copy_in(&self.readable, skip, buf.bytes_mut())
+        });
+        if !copied {
+            bufs.into_iter().for_each(|buf| link.bufs.give(buf));
+            return self.finish(tag, Status::Error);
         }
-        for (part, range, buf) in parts {
-            self.submit(link, tag | part << 16, RequestKind::Write, range, buf);
+        for (part, buf) in bufs.into_iter().enumerate() {
+            let range = (offset + part as u64 * PART_BYTES, buf.len() as u64);
+            self.submit(link, tag | (part as u32) << 16, RequestKind::Write, range, buf);
         }
     }
 
@@ -397,6 +408,9 @@ impl QueuePort {
 
     /// Tells the guest of answers, and waits for the next kick, or ends that wait.
     pub fn arm(&mut self, link: &mut PortLink) {
+        if self.stopping && !self.broken {
+            self.end_lacking();
+        }
         if std::mem::take(&mut self.signal) {
             let wanted = self.setup.rings.wants_call();
             if let Some(call) = self.setup.call.as_ref().filter(|_| wanted) {

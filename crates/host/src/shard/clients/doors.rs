@@ -84,13 +84,20 @@ impl Clients {
             _ => driver.accept(key, fd),
         }
         let Ok(socket) = result else { return };
+        let mut input = Vec::new();
+        if input.try_reserve_exact(self.server.limits.input_bytes).is_err() {
+            // Who comes later may find some: this one ends here.
+            let text = "cannot serve an NBD client: the system refuses memory";
+            return notices.send(HostNotice::Text(text.to_owned()));
+        }
+        input.resize(self.server.limits.input_bytes, 0);
+        let input = input.into_boxed_slice();
         self.make_room(key);
         let (idle, interval) = (KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL);
         sys::socket::set_no_delay(socket.as_raw_fd());
         sys::socket::set_keep_alive(socket.as_raw_fd(), idle, interval, KEEP_ALIVE_PROBES);
         let server = &self.server;
         let (exports, limits) = (Arc::clone(&server.exports), Arc::clone(&server.limits));
-        let input = vec![0; limits.input_bytes].into_boxed_slice();
         let session = Session::new(exports, limits, Arc::clone(&server.budget), tls);
         let (unread, events) = (0..0, Vec::new());
         let migrant = Migrant { socket, session, input, unread, events };

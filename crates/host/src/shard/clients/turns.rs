@@ -29,6 +29,16 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// What waits.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// The first that waits.
+    pub fn first(&self) -> Option<&SessionEvent> {
+        self.events.front()
+    }
+
     /// Gives up what waits.
     pub fn drain(&mut self) -> impl Iterator<Item = SessionEvent> {
         self.events.drain(..)
@@ -39,6 +49,8 @@ impl Line {
 #[derive(Default)]
 pub(super) struct Turns {
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Clients that have no turn for now, though their lines are not empty.
+    resting: Vec<(u64, u32)>,
     /// What the client that was served last had been given.
     clock: u64,
     /// What is left of the pass.
@@ -79,6 +91,21 @@ impl Turns {
         self.waiting.pop().map(|Reverse((_, key))| key)
     }
 
+    /// The client whose turn it is has none until [`Turns::rouse`].
+    pub fn rest(&mut self, key: u32, line: &Line) {
+        self.resting.push((line.given, key));
+    }
+
+    /// Whether clients have no turn for now.
+    pub fn are_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// All have turns again.
+    pub fn rouse(&mut self) {
+        self.waiting.extend(self.resting.drain(..).map(Reverse));
+    }
+
     /// Takes the first of the line whose turn it is.
     pub fn take(&mut self, key: u32, line: &mut Line) -> SessionEvent {
         let event = line.events.pop_front().expect("only lines with something in them wait");
@@ -95,6 +122,7 @@ impl Turns {
     /// A client has left: nothing of it waits.
     pub fn forget(&mut self, key: u32) {
         self.waiting.retain(|Reverse((_, waiting))| *waiting != key);
+        self.resting.retain(|(_, resting)| *resting != key);
     }
 }
 
@@ -162,6 +190,24 @@ mod tests {
         (0..1000).for_each(|_| turns.wait(1, &mut lines[1], zeroes(1 << 20)));
         turns.wait(0, &mut lines[0], zeroes(4096));
         assert!(pass(&mut turns, &mut lines)[..2].contains(&0));
+    }
+
+    #[test]
+    fn who_rests_has_no_turn_and_is_behind_nobody_afterwards() {
+        let (mut turns, mut lines) = (Turns::default(), [Line::default(), Line::default()]);
+        for key in [0, 1] {
+            turns.wait(key, &mut lines[key as usize], zeroes(4096));
+        }
+        turns.begin_pass();
+        assert_eq!(turns.next(), Some(0));
+        turns.rest(0, &lines[0]);
+        assert!(turns.are_resting());
+        assert_eq!(pass(&mut turns, &mut lines), [1]);
+        assert!(!turns.is_waiting(), "it does not keep the thread awake");
+        turns.wait(0, &mut lines[0], zeroes(4096));
+        assert!(!turns.is_waiting(), "and does not come into line twice");
+        turns.rouse();
+        assert_eq!(pass(&mut turns, &mut lines), [0, 0]);
     }
 
     #[test]

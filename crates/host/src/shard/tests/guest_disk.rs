@@ -1,6 +1,7 @@
 //! A guest's disk without a guest: a front end of the `vhost` crate speaks the protocol, and the
 //! test is the driver that fills the rings.
 
+use super::refused_memory::{LEFT, allow, is_alone};
 use super::*;
 use crate::frontend::vhost::{Head, Region, VhostServer, VhostVolume};
 use std::fs::File;
@@ -328,6 +329,36 @@ fn more_than_is_taken_in_one_go_is_answered_after_one_kick() {
         assert!(guest.wait(40).iter().all(|answer| answer.1 == len + 1));
         assert!((0..40).all(|number| guest.status(number) == 0));
     });
+}
+
+#[test]
+fn a_guests_requests_wait_for_memory_that_the_system_refuses() {
+    if !is_alone("guest_disk::a_guests_requests_wait_for_memory_that_the_system_refuses") {
+        return;
+    }
+    let rig = rig(Backend::Auto);
+    let volume = rig.add("disk");
+    let (_server, path) = serve(&rig, volume);
+    let mut guest = Guest::connect(&path, memory(), FLUSH);
+    guest.start(0);
+    let mut read = |left: Option<u64>, (count, len): (u16, u32)| {
+        allow(left);
+        for number in 0..count {
+            let head = guest.prepare(number, 0, 0, Err(4096));
+            guest.describe(u64::from(head) + 1, MEMORY_BYTES as u64 / 2, len, 3, head + 2);
+            guest.publish(head);
+        }
+        guest.kick.write(1).unwrap();
+        guest.wait(count);
+        (0..count).map(|number| guest.status(number)).collect::<Vec<u8>>()
+    };
+    // The driver, and what else the first requests need.
+    assert_eq!(read(None, (4, 4096)), [0; 4]);
+    assert_eq!(read(Some(0), (1, 2 << 20)), [1], "nothing is under way that frees any");
+    assert_eq!(read(Some(0), (4, 4096)), [0; 4], "that much is left");
+    assert_eq!(read(Some(LEFT), (16, 4 << 20)), [0; 16], "some at a time");
+    assert_eq!(read(None, (4, 4 << 20)), [0; 4]);
+    drop(rig);
 }
 
 #[test]
