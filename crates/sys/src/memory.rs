@@ -29,6 +29,17 @@ fn map(bytes: usize) -> *mut u8 {
     if mapped == libc::MAP_FAILED { null_mut() } else { mapped.cast() }
 }
 
+/// Whether the system would give so many bytes more now. Nothing of them is touched, or kept.
+pub fn is_there(bytes: usize) -> bool {
+    let at = map(bytes);
+    if at.is_null() {
+        return false;
+    }
+    // SAFETY: the mapping was just made with this length, and nobody else knows of it.
+    unsafe { libc::munmap(at.cast(), bytes) };
+    true
+}
+
 // SAFETY: memory comes from the system's allocator, or from a mapping of its own, and which of the
 // two follows from its layout alone, when it is taken and when it is given back. A mapping is
 // aligned to a page, and zero.

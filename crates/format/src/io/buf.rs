@@ -87,8 +87,7 @@ impl std::fmt::Debug for Buf {
     }
 }
 
-/// What the system must have beside what [`BufPool::try_take`] takes: for those who cannot wait. The
-/// system's allocator maps so much and gives it back, and nothing is written to it.
+/// What the system must have beside what [`BufPool::try_take`] takes: for those who cannot wait.
 const SPARE_BYTES: usize = 33 << 20;
 /// How much is taken between two looks at that.
 const LOOK_BYTES: usize = 1 << 20;
@@ -104,6 +103,8 @@ pub struct BufPool {
     held_bytes_max: usize,
     /// What may be taken before the next look at what the system has.
     seen_bytes: usize,
+    /// Tells whether the system has so many bytes, where somebody can look.
+    look: Option<fn(usize) -> bool>,
 }
 
 impl BufPool {
@@ -113,6 +114,12 @@ impl BufPool {
     /// A pool that keeps at most `held_bytes_max` bytes of unused buffers.
     pub fn new(held_bytes_max: usize) -> BufPool {
         BufPool { held_bytes_max, ..BufPool::default() }
+    }
+
+    /// The same pool, which asks `look` whether the system has so many bytes more, before it takes
+    /// from it for who can wait.
+    pub fn looking(self, look: fn(usize) -> bool) -> BufPool {
+        BufPool { look: Some(look), ..self }
     }
 
     fn class(len: usize) -> usize {
@@ -171,9 +178,9 @@ impl BufPool {
     fn fresh(&mut self, capacity: usize) -> Option<Buf> {
         let buf = Buf::try_zeroed(capacity)?;
         if self.seen_bytes < capacity {
-            let mut spare = Vec::<u8>::new();
-            spare.try_reserve_exact(SPARE_BYTES).ok()?;
-            std::hint::black_box(&mut spare);
+            if self.look.is_some_and(|look| !look(SPARE_BYTES)) {
+                return None;
+            }
             self.seen_bytes = LOOK_BYTES;
         }
         self.seen_bytes = self.seen_bytes.saturating_sub(capacity);
@@ -182,7 +189,7 @@ impl BufPool {
 
     /// Frees the unused buffers.
     pub fn trim(&mut self) {
-        *self = BufPool::new(self.held_bytes_max);
+        *self = BufPool { look: self.look, ..BufPool::new(self.held_bytes_max) };
     }
 
     /// Takes a buffer back.

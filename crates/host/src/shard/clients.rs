@@ -81,7 +81,7 @@ impl Clients {
             clients: Keyed::default(),
             listeners: Keyed::default(),
             number,
-            bufs: BufPool::new(server.unused_bytes_max),
+            bufs: BufPool::new(server.unused_bytes_max).looking(sys::memory::is_there),
             server,
             turns: Turns::default(),
             touched: Vec::new(),

@@ -176,7 +176,7 @@ impl Ports {
     pub fn new(unused_bytes_max: usize) -> Ports {
         Ports {
             ports: Keyed::default(),
-            bufs: BufPool::new(unused_bytes_max),
+            bufs: BufPool::new(unused_bytes_max).looking(forebay_sys::memory::is_there),
             requests: Vec::new(),
             touched: Vec::new(),
             attentive: Vec::new(),

@@ -180,13 +180,14 @@ impl Supervisor {
         let number = tier.number;
         self.check_removal(&found, &tier)?;
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
+        // Whoever empties it first wants to know before that.
+        self.check_memory()?;
         if wanted.dry_run {
             let told = Told::WouldRemoveTier { tier: number, devices: Names(tier.devices) };
             let mut planned = Done::new(Outcome::Planned, told);
             planned.told.extend(larger);
             return Ok(planned);
         }
-        self.check_memory()?;
         let of = now.view.members.iter().zip(&now.uuids).filter(|(it, _)| it.tier == number);
         let uuids: Vec<String> = of.map(|(_, uuid)| hex(uuid)).collect();
         if larger.is_some() {
