@@ -20,8 +20,8 @@ pub(crate) const DIRTY_PAGES_MAX: usize = 256;
 pub(crate) const PAGES_PER_READ: u32 = 256;
 /// Extents that a plan looks at in one call.
 pub(crate) const PLAN_STEP: u32 = 4096;
-/// What passes between two of them, while the last plan found something to do, and while not: a walk
-/// over a map of 10 TiB took half of a core for as long as the volume was open.
+/// What passes between two of them, while the last plan found something to do, and while not: a
+/// walk over a map of 10 TiB took half of a core for as long as the volume was open.
 pub(crate) const WALK_BUSY_NS: Time = 1_000_000;
 pub(crate) const WALK_IDLE_NS: Time = 10_000_000;
 /// Extents of each kind that a plan remembers.

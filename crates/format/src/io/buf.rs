@@ -144,8 +144,8 @@ impl BufPool {
         buf
     }
 
-    /// As [`BufPool::take`], for who can wait or be refused: `None` where the system refuses memory,
-    /// or has so little that who cannot wait would be refused next.
+    /// As [`BufPool::take`], for who can wait or be refused: `None` where the system refuses
+    /// memory, or has so little that who cannot wait would be refused next.
     pub fn try_take(&mut self, len: usize) -> Option<Buf> {
         let class = BufPool::class(len);
         if self.free.get(class).is_some_and(|free| !free.is_empty()) {

@@ -265,8 +265,8 @@ impl Core {
         true
     }
 
-    /// Whether something of this connection is under way, or not sent, beside what was just charged:
-    /// its end frees memory.
+    /// Whether something of this connection is under way, or not sent, beside what was just
+    /// charged: its end frees memory.
     pub(super) fn holds_more_than(&self, bytes: u64) -> bool {
         self.charged > bytes
     }
