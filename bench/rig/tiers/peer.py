@@ -100,6 +100,9 @@ def setup(mode):
     limit_mb = MEM_MB + (RAM_MB if what in ("heat", "spill", "swap") or mode == "ssd-fs" else 0)
     with open(GROUP + "/memory.max", "w") as file:
         file.write(str(limit_mb << 20))
+    if "DIRTY_MB" in os.environ:  # what may be dirty in the page cache; the kernel's default is a share of memory
+        with open("/proc/sys/vm/dirty_bytes", "w") as file:
+            file.write(str(int(os.environ["DIRTY_MB"]) << 20))
     rest = NEIGHBOUR_MB * 2048
     size = sectors(SSD) - rest
     ssd = linear("ssd", (SSD, 0, TIER_MB * 2048 if what == "disks" else size))
