@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 /// Seeds of each run that is bent towards one thing: what fits beside the swarm.
 const BENT_SEEDS: [(&str, u64); 22] = [
-    ("brief", 1500),
-    ("away", 1500),
+    ("brief", 900),
+    ("away", 900),
     ("dwindle", 500),
-    ("repair", 1500),
-    ("harm", 1500),
-    ("starve", 1500),
-    ("admin", 1500),
-    ("linger", 1500),
+    ("repair", 900),
+    ("harm", 900),
+    ("starve", 900),
+    ("admin", 900),
+    ("linger", 900),
     ("turnover", 200),
-    ("spare", 1500),
-    ("vain", 1500),
-    ("overtake", 1500),
-    ("evict", 1500),
+    ("spare", 900),
+    ("vain", 900),
+    ("overtake", 900),
+    ("evict", 900),
     ("untold", 300),
     ("resort", 150),
     ("late", 600),
@@ -35,7 +35,7 @@ pub const SEEDS: u64 = 6_000;
 /// Tiered worlds of each run.
 const TIERED_SEEDS: u64 = 1_000;
 /// A night has so many times as many seeds of each bend, of tiered worlds, and of the swarm.
-const NIGHT_BENT: u64 = 13;
+const NIGHT_BENT: u64 = 22;
 const NIGHT_TIERED: u64 = 20;
 const NIGHT_SWARM: u64 = 33;
 
