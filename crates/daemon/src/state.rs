@@ -14,7 +14,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-pub use tiered::{Chosen, LeftState, MemberState, PinState, TieredState, WitnessState};
+pub use tiered::{Age, Chosen, LeftState, MemberState, PinState, TieredState, WitnessState};
 
 const FILE: &str = "state.json";
 const SCHEMA: u32 = 1;

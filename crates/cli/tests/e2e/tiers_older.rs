@@ -24,19 +24,25 @@ fn rewrite(world: &World) {
     nbd.flush().unwrap();
 }
 
+/// A volume that was stopped, copied to `.old`, started and written to again.
+fn with_older_copies() -> World {
+    let mut world = world();
+    big(&world);
+    fill(&world, "big", 40);
+    world.stop();
+    copy(&world, &NAMES, ("", ".old"));
+    world.start();
+    rewrite(&world);
+    world
+}
+
 const NAMES: [&str; 2] = ["fast.img", "slow.img"];
 
 /// With the other device missing, or as old, an older copy was served as if nothing had happened.
 #[test]
 fn copies_from_before_the_last_start_are_refused_where_nothing_newer_is_here() {
     for (restored, missing) in [(&NAMES[..], None), (&NAMES[..1], Some("slow.img"))] {
-        let mut world = world();
-        big(&world);
-        fill(&world, "big", 40);
-        world.stop();
-        copy(&world, &NAMES, ("", ".old"));
-        world.start();
-        rewrite(&world);
+        let mut world = with_older_copies();
         world.kill();
         copy(&world, &NAMES, ("", ".new"));
         copy(&world, restored, (".old", ""));
@@ -59,13 +65,7 @@ fn copies_from_before_the_last_start_are_refused_where_nothing_newer_is_here() {
 /// What somebody says twice is done: the volume is forgotten, and made of what is there.
 #[test]
 fn copies_are_taken_after_the_volume_was_removed() {
-    let mut world = world();
-    big(&world);
-    fill(&world, "big", 40);
-    world.stop();
-    copy(&world, &NAMES, ("", ".old"));
-    world.start();
-    rewrite(&world);
+    let mut world = with_older_copies();
     world.stop();
     copy(&world, &NAMES, (".old", ""));
     world.start();

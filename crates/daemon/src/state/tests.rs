@@ -188,3 +188,17 @@ fn names_of_devices_are_kept_of_as_many_removed_volumes_as_the_limit() {
     assert_eq!((state.left.len(), &*state.left[0].set), (LEFT_MAX, "5"));
     assert_eq!(state.left[0].uris["ab"], "/dev/x");
 }
+
+#[test]
+fn what_was_seen_of_a_set_never_grows_younger() {
+    let mut witness = WitnessState::default();
+    assert!(!witness.is_older((1, 1, 1)), "nothing is known");
+    witness.see((2, 2, 9));
+    witness.see((2, 2, 7));
+    assert!(witness.is_older((2, 2, 8)) && witness.is_older((1, 9, 9)));
+    assert!(!witness.is_older((2, 2, 9)) && !witness.is_older((3, 3, 1)));
+    witness.was_cut("a".to_string());
+    assert!(witness.is_cut("a") && !witness.is_cut("b"));
+    witness.believe();
+    assert!(!witness.is_cut("a") && witness.is_older((2, 2, 8)));
+}

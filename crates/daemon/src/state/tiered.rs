@@ -56,15 +56,43 @@ pub struct WitnessState {
     /// How old the newest of their superblocks was at the last start, or orderly stop
     /// ([`forebay_format::tier::Superblock::age`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub age: Option<(u64, u64, u64)>,
+    age: Option<Age>,
     /// Identities of those that were cut while they were in use: nobody knows what they still hold.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub cut: BTreeSet<String>,
+    cut: BTreeSet<String>,
 }
+
+/// What superblocks of one set are compared by.
+pub type Age = (u64, u64, u64);
 
 impl WitnessState {
     fn is_empty(&self) -> bool {
         *self == WitnessState::default()
+    }
+
+    /// Whether this is older than what was seen of the set.
+    pub fn is_older(&self, age: Age) -> bool {
+        self.age.is_some_and(|newest| age < newest)
+    }
+
+    /// So old is what is seen of the set: the newest is remembered.
+    pub fn see(&mut self, age: Age) {
+        self.age = self.age.max(Some(age));
+    }
+
+    /// The device with this identity was cut.
+    pub fn was_cut(&mut self, uuid: String) {
+        self.cut.insert(uuid);
+    }
+
+    /// Whether the device with this identity was.
+    pub fn is_cut(&self, uuid: &str) -> bool {
+        self.cut.contains(uuid)
+    }
+
+    /// What was cut may have been put back: it is believed.
+    pub fn believe(&mut self) {
+        self.cut.clear();
     }
 }
 
@@ -167,7 +195,7 @@ impl TieredState {
 
     /// Whether the device that is there was cut while it was in use.
     pub fn was_cut(&self, uri: &str) -> bool {
-        let is_it = |it: &&MemberState| self.witness.cut.contains(&it.uuid);
+        let is_it = |it: &&MemberState| self.witness.is_cut(&it.uuid);
         self.members.iter().filter(is_it).any(|it| it.uri == uri)
     }
 

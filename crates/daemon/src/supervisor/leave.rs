@@ -232,7 +232,7 @@ impl Supervisor {
             }
             // Devices may be put back now, and are believed when they are attached.
             let own = all.tiered.iter_mut().filter(|it| it.name == name);
-            own.for_each(|it| it.witness.cut.clear());
+            own.for_each(|it| it.witness.believe());
         })
     }
 }

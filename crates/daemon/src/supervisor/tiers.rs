@@ -187,7 +187,7 @@ impl Supervisor {
         let tuning = tuning_of(known.placement, known.rate);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
         if known.boot.is_none() {
-            self.note_age(name, Some(tiered.age()));
+            self.note_age(name, tiered.age());
         }
         let used: Vec<usize> = tiered.given().map(|(_, index)| index).collect();
         for (_, uri) in uris.iter().enumerate().filter(|(index, _)| !used.contains(index)) {
@@ -206,7 +206,7 @@ impl Supervisor {
         let name = known.name.as_str();
         let (mut members, mut uris, mut here) = (Vec::new(), Vec::new(), BTreeSet::new());
         for member in &known.members {
-            if known.witness.cut.contains(&member.uuid) {
+            if known.witness.is_cut(&member.uuid) {
                 tracing::error!(volume = name, "{} {WAS_CUT}", member.uri);
                 continue;
             }
@@ -236,7 +236,7 @@ impl Supervisor {
         let lacks = |it: &&MemberState| {
             memory_bytes(&it.uri).is_none()
                 && !here.contains(&it.uuid)
-                && !known.witness.cut.contains(&it.uuid)
+                && !known.witness.is_cut(&it.uuid)
         };
         let missing = known.members.iter().filter(lacks).map(|it| it.uuid.as_str());
         for uri in self.look_elsewhere(&known.set, &missing.collect()).found.into_values() {

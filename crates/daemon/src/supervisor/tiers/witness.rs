@@ -6,7 +6,7 @@
 
 use crate::convert::hex;
 use crate::looks::superblock_at;
-use crate::state::TieredState;
+use crate::state::{Age, TieredState};
 use crate::supervisor::Supervisor;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
@@ -28,7 +28,7 @@ impl Supervisor {
         let own = members.iter().filter_map(|it| it.superblock().ok().flatten());
         let own = own.filter(|it| hex(&it.block.set) == known.set);
         let Some(newest) = own.map(|it| it.age()).max() else { return Ok(()) };
-        if Some(newest) >= known.witness.age {
+        if !known.witness.is_older(newest) {
             return Ok(());
         }
         let name = &known.name;
@@ -45,14 +45,10 @@ impl Supervisor {
     /// Notes how old the newest device of a set is: before anything is written to it, or when it
     /// rests. Where that cannot be noted the set is served, and only an older copy of all that is
     /// here would not be known.
-    pub(super) fn note_age(&self, name: &str, age: Option<(u64, u64, u64)>) {
-        let known = self.store.get().tiers_of(name).and_then(|it| it.witness.age);
-        if age <= known {
-            return;
-        }
+    pub(super) fn note_age(&self, name: &str, age: Age) {
         let noted = self.store.change(|all| {
             let own = all.tiered.iter_mut().filter(|it| it.name == name);
-            own.for_each(|it| it.witness.age = age);
+            own.for_each(|it| it.witness.see(age));
         });
         if let Err(error) = noted {
             tracing::error!(
@@ -75,7 +71,8 @@ impl Supervisor {
                 Ok(all.map(|it| it.age()).max())
             };
             match in_time(&format!("look at the tiers of {name}"), look) {
-                Ok(age) => self.note_age(name, age),
+                Ok(Some(age)) => self.note_age(name, age),
+                Ok(None) => {}
                 Err(error) => tracing::warn!(volume = name, "{}", error.message),
             }
         }
@@ -100,15 +97,22 @@ impl Supervisor {
     }
 
     fn note_cut(&self, path: &Path) {
+        // Names are followed before: who looks at a disk that hangs keeps nobody from writing.
+        let (state, path) = (self.store.get(), path.display().to_string());
+        let durable = state.tiered.iter().filter(|it| it.boot.is_none());
+        let members = durable.flat_map(|it| &it.members);
+        let cut: Vec<&str> = members
+            .filter(|it| same_file(file_of(&it.uri), &path))
+            .map(|it| it.uuid.as_str())
+            .collect();
         let noted = self.store.change(|all| {
-            for known in all.tiered.iter_mut().filter(|it| it.boot.is_none()) {
-                let is_it = |uri: &str| same_file(file_of(uri), &path.display().to_string());
-                let cut = known.members.iter().filter(|it| is_it(&it.uri));
-                known.witness.cut.extend(cut.map(|it| it.uuid.clone()));
+            for known in &mut all.tiered {
+                let own = known.members.iter().map(|it| &it.uuid);
+                let own = own.filter(|it| cut.contains(&it.as_str()));
+                own.for_each(|it| known.witness.was_cut(it.clone()));
             }
         });
         if let Err(error) = noted {
-            let path = path.display();
             tracing::error!("that {path} was cut is not remembered: {}", error.message);
         }
     }
