@@ -31,6 +31,7 @@ mod moves;
 mod mutant;
 mod part;
 mod pins;
+mod places;
 mod plan;
 mod recovery;
 mod refuge;

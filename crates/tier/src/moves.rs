@@ -45,6 +45,11 @@ impl Why {
     fn yields(self) -> bool {
         !matches!(self, Why::Reserve | Why::Gain | Why::NoRoom)
     }
+
+    /// Whether it is for new data.
+    pub fn is_of_reserve(self) -> bool {
+        matches!(self, Why::Reserve | Why::NoRoom)
+    }
 }
 
 /// How far a move is.
@@ -77,6 +82,10 @@ struct Move {
 
 /// What yields has this part of its rate at least.
 const FLOOR_SHARE: u64 = 5;
+/// What keeps the reserve has this part of its rate while new data go to slower tiers. Without it
+/// the fast tier stays full of old data for as long as somebody writes new ones; with more, one
+/// stream that is written past it would be slower than its disk.
+const SPILL_SHARE: u64 = 4;
 
 /// The owner of moves.
 #[derive(Debug)]
@@ -88,6 +97,8 @@ pub(crate) struct Moves {
     /// What yields may copy so much although its devices are busy.
     floor: Budget,
     reserve: Budget,
+    /// What keeps the reserve may copy so much although new data go past it.
+    trickle: Budget,
     /// Extents of which a move failed, and until when they rest.
     resting: BTreeMap<u32, (Time, Pending)>,
     moved_bytes: u64,
@@ -102,6 +113,7 @@ impl Moves {
             yielding: Budget::new(now, tuning.move_rate),
             floor: Budget::new(now, tuning.move_rate.div_ceil(FLOOR_SHARE)),
             reserve: Budget::new(now, tuning.reserve_rate),
+            trickle: Budget::new(now, tuning.reserve_rate.div_ceil(SPILL_SHARE)),
             resting: BTreeMap::new(),
             moved_bytes: 0,
         }
@@ -113,10 +125,16 @@ impl Moves {
         self.yielding.set_rate(now, move_rate);
         self.floor.set_rate(now, move_rate.div_ceil(FLOOR_SHARE));
         self.reserve.set_rate(now, reserve_rate);
+        self.trickle.set_rate(now, reserve_rate.div_ceil(SPILL_SHARE));
     }
 
     pub fn len(&self) -> usize {
         self.moves.len()
+    }
+
+    /// Moves that are not for the reserve.
+    pub fn worth_while(&self) -> usize {
+        self.moves.values().filter(|it| !it.why.is_of_reserve()).count()
     }
 
     pub fn has(&self, extent: u32) -> bool {
@@ -203,9 +221,9 @@ impl Moves {
     }
 
     fn budget(&mut self, why: Why) -> &mut Budget {
-        match why {
-            Why::Reserve | Why::NoRoom => &mut self.reserve,
-            _ => &mut self.yielding,
+        match why.is_of_reserve() {
+            true => &mut self.reserve,
+            false => &mut self.yielding,
         }
     }
 }
@@ -222,7 +240,10 @@ impl Tiers {
             match () {
                 () if it.why == Why::NoRoom || budget.is_nothing() => None,
                 () if budget.is_spent() => Some(budget.due()),
-                () if is_reserve => self.planner.rests_until(now),
+                () if is_reserve && self.moves.trickle.is_spent() => {
+                    self.planner.rests_until(now).map(|it| it.min(self.moves.trickle.due()))
+                }
+                () if is_reserve => None,
                 () if it.why == Why::Gain => None,
                 () if self.moves.floor.is_spent() => Some(self.moves.floor.due()),
                 () => None,
@@ -268,6 +289,7 @@ impl Tiers {
     pub(crate) fn step_moves(&mut self) {
         let now = self.io.now();
         self.moves.reserve.fill(now);
+        self.moves.trickle.fill(now);
         self.moves.yielding.fill(now);
         self.moves.floor.fill(now);
         if self.moves.resting.len() > 1024 {
@@ -340,7 +362,8 @@ impl Tiers {
         if self.moves.is_paused || (yields && self.moves.floor.is_spent()) {
             return false;
         }
-        if why == Why::Reserve && self.planner.is_spilling(self.io.now()) {
+        let is_trickle = why == Why::Reserve && self.planner.is_spilling(self.io.now());
+        if is_trickle && self.moves.trickle.is_spent() {
             return false;
         }
         let is_small = self.is(Mutant::BudgetTooSmall);
@@ -376,6 +399,9 @@ impl Tiers {
         self.moves.budget(why).spend(bytes);
         if why.yields() {
             self.moves.floor.spend(bytes);
+        }
+        if why == Why::Reserve && self.planner.is_spilling(self.io.now()) {
+            self.moves.trickle.spend(bytes);
         }
         self.moves.moved_bytes += bytes as u64;
         let buf = self.io.buf(bytes);

@@ -1,4 +1,5 @@
-//! Where new extents go, and which ones should move. Choices look at the state; `moves.rs` obeys.
+//! Which extents should move. Choices look at the state; `places.rs` knows where there is room for
+//! them, and `moves.rs` obeys.
 //!
 //! From time to time the planner walks over the map in slices and remembers the coldest extents of
 //! each tier and the hottest of those below. Then the reserve comes first, as it takes the next
@@ -12,7 +13,6 @@ use crate::moves::Why;
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
 use forebay_format::io::Time;
-use forebay_format::tier::Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An extent with its heat, as a number that sorts.
@@ -82,6 +82,11 @@ impl Planner {
         self.rests_until(now).is_some()
     }
 
+    /// New data went to a slower tier for want of room.
+    pub fn note_spill(&mut self, now: Time) {
+        self.spilled_at = Some(now);
+    }
+
     /// Until when moves rest because new data go to slower tiers.
     pub fn rests_until(&self, now: Time) -> Option<Time> {
         self.spilled_at.map(|at| at + SPILL_REST_NS).filter(|&until| until > now)
@@ -91,6 +96,11 @@ impl Planner {
     pub fn forget(&mut self, now: Time) {
         let spilled_at = self.spilled_at;
         *self = Planner { spilled_at, ..Planner::new(now) };
+    }
+
+    /// Mean heat of the extents of a tier.
+    pub fn mean(&self, tier: u8) -> Option<f32> {
+        self.mean.get(&tier).copied()
     }
 
     /// Heat of the coldest extent of a tier, of those that could leave it.
@@ -126,71 +136,6 @@ impl Planner {
 }
 
 impl Tiers {
-    /// A place for a new extent: on the fastest tier that has one.
-    pub(crate) fn choose_place(&mut self, extent: u32) -> Option<Place> {
-        let tiers = self.set.tiers().to_vec();
-        let pinned = self.pin_of(extent).into_iter().map(|tier| (0, tier));
-        let mut is_spilling = false;
-        for (rank, tier) in pinned.chain(tiers.iter().copied().enumerate()) {
-            let Some(place) = self.place_on(tier) else {
-                is_spilling |= !self.is_refusing(tier);
-                if self.is(Mutant::FullIsWaitedFor) && self.space.is_freeing() {
-                    return None;
-                }
-                continue;
-            };
-            if rank > 0 && is_spilling {
-                self.planner.spilled_at = Some(self.io.now());
-            }
-            let now_s = self.now_s();
-            self.map.lend(extent, place, now_s);
-            // A new extent is as hot as those of the fastest tier: else it would leave at once.
-            let mean = tiers.first().and_then(|tier| self.planner.mean.get(tier));
-            self.map.set_heat(extent, mean.copied().unwrap_or(0.0));
-            return Some(place);
-        }
-        None
-    }
-
-    /// A free place on a tier, on the member with most room.
-    fn place_on(&mut self, tier: u8) -> Option<Place> {
-        let member = self.roomiest(tier)?;
-        let place = self.space.take(member)?;
-        if self.is(Mutant::PlaceTwice) && self.io.now().is_multiple_of(7) {
-            self.space.retire(place, 0, self.barrier.confirmed());
-        }
-        Some(place)
-    }
-
-    fn roomiest(&self, tier: u8) -> Option<MemberId> {
-        let is_able = |&it: &MemberId| self.space.free(it) > 0 && !self.is_full(it);
-        let members = self.set.taking(tier).filter(is_able);
-        members.max_by_key(|&member| (self.space.free(member), std::cmp::Reverse(member)))
-    }
-
-    /// Whether a member said lately that it has no room.
-    pub(crate) fn is_full(&self, member: MemberId) -> bool {
-        self.health.is_full(member, self.io.now())
-    }
-
-    /// Whether a tier has no room because its devices said so, whatever is free.
-    pub(crate) fn is_refusing(&self, tier: u8) -> bool {
-        let mut able = self.set.taking(tier).filter(|&it| self.space.free(it) > 0).peekable();
-        able.peek().is_some() && able.all(|it| self.is_full(it))
-    }
-
-    /// Slots of a tier, and those that are free or will be when moves under way are done.
-    pub(crate) fn room_of(&self, tier: u8) -> (u32, u32) {
-        let sum = |of: &dyn Fn(MemberId) -> u32| self.set.taking(tier).map(of).sum::<u32>();
-        let slots = sum(&|member| self.set.member(member).slots);
-        (slots, sum(&|member| self.space.free(member) + self.moves.leaving(member)))
-    }
-
-    /// Slots that are kept free on a tier.
-    pub(crate) fn reserve_of(&self, slots: u32) -> u32 {
-        (u64::from(slots) * u64::from(self.tuning.reserve_per_mille)).div_ceil(1000) as u32
-    }
-
     pub(crate) fn plan_due(&self) -> Option<Time> {
         let is_open = matches!(self.phase, Phase::Open) && self.journal.is_held();
         if !is_open || self.moves.is_paused() {
@@ -199,13 +144,29 @@ impl Tiers {
         if let Some(walk) = &self.planner.walk {
             return Some(walk.due.max(self.io.now()));
         }
-        let is_planning = self.wants_plans() && self.planner.proposals.is_empty();
+        let is_planning = self.wants_plans() && self.may_plan();
         let plan = is_planning.then_some(self.planner.due);
         [plan, self.moves_due()].into_iter().flatten().min()
     }
 
     fn wants_plans(&self) -> bool {
         self.tuning.placement == Placement::Heat || self.is_evacuating() || !self.pins.is_empty()
+    }
+
+    /// Whether what was planned is begun, or has to wait for what the reserve lacks.
+    fn may_plan(&self) -> bool {
+        self.planner.proposals.is_empty() || self.lacks_reserve()
+    }
+
+    /// Whether less is free on a fast tier, or about to be, than is kept free there.
+    fn lacks_reserve(&self) -> bool {
+        let tiers = self.set.tiers();
+        let fast = &tiers[..tiers.len().saturating_sub(1)];
+        let lacks = |&tier: &u8| {
+            let (slots, free) = self.room_of(tier);
+            free < self.reserve_of(slots)
+        };
+        self.tuning.placement == Placement::Heat && fast.iter().any(lacks)
     }
 
     fn is_evacuating(&self) -> bool {
@@ -221,8 +182,9 @@ impl Tiers {
         }
         self.begin_proposals();
         let now = self.io.now();
-        let is_wanted = self.planner.proposals.is_empty() && now >= self.planner.due;
+        let is_wanted = now >= self.planner.due && self.may_plan();
         if self.planner.walk.is_none() && is_wanted {
+            self.planner.proposals.clear();
             self.planner.walk = Some(Walk::default());
             self.planner.due = now + self.tuning.plan_every.max(1);
             let fast = self.fast_slots();
@@ -327,9 +289,11 @@ impl Tiers {
             let reserve = self.reserve_of(slots);
             let mut cold = walk.coldest.remove(&fast).unwrap_or_default();
             let mut hot = walk.hottest.remove(&slow).unwrap_or_default();
-            let mut room = free.saturating_sub(reserve);
+            // What the reserve was filled to is not used up by what has just left.
+            let upper = reserve + reserve / 4 + 1;
+            let mut room = free.saturating_sub(upper);
             if free < reserve {
-                self.fill_reserve(reserve + reserve / 4 + 1 - free, (fast, slow), &mut cold);
+                self.fill_reserve(upper - free, (fast, slow), &mut cold);
                 room = 0;
             }
             if self.is_refusing(fast) {
@@ -414,11 +378,17 @@ impl Tiers {
 
     /// Begins proposed moves, as many as may be under way.
     fn begin_proposals(&mut self) {
+        let most = self.tuning.moves_max;
         for _ in 0..self.planner.proposals.len() {
-            if self.moves.len() >= self.tuning.moves_max {
+            if self.moves.len() >= most {
                 return;
             }
             let Some(it) = self.planner.proposals.pop_front() else { return };
+            // Those that are slow by their rate would hold all places while new data need room.
+            if !it.why.is_of_reserve() && self.moves.worth_while() >= most - most / 4 {
+                self.planner.proposals.push_back(it);
+                continue;
+            }
             let Some(place) = self.map.place(it.extent) else { continue };
             if self.moves.has(it.extent) || self.map.blocks(it.extent).is_empty() {
                 continue;
@@ -460,34 +430,5 @@ impl Tiers {
                 None => self.planner.unplaced += 1,
             }
         }
-    }
-
-    /// Whether places of a tier will be free without a new move.
-    fn is_being_left(&self, tier: u8) -> bool {
-        self.space.is_freeing() || self.set.taking(tier).any(|it| self.moves.leaving(it) > 0)
-    }
-
-    /// A member of a faster tier that has more than its reserve, or will have when those have left
-    /// that are about to.
-    fn above(&self, tier: u8) -> Option<MemberId> {
-        let (slots, free) = self.room_of(tier);
-        self.roomiest(tier).filter(|_| free > self.reserve_of(slots))
-    }
-
-    /// A member of the next slower tier that has room.
-    fn below(&self, tier: u8) -> Option<MemberId> {
-        let tiers = self.set.tiers().iter().copied().filter(|&it| it > tier);
-        tiers.filter_map(|it| self.roomiest(it)).next()
-    }
-
-    /// A member for what has to leave: of the same tier, else of another.
-    pub(crate) fn refuge(&self, tier: u8) -> Option<MemberId> {
-        self.roomiest(tier).or_else(|| self.elsewhere(tier))
-    }
-
-    /// A member of a slower tier, else of a faster one.
-    fn elsewhere(&self, tier: u8) -> Option<MemberId> {
-        let faster = || self.set.tiers().iter().copied().rev().filter(|&it| it < tier);
-        self.below(tier).or_else(|| faster().filter_map(|it| self.roomiest(it)).next())
     }
 }

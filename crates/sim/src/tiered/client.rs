@@ -35,7 +35,7 @@ pub struct Client {
     /// What it did last, and where that ended.
     stream: Option<(Kind, u64)>,
     /// What it wants to look at next.
-    look: Option<Range<u64>>,
+    pub(super) look: Option<Range<u64>>,
 }
 
 /// A request without an answer.

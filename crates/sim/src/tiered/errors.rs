@@ -8,6 +8,7 @@ use crate::disk::IoKind;
 use crate::model::Violation;
 use forebay_format::SECTORS_PER_BLOCK;
 use forebay_format::io::IoError;
+use forebay_tier::Command;
 use std::ops::Range;
 
 const PER_BLOCK: u64 = SECTORS_PER_BLOCK as u64;
@@ -20,6 +21,20 @@ impl Tiered {
         extents_of(range).any(|extent| {
             let place = self.place_of(extent);
             place.is_some_and(|(member, _)| !self.life.is_here[member])
+        })
+    }
+
+    /// Whether a part of these sectors lives on a member that was given up, or is just now: what is
+    /// left of such an extent can only be told of so many.
+    fn was_given_up(&self, range: &Range<u64>) -> bool {
+        extents_of(range).any(|extent| {
+            let place = self.place_of(extent);
+            place.is_some_and(|(member, _)| {
+                let is_it =
+                    |it: &Command| matches!(it, Command::GiveUp(it) if usize::from(it.0) == member);
+                let is_asked = self.commands.values().any(|asked| is_it(&asked.command));
+                is_asked || !self.plan.members[member].is_in
+            })
         })
     }
 
@@ -91,6 +106,10 @@ impl Tiered {
             return true;
         }
         if asked.writes() && self.is_map_lost() {
+            return true;
+        }
+        if asked.writes() && self.was_given_up(&asked.range) {
+            self.coverage.mark("writes to what was given up failed");
             return true;
         }
         let whole = whole_blocks(&asked.range);

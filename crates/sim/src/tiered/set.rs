@@ -62,6 +62,8 @@ impl Tiered {
         self.known.fill(false);
         self.bytes = self.plan.bytes;
         self.bytes_asked.clear();
+        // It may be smaller than the one before had become.
+        self.clients.iter_mut().for_each(|client| client.look = None);
         self.trouble = Default::default();
         // Until it is open nobody has seen anything of it.
         self.life.after_cut = true;

@@ -202,6 +202,29 @@ fn an_extent_that_could_go_up_and_down_moves_once() {
     assert_eq!(world.tiers.moved_bytes(), 64 << 10);
 }
 
+/// As long as somebody wrote new data the fast tier stayed full of what was old.
+#[test]
+fn room_is_made_while_new_data_goes_past_the_fast_tier() {
+    let tuning = Tuning { reserve_per_mille: 250, reserve_rate: 40_000_000, ..Tuning::default() };
+    let mut world = World::new(&spec(vec![member(1, 0, 8), member(2, 1, 50)], 58), tuning);
+    let mut left = Vec::new();
+    for extent in 0..40_u64 {
+        let buf = filled(1 << 20, extent as u8 + 1);
+        world.submit(Io::Write { offset: extent * EXTENT_SIZE, buf });
+        for _ in 0..5 {
+            world.now += 2_000_000;
+            let mut out = Vec::new();
+            world.tiers.handle(world.now, Event::Tick, &mut out);
+            world.run(out);
+        }
+        left.push(world.tiers.view().members[0].traffic.moved_out_bytes);
+    }
+    // It is slower than what is written, and does not stop.
+    let spilled = (0..40).filter(|&it| place(&world, it) == Some(SLOW)).count() as u64;
+    assert!(spilled * EXTENT_SIZE > left[39], "{spilled} {left:?}");
+    assert!(left[39] >= left[20] + EXTENT_SIZE, "{left:?}");
+}
+
 #[test]
 fn moves_end_in_the_order_in_which_they_began() {
     let tuning = Tuning { move_rate: 1_000_000, ..still() };
