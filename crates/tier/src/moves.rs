@@ -46,10 +46,26 @@ impl Why {
         !matches!(self, Why::Reserve | Why::Gain | Why::NoRoom)
     }
 
-    /// Whether it is for new data.
-    pub fn is_of_reserve(self) -> bool {
-        matches!(self, Why::Reserve | Why::NoRoom)
+    /// With which others it shares places.
+    pub fn line(self) -> Line {
+        match self {
+            Why::Reserve | Why::NoRoom => Line::Reserve,
+            Why::Heat | Why::Gain => Line::Heat,
+            Why::Evacuation | Why::Pin | Why::Room => Line::Other,
+        }
     }
+}
+
+/// Moves of one kind that are slow do not take the places of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    Reserve,
+    Heat,
+    Other,
+}
+
+impl Line {
+    pub const ALL: [Line; 3] = [Line::Reserve, Line::Heat, Line::Other];
 }
 
 /// How far a move is.
@@ -82,11 +98,6 @@ struct Move {
 
 /// What yields has this part of its rate at least.
 const FLOOR_SHARE: u64 = 5;
-/// What keeps the reserve has this part of its rate while new data go to slower tiers. Without it
-/// the fast tier stays full of old data for as long as somebody writes new ones; with more, one
-/// stream that is written past it would be slower than its disk.
-const SPILL_SHARE: u64 = 4;
-
 /// The owner of moves.
 #[derive(Debug)]
 pub(crate) struct Moves {
@@ -97,8 +108,6 @@ pub(crate) struct Moves {
     /// What yields may copy so much although its devices are busy.
     floor: Budget,
     reserve: Budget,
-    /// What keeps the reserve may copy so much although new data go past it.
-    trickle: Budget,
     /// Extents of which a move failed, and until when they rest.
     resting: BTreeMap<u32, (Time, Pending)>,
     moved_bytes: u64,
@@ -113,7 +122,6 @@ impl Moves {
             yielding: Budget::new(now, tuning.move_rate),
             floor: Budget::new(now, tuning.move_rate.div_ceil(FLOOR_SHARE)),
             reserve: Budget::new(now, tuning.reserve_rate),
-            trickle: Budget::new(now, tuning.reserve_rate.div_ceil(SPILL_SHARE)),
             resting: BTreeMap::new(),
             moved_bytes: 0,
         }
@@ -125,16 +133,16 @@ impl Moves {
         self.yielding.set_rate(now, move_rate);
         self.floor.set_rate(now, move_rate.div_ceil(FLOOR_SHARE));
         self.reserve.set_rate(now, reserve_rate);
-        self.trickle.set_rate(now, reserve_rate.div_ceil(SPILL_SHARE));
     }
 
     pub fn len(&self) -> usize {
         self.moves.len()
     }
 
-    /// Moves that are not for the reserve.
-    pub fn worth_while(&self) -> usize {
-        self.moves.values().filter(|it| !it.why.is_of_reserve()).count()
+    /// Whether one more of a line may be under way, of so many.
+    pub fn has_place(&self, line: Line, most: usize) -> bool {
+        let others = self.moves.values().filter(|it| it.why.line() == line).count();
+        others < if line == Line::Heat { (most / 4).max(1) } else { most }
     }
 
     pub fn has(&self, extent: u32) -> bool {
@@ -221,9 +229,9 @@ impl Moves {
     }
 
     fn budget(&mut self, why: Why) -> &mut Budget {
-        match why.is_of_reserve() {
-            true => &mut self.reserve,
-            false => &mut self.yielding,
+        match why.line() {
+            Line::Reserve => &mut self.reserve,
+            Line::Heat | Line::Other => &mut self.yielding,
         }
     }
 }
@@ -232,7 +240,6 @@ impl Tiers {
     /// When a move can go on by itself. Where something under way is waited for, its end is the
     /// time.
     pub(crate) fn moves_due(&self) -> Option<Time> {
-        let now = self.io.now();
         let waiting = self.moves.moves.values().filter(|it| it.step == Step::Ready);
         let due = waiting.filter_map(|it| {
             let is_reserve = it.why == Why::Reserve;
@@ -240,16 +247,25 @@ impl Tiers {
             match () {
                 () if it.why == Why::NoRoom || budget.is_nothing() => None,
                 () if budget.is_spent() => Some(budget.due()),
-                () if is_reserve && self.moves.trickle.is_spent() => {
-                    self.planner.rests_until(now).map(|it| it.min(self.moves.trickle.due()))
+                () if is_reserve && self.moves.floor.is_spent() => {
+                    self.gives_way_until(it).map(|until| until.min(self.moves.floor.due()))
                 }
-                () if is_reserve => None,
-                () if it.why == Why::Gain => None,
+                () if matches!(it.why, Why::Reserve | Why::Gain) => None,
                 () if self.moves.floor.is_spent() => Some(self.moves.floor.due()),
                 () => None,
             }
         });
         due.filter(|_| !self.moves.is_paused).min()
+    }
+
+    /// Until when a move for the reserve gives way to new data that go past the fast tier. Each
+    /// mebibyte that it brings down spares one of those, so only disks that seek between the two
+    /// would lose by it.
+    fn gives_way_until(&self, it: &Move) -> Option<Time> {
+        let target = self.set.member(MemberId(it.to.member())).settings;
+        let seeks = target.piece_blocks as usize > Blocks::PIECE;
+        let until = self.planner.rests_until(self.io.now());
+        until.filter(|_| it.why == Why::Reserve && seeks)
     }
 
     /// Only what writes wait for is copied now; what the map says already is brought to its end.
@@ -289,7 +305,6 @@ impl Tiers {
     pub(crate) fn step_moves(&mut self) {
         let now = self.io.now();
         self.moves.reserve.fill(now);
-        self.moves.trickle.fill(now);
         self.moves.yielding.fill(now);
         self.moves.floor.fill(now);
         if self.moves.resting.len() > 1024 {
@@ -355,15 +370,11 @@ impl Tiers {
         let it = &self.moves.moves[&extent];
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
         let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
-        let yields = why.yields() && !is_idle;
+        let yields = (why.yields() && !is_idle) || self.gives_way_until(it).is_some();
         if why == Why::NoRoom {
             return true;
         }
         if self.moves.is_paused || (yields && self.moves.floor.is_spent()) {
-            return false;
-        }
-        let is_trickle = why == Why::Reserve && self.planner.is_spilling(self.io.now());
-        if is_trickle && self.moves.trickle.is_spent() {
             return false;
         }
         let is_small = self.is(Mutant::BudgetTooSmall);
@@ -395,13 +406,11 @@ impl Tiers {
             it.copied = it.copied.without(Blocks::range(range.start, range.end));
         }
         let (from, number, why) = (it.from, it.number, it.why);
+        let yields = why.yields() || self.gives_way_until(&self.moves.moves[&extent]).is_some();
         let bytes = range.len() * BLOCK_SIZE;
         self.moves.budget(why).spend(bytes);
-        if why.yields() {
+        if yields {
             self.moves.floor.spend(bytes);
-        }
-        if why == Why::Reserve && self.planner.is_spilling(self.io.now()) {
-            self.moves.trickle.spend(bytes);
         }
         self.moves.moved_bytes += bytes as u64;
         let buf = self.io.buf(bytes);

@@ -9,7 +9,7 @@
 use crate::Mutant;
 use crate::event::MemberId;
 use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, WALK_BUSY_NS, WALK_IDLE_NS};
-use crate::moves::Why;
+use crate::moves::{Line, Why};
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
 use forebay_format::io::Time;
@@ -48,7 +48,8 @@ struct Walk {
 pub(crate) struct Planner {
     walk: Option<Walk>,
     due: Time,
-    proposals: VecDeque<Proposal>,
+    /// Of each line, those that were not begun.
+    proposals: [VecDeque<Proposal>; Line::ALL.len()],
     /// Extents that the last plan proposed to move: each one way.
     proposed: BTreeSet<u32>,
     /// When new data last went to a slower tier for want of room.
@@ -69,7 +70,7 @@ impl Planner {
         Planner {
             walk: None,
             due: now,
-            proposals: VecDeque::new(),
+            proposals: Default::default(),
             proposed: BTreeSet::new(),
             spilled_at: None,
             mean: BTreeMap::new(),
@@ -78,16 +79,12 @@ impl Planner {
         }
     }
 
-    pub fn is_spilling(&self, now: Time) -> bool {
-        self.rests_until(now).is_some()
-    }
-
     /// New data went to a slower tier for want of room.
     pub fn note_spill(&mut self, now: Time) {
         self.spilled_at = Some(now);
     }
 
-    /// Until when moves rest because new data go to slower tiers.
+    /// Until when what keeps the reserve gives way to new data that go to slower tiers.
     pub fn rests_until(&self, now: Time) -> Option<Time> {
         self.spilled_at.map(|at| at + SPILL_REST_NS).filter(|&until| until > now)
     }
@@ -115,8 +112,18 @@ impl Planner {
 
     fn propose(&mut self, it: Proposal) {
         if self.proposed.insert(it.extent) {
-            self.proposals.push_back(it);
+            self.later(it);
         }
+    }
+
+    /// It is begun when those before it in its line were.
+    fn later(&mut self, it: Proposal) {
+        self.proposals[it.why.line() as usize].push_back(it);
+    }
+
+    /// Whether all that was proposed is begun.
+    fn is_done(&self) -> bool {
+        self.proposals.iter().all(VecDeque::is_empty)
     }
 
     /// The coldest of these that has not been proposed to move.
@@ -155,7 +162,7 @@ impl Tiers {
 
     /// Whether what was planned is begun, or has to wait for what the reserve lacks.
     fn may_plan(&self) -> bool {
-        self.planner.proposals.is_empty() || self.lacks_reserve()
+        self.planner.is_done() || self.lacks_reserve()
     }
 
     /// Whether less is free on a fast tier, or about to be, than is kept free there.
@@ -184,7 +191,7 @@ impl Tiers {
         let now = self.io.now();
         let is_wanted = now >= self.planner.due && self.may_plan();
         if self.planner.walk.is_none() && is_wanted {
-            self.planner.proposals.clear();
+            self.planner.proposals.iter_mut().for_each(VecDeque::clear);
             self.planner.walk = Some(Walk::default());
             self.planner.due = now + self.tuning.plan_every.max(1);
             let fast = self.fast_slots();
@@ -378,17 +385,16 @@ impl Tiers {
 
     /// Begins proposed moves, as many as may be under way.
     fn begin_proposals(&mut self) {
-        let most = self.tuning.moves_max;
-        for _ in 0..self.planner.proposals.len() {
-            if self.moves.len() >= most {
+        Line::ALL.into_iter().for_each(|line| self.begin_of(line));
+    }
+
+    fn begin_of(&mut self, line: Line) {
+        for _ in 0..self.planner.proposals[line as usize].len() {
+            if !self.moves.has_place(line, self.tuning.moves_max) {
                 return;
             }
-            let Some(it) = self.planner.proposals.pop_front() else { return };
-            // Those that are slow by their rate would hold all places while new data need room.
-            if !it.why.is_of_reserve() && self.moves.worth_while() >= most - most / 4 {
-                self.planner.proposals.push_back(it);
-                continue;
-            }
+            let next = self.planner.proposals[line as usize].pop_front();
+            let Some(it) = next else { return };
             let Some(place) = self.map.place(it.extent) else { continue };
             if self.moves.has(it.extent) || self.map.blocks(it.extent).is_empty() {
                 continue;
@@ -409,7 +415,7 @@ impl Tiers {
                 Why::Pin if own == it.to || self.pin_of(it.extent) != Some(it.to) => continue,
                 Why::Pin => match self.roomiest(it.to) {
                     None if self.is_being_left(it.to) => {
-                        self.planner.proposals.push_back(it);
+                        self.planner.later(it);
                         continue;
                     }
                     to => to,
@@ -418,7 +424,7 @@ impl Tiers {
                 Why::Heat | Why::Gain if own > it.to => match self.above(it.to) {
                     // Its room is what another is about to leave.
                     None if self.is_being_left(it.to) => {
-                        self.planner.proposals.push_back(it);
+                        self.planner.later(it);
                         continue;
                     }
                     above => above,

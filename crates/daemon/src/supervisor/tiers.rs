@@ -46,13 +46,21 @@ pub(super) fn memory_bytes(uri: &str) -> Option<Result<u64, String>> {
 /// Bytes a second that moves copy at most, where nobody chose a rate.
 const MOVE_RATE: u64 = 20 << 20;
 
+/// Of a fast tier that is memory so many per mille are kept free: it takes the bursts of temporary
+/// tables. Measured in `bench/results/2026-11-28-tiers`.
+const MEMORY_RESERVE_PER_MILLE: u32 = 50;
+
 /// How data is placed, for those who place it.
-fn tuning_of(placement: Placement, rate: Option<u64>) -> Tuning {
-    let placement = match placement {
+fn tuning_of(known: &TieredState) -> Tuning {
+    let mut tuning = Tuning { move_rate: known.rate.unwrap_or(MOVE_RATE), ..Tuning::default() };
+    tuning.placement = match known.placement {
         Placement::Heat => forebay_tier::Placement::Heat,
         Placement::Spill => forebay_tier::Placement::Spill,
     };
-    Tuning { placement, move_rate: rate.unwrap_or(MOVE_RATE), ..Tuning::default() }
+    if known.boot.is_some() {
+        tuning.reserve_per_mille = MEMORY_RESERVE_PER_MILLE;
+    }
+    tuning
 }
 
 /// Whether a device that somebody uses is of this set: one that is not has only its name.
@@ -160,7 +168,7 @@ impl Supervisor {
             emptied: None,
             witness: WitnessState::default(),
         };
-        let made = planned.make(tuning_of(placement, None))?;
+        let made = planned.make(tuning_of(&known))?;
         for (uuid, memory) in uuids.iter().zip(memory) {
             if let Some((file, bytes)) = memory {
                 self.memories.keep(name, uuid, file, bytes);
@@ -184,7 +192,7 @@ impl Supervisor {
         if known.boot.is_none() {
             self.check_age(known, &members)?;
         }
-        let tuning = tuning_of(known.placement, known.rate);
+        let tuning = tuning_of(known);
         let mut tiered = Tiered::open(members, unhex(&known.set), tuning)?;
         if known.boot.is_none() {
             self.note_age(name, tiered.age());

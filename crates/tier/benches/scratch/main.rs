@@ -306,7 +306,8 @@ fn burst(options: Options) {
 }
 
 fn main() {
-    let tuning = Tuning { move_rate: 20 << 20, ..Tuning::default() };
+    // As a volume has it whose fastest tier is memory.
+    let tuning = Tuning { move_rate: 20 << 20, reserve_per_mille: 50, ..Tuning::default() };
     let mut options =
         Options { tuning, sizes: Sizes::of(503), seed: 1, warm: 600_000, ops: 300_000 };
     for argument in std::env::args().skip(1).filter(|argument| !argument.starts_with("--")) {

@@ -319,9 +319,7 @@ impl Supervisor {
     /// How data of a volume is placed.
     pub(super) fn tuning_of_volume(&self, name: &str) -> forebay_tier::Tuning {
         let state = self.store.get();
-        let known = state.tiers_of(name);
-        let placement = known.map(|it| it.placement).unwrap_or_default();
-        super::tuning_of(placement, known.and_then(|it| it.rate))
+        state.tiers_of(name).map(super::tuning_of).unwrap_or_default()
     }
 }
 

@@ -94,7 +94,7 @@ impl Supervisor {
         let state = self.store.get();
         let known = state.tiers_of(name);
         let placement = known.map(|it| it.placement).unwrap_or_default();
-        let tuning = tuning_of(placement, known.and_then(|it| it.rate));
+        let tuning = known.map(tuning_of).unwrap_or_default();
         let mut outcome = self.ask_tiers(&found, Command::Tune(tuning))?;
         if self.keep_pace(&found)? || before.tiers_of(name) != known {
             outcome = Outcome::Changed;
