@@ -7,6 +7,7 @@
 //! believed after a power loss.
 
 use crate::event::MemberId;
+use crate::limits::{GATHER_MAX_NS, GATHER_NS};
 use forebay_format::io::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +46,10 @@ pub(crate) struct Barrier {
     next: Vec<u64>,
     /// Somebody wants all up to this record confirmed, from this time on.
     wanted: Option<(u64, Time)>,
+    /// When the one under way began, and what those of late took that flushed something.
+    began: Time,
+    took: Time,
+    has_flushed: bool,
 }
 
 impl Barrier {
@@ -61,6 +66,9 @@ impl Barrier {
             waiting: Vec::new(),
             next: Vec::new(),
             wanted: None,
+            began: 0,
+            took: 0,
+            has_flushed: false,
         }
     }
 
@@ -100,6 +108,11 @@ impl Barrier {
         self.wanted = None;
     }
 
+    /// How long what it is for may gather, if it is to take one part in `share` of the time.
+    pub fn gather(&self, share: u64) -> Time {
+        self.took.saturating_mul(share).clamp(GATHER_NS, GATHER_MAX_NS)
+    }
+
     /// When the next one is due.
     pub fn due(&self) -> Option<Time> {
         let is_idle = self.step == Step::Idle;
@@ -112,10 +125,11 @@ impl Barrier {
     }
 
     /// One begins, and will confirm up to `target`.
-    pub fn begin(&mut self, target: u64) {
+    pub fn begin(&mut self, target: u64, now: Time) {
         assert!(self.step == Step::Idle && self.flushing.is_empty());
         self.step = Step::Data;
         self.target = target;
+        (self.began, self.has_flushed) = (now, false);
         self.failed.clear();
         self.failures_before = self.failures;
         self.waiting = std::mem::take(&mut self.next);
@@ -131,6 +145,7 @@ impl Barrier {
     /// the member has counts in any case.
     pub fn flushing(&mut self, member: MemberId, is_needed: bool) {
         self.flushing.insert(member, is_needed);
+        self.has_flushed = true;
     }
 
     pub fn flushed(&mut self, member: MemberId, is_ok: bool) {
@@ -159,12 +174,16 @@ impl Barrier {
     }
 
     /// It is over. Who waited for it, and whether what they wrote is durable.
-    pub fn end(&mut self, is_confirmed: bool) -> (Vec<u64>, bool) {
+    pub fn end(&mut self, is_confirmed: bool, now: Time) -> (Vec<u64>, bool) {
         if is_confirmed {
             self.confirmed = self.confirmed.max(self.target);
             self.wanted = self.wanted.filter(|&(seq, _)| seq > self.confirmed);
         }
         self.step = Step::Idle;
+        if self.has_flushed {
+            // What it takes when nothing is to be flushed says little of what it does otherwise.
+            self.took = (now - self.began).max(self.took - self.took / 8);
+        }
         let is_durable = is_confirmed && self.failures == self.told;
         if !self.waiting.is_empty() {
             self.told = self.failures_before;
@@ -181,19 +200,19 @@ mod tests {
     fn what_the_one_under_way_confirms_takes_no_other() {
         let mut barrier = Barrier::new(0);
         barrier.want(7, 20);
-        barrier.begin(9);
+        barrier.begin(9, 0);
         barrier.want(8, 40);
         barrier.want(9, 40);
-        barrier.end(true);
+        barrier.end(true, 0);
         assert_eq!((barrier.confirmed(), barrier.due()), (9, None));
-        barrier.begin(12);
+        barrier.begin(12, 0);
         barrier.want(13, 60);
-        barrier.end(true);
+        barrier.end(true, 0);
         assert_eq!(barrier.due(), Some(60));
         // One that failed confirms nothing.
-        barrier.begin(13);
+        barrier.begin(13, 0);
         barrier.want(13, 80);
-        barrier.end(false);
+        barrier.end(false, 0);
         assert_eq!(barrier.due(), Some(80));
     }
 }

@@ -28,6 +28,9 @@ enum Step {
     Holders,
     /// Records up to this one have to be with those that stay.
     Handing(u64),
+    /// This one was given up: what it alone had of the map has to be with the others, before the
+    /// superblocks name it neither as a holder nor as a member.
+    GivenUp(MemberId),
     /// The superblocks do not say yet who holds the map and who has left.
     Naming,
     /// What says that members belong to the set is overwritten.
@@ -187,8 +190,9 @@ impl Tiers {
             }
             true => {
                 self.let_go(member);
-                self.set.set_state(member, member_state::NONE);
-                return self.set.ask(After::Command(id));
+                let step = Step::GivenUp(member);
+                self.change = Some(Change { id, joins: None, leave: Vec::new(), step });
+                return self.io.stir();
             }
         };
         self.reply(id, CommandReply::Refused(refusal));
@@ -232,9 +236,12 @@ impl Tiers {
             match step {
                 Step::Holders if self.recruit() => {}
                 Step::Handing(seq) if self.is_handed(seq) => self.name_holders(),
+                Step::GivenUp(member) if self.journal.is_handed_over() => self.name_without(member),
                 Step::Wiping if is_written => self.keep_wiped(),
                 Step::Flushing if is_written => self.have_left(),
-                Step::Handing(_) if !self.journal.is_held() => self.change_failed(),
+                Step::Handing(_) | Step::GivenUp(_) if !self.journal.is_held() => {
+                    self.change_failed();
+                }
                 _ => return,
             }
         }
@@ -296,6 +303,15 @@ impl Tiers {
         }
         self.set.set_holders(&holders);
         leave.iter().for_each(|&it| self.set.set_state(it, member_state::NONE));
+        self.set_change(Step::Naming);
+        self.set.ask(After::Change(id));
+    }
+
+    /// The superblocks do not name any more who was given up.
+    fn name_without(&mut self, member: MemberId) {
+        let id = self.change.as_ref().expect("one is under way").id;
+        self.drop_failed_holders();
+        self.set.set_state(member, member_state::NONE);
         self.set_change(Step::Naming);
         self.set.ask(After::Change(id));
     }

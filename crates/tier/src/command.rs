@@ -162,7 +162,8 @@ impl Tiers {
             self.evacuation = None;
             return self.reply(id, CommandReply::Refused(Refusal::Failed));
         }
-        if self.set.is_writing() || self.living_on(tier) > 0 {
+        // Who is being given up takes its extents along only when that is known.
+        if self.set.is_writing() || self.change.is_some() || self.living_on(tier) > 0 {
             return;
         }
         self.evacuation = None;

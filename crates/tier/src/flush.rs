@@ -4,10 +4,10 @@ use crate::Mutant;
 use crate::barrier::Step;
 use crate::event::{MemberId, Notice};
 use crate::io::Purpose;
-use crate::limits::{GATHER_NS, UNCONFIRMED_MAX};
+use crate::limits::{GATHER_NS, GATHER_SHORT_NS, QUIET_SHARE, SHORT_SHARE, UNCONFIRMED_MAX};
 use crate::map::lost_entry;
 use crate::tiers::{Phase, Tiers};
-use forebay_format::io::IoError;
+use forebay_format::io::{IoError, Time};
 
 impl Tiers {
     /// Begins a barrier, or lets it go on.
@@ -19,8 +19,8 @@ impl Tiers {
         if unconfirmed > UNCONFIRMED_MAX || takes_room {
             self.barrier.want(self.journal.last(), now);
         }
-        if let Some(seq) = self.space.waits_for() {
-            self.barrier.want(seq, now + GATHER_NS);
+        if let Some(seq) = self.places_wait_for() {
+            self.barrier.want(seq, now + self.gather_time());
         }
         if !self.journal.is_held() {
             self.barrier.forgo();
@@ -39,12 +39,28 @@ impl Tiers {
         }
     }
 
+    /// The first record that has to be confirmed for a place to become free.
+    pub(crate) fn places_wait_for(&self) -> Option<u64> {
+        [self.space.waits_for(), self.moves.waits_for()].into_iter().flatten().min()
+    }
+
+    /// How long places that nobody waits for may gather before they are confirmed. A flush of a
+    /// hard disk takes as long as many requests, which wait for it.
+    fn gather_time(&self) -> Time {
+        let is_last = self.moves.are_said() && (self.is_evacuating() || !self.is_open());
+        match () {
+            () if self.moves.is_crowded() || is_last => GATHER_NS,
+            () if self.is_short() => self.barrier.gather(SHORT_SHARE).min(GATHER_SHORT_NS),
+            () => self.barrier.gather(QUIET_SHARE),
+        }
+    }
+
     fn begin_barrier(&mut self) {
         // What has been said by now, and what was answered is among it. What is said from now on is
         // in another record.
         self.journal.close();
         let target = self.journal.last();
-        self.barrier.begin(target);
+        self.barrier.begin(target, self.io.now());
         self.io.stir();
         let asks_again = self.barrier.has_clients() && !self.is(Mutant::NotAskedAgain);
         let dirty = self.set.take_dirty(asks_again);
@@ -97,7 +113,7 @@ impl Tiers {
         let failed = self.barrier.failed().clone();
         let is_held = self.journal.is_held() || self.barrier.target() <= self.barrier.confirmed();
         let is_ok = failed.is_empty() && is_held;
-        let (waiting, is_durable) = self.barrier.end(is_ok);
+        let (waiting, is_durable) = self.barrier.end(is_ok, self.io.now());
         self.io.stir();
         if is_ok {
             let confirmed = self.barrier.confirmed();

@@ -2,7 +2,6 @@
 //! written again or discarded.
 
 use crate::event::MemberId;
-use crate::limits::GATHER_NS;
 use crate::map::{State, lost_entry};
 use crate::tiers::Tiers;
 use forebay_format::io::IoError;
@@ -54,7 +53,6 @@ impl Tiers {
         let seq = self.say(number, extent, State::default());
         self.map.set_lost(extent, lost);
         self.space.retire(place, seq, self.barrier.confirmed());
-        self.barrier.want(seq, self.io.now() + GATHER_NS);
         true
     }
 }

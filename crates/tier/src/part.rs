@@ -227,7 +227,9 @@ impl Tiers {
         self.count_access(extent, range.end - range.start);
         let buf = self.buf_of_write(number, &written);
         self.moves.written(extent, touched_by(&written));
-        let mirror = self.moves.mirror(extent, touched_by(&written));
+        let Tiers { moves, journal, .. } = self;
+        let is_everywhere = |seq| journal.is_everywhere(seq);
+        let mirror = moves.mirror(extent, touched_by(&written), is_everywhere);
         let part = self.requests.part(number);
         part.blocks = blocks_of(&written);
         (part.legs, part.place, part.is_first) = (1, Some(place), is_first);
@@ -451,7 +453,6 @@ impl Tiers {
         if let Some(place) = place.filter(|_| leaves) {
             self.drop_move(extent, seq);
             self.space.retire(place, seq, self.barrier.confirmed());
-            self.barrier.want(seq, self.io.now() + crate::limits::GATHER_NS);
         }
         self.said_by(number, seq);
     }

@@ -71,6 +71,14 @@ impl Tiers {
         (u64::from(slots) * u64::from(self.tuning.reserve_per_mille)).div_ceil(1000) as u32
     }
 
+    /// Whether a tier has hardly a place, or less than half of its reserve.
+    pub(crate) fn is_short(&self) -> bool {
+        self.set.tiers().iter().any(|&tier| {
+            let free: u32 = self.set.taking(tier).map(|it| self.space.free(it)).sum();
+            free < (self.reserve_of(self.room_of(tier).0) / 2).max(1)
+        })
+    }
+
     /// Whether places of a tier will be free without a new move.
     pub(crate) fn is_being_left(&self, tier: u8) -> bool {
         self.space.is_freeing() || self.set.taking(tier).any(|it| self.moves.leaving(it) > 0)

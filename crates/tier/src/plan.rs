@@ -176,7 +176,7 @@ impl Tiers {
         self.tuning.placement == Placement::Heat && fast.iter().any(lacks)
     }
 
-    fn is_evacuating(&self) -> bool {
+    pub(crate) fn is_evacuating(&self) -> bool {
         self.set.here().any(|member| self.set.is_leaving(member))
     }
 

@@ -67,6 +67,8 @@ impl Tiers {
             return self.write_again(number);
         }
         if self.moves.hurry(extent) {
+            // Perhaps it has only to be confirmed.
+            self.want_space();
             return self.requests.wait_refuge(number);
         }
         self.requests.part(number).refused += 1;

@@ -241,6 +241,9 @@ impl Set {
         self.serving = std::mem::take(&mut self.asked);
         self.failed.clear();
         self.next_generation();
+        let is_used = |it: u8| self.superblock.block.members[usize::from(it)].is_used();
+        let are_members = self.superblock.holders().all(is_used);
+        assert!(are_members, "a superblock that names others as holders could not be read");
         for (own, entry) in self.members.iter().zip(&mut self.superblock.block.members) {
             entry.generation = entry.generation.get().max(own.least_generation()).into();
         }

@@ -53,7 +53,7 @@ impl Tiers {
 
     /// A place is needed, and some are on their way to be free.
     pub(crate) fn want_space(&mut self) {
-        if let Some(seq) = self.space.waits_for() {
+        if let Some(seq) = self.places_wait_for() {
             self.barrier.want(seq, self.io.now());
         }
     }

@@ -155,7 +155,10 @@ impl Tiered {
             }
             (Command::Cancel(tier), _) => {
                 self.coverage.mark("evacuations cancelled");
-                self.life.leaving.remove(tier);
+                let leaves_again = |it: &Asked| it.command == Command::Evacuate(*tier);
+                if !self.commands.values().any(leaves_again) {
+                    self.life.leaving.remove(tier);
+                }
                 self.life.stayed_at = Some(self.now);
                 // What was to leave is on its way.
                 self.life.pins.retain(|_, pin| pin != tier);

@@ -1,5 +1,6 @@
 //! I/O of members: what the machine may ask, and how it ends.
 
+use super::admin::Asked;
 use super::places::{Slot, UNDER_WAY};
 use super::{Due, Step, Tiered};
 use crate::disk::{Finished, FlushLoss, Io, IoKind};
@@ -7,7 +8,7 @@ use crate::model::{Stamp, Violation};
 use forebay_format::io::{IoError, OpId, Time};
 use forebay_format::tier::{DOUBLES_OFFSET, EXTENT_SIZE, JOURNAL_OFFSET};
 use forebay_format::{BLOCK_SIZE, SECTOR_SIZE, SECTORS_PER_BLOCK};
-use forebay_tier::{Effect, Event, MemberId, Notice};
+use forebay_tier::{Command, Effect, Event, MemberId, Notice};
 use std::ops::Range;
 
 /// An I/O under way.
@@ -293,7 +294,7 @@ impl Tiered {
     }
 
     /// Blocks of an extent are called lost: those may be that clients have not flushed since they
-    /// were written, if its member failed to flush. Whether it did not.
+    /// were written, if its member failed to flush, or is being given up. Whether neither is so.
     fn blocks_lost(&mut self, extent: u32) -> bool {
         let all = 0..self.space.extents_max();
         let Some(extent) = all.into_iter().find(|&it| self.space.extent_of(it) == extent) else {
@@ -303,7 +304,8 @@ impl Tiered {
         for block in self.places.unconfirmed(extent) {
             self.checker.lose_block(0, block * SECTORS_PER_BLOCK as u64, stamp);
         }
-        self.life.flush_failed.is_empty()
+        let gives_up = |it: &Asked| matches!(it.command, Command::GiveUp(_));
+        self.life.flush_failed.is_empty() && !self.commands.values().any(gives_up)
     }
 
     /// Whether the member returned an error in this life.

@@ -206,6 +206,8 @@ impl Tiered {
             && tier(now) != *pin
             && !self.life.leaving.contains(pin)
             && self.life.flush_failed.is_empty()
+            // What finds no room where it is pinned is written elsewhere.
+            && !self.life.errors.iter().any(|it| it.no_room && it.member == before.0)
         {
             let text = format!("extent {extent} is pinned to tier {pin} and leaves {before:?}");
             return Err(Violation::new("M", text));

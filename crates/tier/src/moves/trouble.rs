@@ -3,7 +3,7 @@
 
 use super::Step;
 use crate::event::{MemberId, Notice};
-use crate::limits::{GATHER_NS, MOVE_RETRY_NS};
+use crate::limits::MOVE_RETRY_NS;
 use crate::map::{State, lost_entry};
 use crate::tiers::Tiers;
 use crate::view::Pending;
@@ -82,7 +82,7 @@ impl Tiers {
         if !is_here || (is_confirmed && !it.missed.is_empty()) {
             return false;
         }
-        let it = self.moves.moves.remove(&extent).expect("it moves");
+        let it = self.moves.take(extent).expect("it moves");
         let state = State { place: Some(it.from), blocks: self.map.blocks(extent) };
         let before = self.map.lost(extent);
         let lost = before.or(it.missed.and(state.blocks));
@@ -99,7 +99,6 @@ impl Tiers {
             self.map.set_lost(extent, lost);
         }
         self.space.retire(it.to, seq, self.barrier.confirmed());
-        self.barrier.want(seq, self.io.now() + GATHER_NS);
         self.rest(extent, Pending::TargetFails);
         true
     }

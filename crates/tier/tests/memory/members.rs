@@ -171,6 +171,31 @@ fn who_is_given_up_takes_its_extents_along() {
     assert_eq!(world.tiers.place_of(0).map(|it| it.0), Some(MemberId(0)));
 }
 
+#[test]
+fn who_is_given_up_is_named_until_the_others_have_what_it_had_of_the_map() {
+    let mut world = world(&TWO);
+    world.write(0, 64 << 10, 1);
+    // Records come late to the second; the first has them, and fails.
+    world.slow = Some(MemberId(1));
+    world.write(EXTENT_SIZE, 64 << 10, 2);
+    world.unreadable.insert(MemberId(0));
+    assert_eq!(world.byte(0), Err(IoError::Io));
+    world.begin(Command::GiveUp(MemberId(0)));
+    world.pass(5);
+    let named = |world: &World| superblock(&world.devices[1]).expect("it is a member");
+    assert!(named(&world).members()[0].is_used(), "its records are nowhere else yet");
+    assert!(world.done.is_empty(), "so nobody is told that it has left");
+    world.slow = None;
+    world.release();
+    world.pass(5);
+    assert_eq!(world.done.pop(), Some(CommandReply::Changed));
+    assert!(!named(&world).members()[0].is_used());
+    assert_eq!(named(&world).holders().collect::<Vec<u8>>(), [1]);
+    let devices = world.without(&[]);
+    let world = World::open(devices, still());
+    assert!(!world.tiers.view().members[0].is_here, "it is not believed with its old superblock");
+}
+
 /// The process is killed after each I/O of a command in turn, and the set is found again with all
 /// its devices, and with those that it had before.
 fn killed_at_every_step(
