@@ -3,8 +3,10 @@
 //!
 //! `cargo bench -p forebay-tier --bench placement -- zipf jump` prints one JSON line for each run;
 //! a file of 9-byte records (number of a block of 4 KiB, then 0 for a read or 1 for a write) in the
-//! place of a name runs a trace. Devices take one transfer at a time: SSD 100 µs + 500 MB/s, hard
-//! disk 8 ms where it has to seek + 150 MB/s. Data are not kept: only places count.
+//! place of a name runs a trace; `moving` is reads that arrive by chance while everything moves.
+//! Devices take one transfer at a time: SSD 100 µs + 500 MB/s, hard disk 8 ms where it has to seek +
+//! 150 MB/s, and 80 ms for a FLUSH after writes, as the disk of `bench/rig` has. Data are not kept:
+//! only places count.
 #![forbid(unsafe_code)]
 
 use forebay_format::io::{Buf, Completion, OpId, Time};
@@ -34,15 +36,36 @@ struct Device {
     seeks: bool,
     free_at: Time,
     head: u64,
+    /// Something was written since the last FLUSH.
+    is_dirty: bool,
 }
+
+/// Blocks that are moved at a time.
+const PIECE_OF_DISK: u32 = 64;
+const DISK_FLUSH: Time = 80_000_000;
+const SECOND: Time = 1_000_000_000;
 
 impl Device {
     fn ssd() -> Device {
-        Device { latency: 100_000, bytes_per_s: 500_000_000, seeks: false, free_at: 0, head: 0 }
+        Device {
+            latency: 100_000,
+            bytes_per_s: 500_000_000,
+            seeks: false,
+            free_at: 0,
+            head: 0,
+            is_dirty: false,
+        }
     }
 
     fn disk() -> Device {
-        Device { latency: 8_000_000, bytes_per_s: 150_000_000, seeks: true, free_at: 0, head: 0 }
+        Device {
+            latency: 8_000_000,
+            bytes_per_s: 150_000_000,
+            seeks: true,
+            free_at: 0,
+            head: 0,
+            is_dirty: false,
+        }
     }
 
     fn take(&mut self, now: Time, offset: u64, len: u64) -> Time {
@@ -51,6 +74,19 @@ impl Device {
         self.free_at = self.free_at.max(now) + seek + transfer;
         self.head = offset + len;
         self.free_at + if self.seeks { 0 } else { self.latency }
+    }
+
+    fn write(&mut self, now: Time, offset: u64, len: u64) -> Time {
+        self.is_dirty = true;
+        self.take(now, offset, len)
+    }
+
+    fn flush(&mut self, now: Time) -> Time {
+        if self.seeks && std::mem::take(&mut self.is_dirty) {
+            self.free_at = self.free_at.max(now) + DISK_FLUSH;
+            return self.free_at;
+        }
+        now
     }
 }
 
@@ -86,7 +122,7 @@ impl World {
         let superblock = create(&spec).expect("a possible set").remove(0);
         let member = |piece_blocks| MemberSettings {
             is_here: true,
-            volatile_cache: false,
+            volatile_cache: piece_blocks == PIECE_OF_DISK,
             discards: false,
             piece_blocks,
             stripe_blocks: 0,
@@ -94,7 +130,7 @@ impl World {
         let tuning = Tuning { plan_every: 1_000_000_000, ..Tuning::default() };
         let settings = Settings {
             superblock,
-            members: vec![member(4), member(64)],
+            members: vec![member(4), member(PIECE_OF_DISK)],
             boot: [1; 16],
             tuning,
             is_paused: false,
@@ -113,13 +149,13 @@ impl World {
             next: 0,
         };
         while !world.tiers.is_open() {
-            world.step();
+            world.step(Time::MAX);
         }
         world.command(Command::Pause);
         for extent in 0..u64::from(extents) {
             world.submit(Access { offset: extent * EXTENT_SIZE, len: EXTENT_SIZE, write: true });
             while world.answered.is_empty() {
-                world.step();
+                world.step(Time::MAX);
             }
             world.answered.clear();
         }
@@ -141,8 +177,8 @@ impl World {
         self.tiers.handle(self.now, Event::Submit(IoId(self.next), io), &mut self.effects);
     }
 
-    /// Carries out what is wanted, and lets time pass to what is due next.
-    fn step(&mut self) {
+    /// Carries out what is wanted, and lets time pass to what is due next, or until `end`.
+    fn step(&mut self, end: Time) {
         self.tiers.settle(self.now, &mut self.effects);
         for effect in std::mem::take(&mut self.effects) {
             let (op, at, buf) = match effect {
@@ -152,11 +188,12 @@ impl World {
                 }
                 Effect::Write { op, member, offset, buf } => {
                     let device = &mut self.devices[usize::from(member.0)];
-                    (op, device.take(self.now, offset, buf.len() as u64), buf)
+                    (op, device.write(self.now, offset, buf.len() as u64), buf)
                 }
-                Effect::Flush { op, .. } | Effect::Discard { op, .. } => {
-                    (op, self.now, Buf::empty())
+                Effect::Flush { op, member } => {
+                    (op, self.devices[usize::from(member.0)].flush(self.now), Buf::empty())
                 }
+                Effect::Discard { op, .. } => (op, self.now, Buf::empty()),
                 Effect::Reply { id, completion } => {
                     assert_eq!(completion.result, Ok(()));
                     self.answered.push(id);
@@ -170,9 +207,9 @@ impl World {
         if !self.answered.is_empty() {
             return;
         }
-        let tick = self.tiers.deadline();
+        let tick = self.tiers.deadline().unwrap_or(Time::MAX).min(end);
         match self.due.peek() {
-            Some(&Reverse((at, _))) if tick.is_none_or(|tick| at <= tick) => {
+            Some(&Reverse((at, _))) if at <= tick => {
                 let Some(Reverse((at, op))) = self.due.pop() else { return };
                 self.now = self.now.max(at);
                 let completion = self.done.remove(&op).expect("it is under way");
@@ -180,10 +217,33 @@ impl World {
                 self.tiers.handle(self.now, event, &mut self.effects);
             }
             _ => {
-                self.now = self.now.max(tick.expect("something happens"));
+                assert!(tick < Time::MAX, "something happens");
+                self.now = self.now.max(tick);
                 self.tiers.handle(self.now, Event::Tick, &mut self.effects);
             }
         }
+    }
+
+    /// Reads of a block each that arrive by chance, so many a second; what each took, in order.
+    fn arrivals(&mut self, per_s: f64, for_s: u64, mut pick: impl FnMut() -> u64) -> Vec<Time> {
+        let mut rng = Rng(3);
+        let end = self.now + for_s * SECOND;
+        let mut next = self.now;
+        let mut begun: BTreeMap<IoId, Time> = BTreeMap::new();
+        let mut took = Vec::new();
+        while next < end || !begun.is_empty() {
+            if next <= self.now && next < end {
+                self.submit(Access { offset: pick(), len: BLOCK, write: false });
+                begun.insert(IoId(self.next), next);
+                next += (-(1.0 - rng.unit()).ln() / per_s * 1e9) as Time;
+            }
+            self.step(if next < end { next.max(self.now) } else { Time::MAX });
+            for id in std::mem::take(&mut self.answered) {
+                took.push(self.now - begun.remove(&id).expect("it was asked"));
+            }
+        }
+        took.sort_unstable();
+        took
     }
 
     fn is_fast(&self, offset: u64) -> bool {
@@ -211,7 +271,7 @@ impl World {
                 next += 1;
                 under_way += 1;
             }
-            self.step();
+            self.step(Time::MAX);
             under_way -= std::mem::take(&mut self.answered).len();
         }
         run.time = self.now - begun.0;
@@ -350,6 +410,54 @@ fn jump(accesses: usize) {
     println!("{{\"bench\": \"placement\", \"workload\": \"jump\", \"accesses_to_recover\": null}}");
 }
 
+/// Reads of a hard disk that is about half busy with them, while the fast tier is emptied onto it,
+/// and while what they read moves up; beside the same with moves paused.
+fn moving() {
+    const FAST: u32 = 2048;
+    const EXTENTS: u32 = 4096;
+    const PER_S: f64 = 60.0;
+    for (name, command) in [("emptied", Command::Evacuate(0)), ("rising", Command::Resume)] {
+        let mut paused = 0;
+        for is_moving in [false, true] {
+            let mut world = World::new(FAST, EXTENTS);
+            world.command(Command::Pause);
+            let mut rng = Rng(4);
+            // What is on the disk; of that a tenth, often, where it is to rise.
+            let slow: Vec<u64> = (0..u64::from(EXTENTS)).map(|it| it * EXTENT_SIZE).collect();
+            let mut slow: Vec<u64> = slow.into_iter().filter(|it| !world.is_fast(*it)).collect();
+            if name == "rising" {
+                slow.truncate(slow.len() / 10);
+            }
+            let pick = || {
+                let extent = slow[(rng.next() % slow.len() as u64) as usize];
+                extent + rng.next() % 256 * BLOCK
+            };
+            if is_moving {
+                world.command(command.clone());
+                world.command(Command::Resume);
+            }
+            let (before, began) = (world.tiers.moved_bytes(), world.now);
+            let took = world.arrivals(PER_S, 120, pick);
+            let rank = |percent: usize| took[(took.len() - 1) * percent / 100];
+            let moved = (world.tiers.moved_bytes() - before) as f64;
+            if !is_moving {
+                paused = rank(99);
+            }
+            println!(
+                "{{\"bench\": \"placement\", \"workload\": \"moving\", \"what\": \"{name}\", \
+                 \"is_moving\": {is_moving}, \"reads\": {}, \"p50_ms\": {:.1}, \"p99_ms\": {:.1}, \
+                 \"max_ms\": {:.1}, \"of_paused\": {:.2}, \"moved_mbs\": {:.1}}}",
+                took.len(),
+                rank(50) as f64 / 1e6,
+                rank(99) as f64 / 1e6,
+                rank(100) as f64 / 1e6,
+                rank(99) as f64 / paused as f64,
+                moved / (world.now - began) as f64 * 1e3,
+            );
+        }
+    }
+}
+
 /// Neighbours in a trace are one request; extents that it touches lie side by side.
 fn trace(file: &Path, percent: u32) -> std::io::Result<()> {
     let bytes = std::fs::read(file)?;
@@ -393,6 +501,7 @@ fn main() {
         match argument.as_str() {
             "zipf" => zipf(3_000_000),
             "jump" => jump(1_500_000),
+            "moving" => moving(),
             file => trace(Path::new(file), 20).unwrap_or_else(|error| panic!("{file}: {error}")),
         }
     }

@@ -14,14 +14,14 @@ pub(crate) const RECORDS_PER_CHANGE: u64 = 2;
 /// How long what waits for a confirmation, and for which no client waits, gathers: at least, at
 /// most, and where a tier is short of places.
 pub(crate) const GATHER_NS: Time = 20_000_000;
-pub(crate) const GATHER_MAX_NS: Time = 20_000_000_000;
-pub(crate) const GATHER_SHORT_NS: Time = 1_000_000_000;
+pub(crate) const GATHER_MAX_NS: Time = 60_000_000_000;
+pub(crate) const GATHER_SHORT_NS: Time = 5_000_000_000;
 /// Confirmations of our own take one part in so many of the time, so that one request in a hundred
 /// does not wait for one; and where a tier is short of places.
 pub(crate) const QUIET_SHARE: u64 = 200;
-pub(crate) const SHORT_SHARE: u64 = 10;
+pub(crate) const SHORT_SHARE: u64 = 50;
 /// Moves that have only to be confirmed, after which they are.
-pub(crate) const SAID_MAX: usize = 512;
+pub(crate) const SAID_MAX: usize = 2048;
 /// Pages that changed, after which a checkpoint is due: a start writes so many at most, and a few
 /// more, before it serves. Of a large volume the journal has room for changes of all of them.
 pub(crate) const DIRTY_PAGES_MAX: usize = 256;

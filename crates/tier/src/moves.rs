@@ -262,6 +262,13 @@ impl Moves {
         self.said.len() >= SAID_MAX
     }
 
+    /// Whether a piece is under way from or to a member.
+    fn is_copying(&self, member: MemberId) -> bool {
+        let moves = self.active.values().map(|extent| &self.moves[extent]);
+        let mut here = moves.filter(|it| [it.from, it.to].iter().any(|it| it.member() == member.0));
+        here.any(|it| matches!(it.step, Step::Copying(..)))
+    }
+
     /// Whether all have only to be confirmed.
     pub fn are_said(&self) -> bool {
         self.active.is_empty()

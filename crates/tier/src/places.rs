@@ -71,11 +71,12 @@ impl Tiers {
         (u64::from(slots) * u64::from(self.tuning.reserve_per_mille)).div_ceil(1000) as u32
     }
 
-    /// Whether a tier has hardly a place, or less than half of its reserve.
+    /// Whether a tier that takes extents has hardly a place, or less than half of its reserve.
     pub(crate) fn is_short(&self) -> bool {
         self.set.tiers().iter().any(|&tier| {
+            let (slots, _) = self.room_of(tier);
             let free: u32 = self.set.taking(tier).map(|it| self.space.free(it)).sum();
-            free < (self.reserve_of(self.room_of(tier).0) / 2).max(1)
+            slots > 0 && free < (self.reserve_of(slots) / 2).max(1)
         })
     }
 

@@ -39,10 +39,15 @@ impl Tiers {
     /// mebibyte that it brings down spares one of those, so only disks that seek between the two
     /// would lose by it.
     fn gives_way_until(&self, it: &Move) -> Option<Time> {
-        let target = self.set.member(MemberId(it.to.member())).settings;
-        let seeks = target.piece_blocks as usize > Blocks::PIECE;
+        let seeks = self.seeks(MemberId(it.to.member()));
         let until = self.planner.rests_until(self.io.now());
         until.filter(|_| it.why == Why::Reserve && seeks)
+    }
+
+    /// Whether a member takes much longer for what lies elsewhere than for what comes next: one piece
+    /// at a time goes there, as a client's request waits for all that do.
+    fn seeks(&self, member: MemberId) -> bool {
+        self.set.member(member).settings.piece_blocks as usize > Blocks::PIECE
     }
 
     /// Only what writes wait for is copied now; what the map says already is brought to its end.
@@ -134,7 +139,9 @@ impl Tiers {
         let it = &self.moves.moves[&extent];
         let of = |place: Place| self.set.member(MemberId(place.member())).settings;
         let most = if it.is_contended { Blocks::PIECE } else { EXTENT_BLOCKS / 4 };
-        let size = (of(it.from).piece_blocks as usize).clamp(1, most);
+        // Where one of them seeks, few large ones cost less.
+        let size = of(it.from).piece_blocks.max(of(it.to).piece_blocks);
+        let size = (size as usize).clamp(1, most);
         let stripe = of(it.to).stripe_blocks as usize;
         if it.is_contended || !(2..=EXTENT_BLOCKS).contains(&stripe) {
             return ((first / size + 1) * size).min(EXTENT_BLOCKS);
@@ -150,6 +157,10 @@ impl Tiers {
     fn may_copy(&mut self, extent: u32, why: Why) -> bool {
         let it = &self.moves.moves[&extent];
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
+        let is_crowded = |member| self.seeks(member) && self.moves.is_copying(member);
+        if why != Why::NoRoom && (is_crowded(from) || is_crowded(to)) {
+            return false;
+        }
         let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
         let yields = (why.yields() && !is_idle) || self.gives_way_until(it).is_some();
         if why == Why::NoRoom {
