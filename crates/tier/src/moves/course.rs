@@ -44,8 +44,8 @@ impl Tiers {
         until.filter(|_| it.why == Why::Reserve && seeks)
     }
 
-    /// Whether a member takes much longer for what lies elsewhere than for what comes next: one piece
-    /// at a time goes there, as a client's request waits for all that do.
+    /// Whether a member takes much longer for what lies elsewhere than for what comes next: one
+    /// piece at a time goes there, as a client's request waits for all that do.
     fn seeks(&self, member: MemberId) -> bool {
         self.set.member(member).settings.piece_blocks as usize > Blocks::PIECE
     }

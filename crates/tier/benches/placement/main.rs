@@ -4,11 +4,14 @@
 //! `cargo bench -p forebay-tier --bench placement -- zipf jump` prints one JSON line for each run;
 //! a file of 9-byte records (number of a block of 4 KiB, then 0 for a read or 1 for a write) in the
 //! place of a name runs a trace; `moving` is reads that arrive by chance while everything moves.
-//! Devices take one transfer at a time: SSD 100 µs + 500 MB/s, hard disk 8 ms where it has to seek +
-//! 150 MB/s, and 80 ms for a FLUSH after writes, as the disk of `bench/rig` has. Data are not kept:
-//! only places count.
+//! Devices take one transfer at a time: SSD 100 µs + 500 MB/s, hard disk 8 ms where it has to seek
+//! and 150 MB/s, with 80 ms for a FLUSH after writes, as the disk of `bench/rig` has. Data are not
+//! kept: only places count.
 #![forbid(unsafe_code)]
 
+mod device;
+
+use crate::device::{Device, PIECE_OF_DISK, SECOND};
 use forebay_format::io::{Buf, Completion, OpId, Time};
 use forebay_format::tier::{EXTENT_SIZE, TierLayout};
 use forebay_tier::*;
@@ -27,67 +30,6 @@ struct Access {
     offset: u64,
     len: u64,
     write: bool,
-}
-
-/// A device that does one thing after the other.
-struct Device {
-    latency: Time,
-    bytes_per_s: u64,
-    seeks: bool,
-    free_at: Time,
-    head: u64,
-    /// Something was written since the last FLUSH.
-    is_dirty: bool,
-}
-
-/// Blocks that are moved at a time.
-const PIECE_OF_DISK: u32 = 64;
-const DISK_FLUSH: Time = 80_000_000;
-const SECOND: Time = 1_000_000_000;
-
-impl Device {
-    fn ssd() -> Device {
-        Device {
-            latency: 100_000,
-            bytes_per_s: 500_000_000,
-            seeks: false,
-            free_at: 0,
-            head: 0,
-            is_dirty: false,
-        }
-    }
-
-    fn disk() -> Device {
-        Device {
-            latency: 8_000_000,
-            bytes_per_s: 150_000_000,
-            seeks: true,
-            free_at: 0,
-            head: 0,
-            is_dirty: false,
-        }
-    }
-
-    fn take(&mut self, now: Time, offset: u64, len: u64) -> Time {
-        let transfer = len * 1_000_000_000 / self.bytes_per_s;
-        let seek = if self.seeks && self.head != offset { self.latency } else { 0 };
-        self.free_at = self.free_at.max(now) + seek + transfer;
-        self.head = offset + len;
-        self.free_at + if self.seeks { 0 } else { self.latency }
-    }
-
-    fn write(&mut self, now: Time, offset: u64, len: u64) -> Time {
-        self.is_dirty = true;
-        self.take(now, offset, len)
-    }
-
-    fn flush(&mut self, now: Time) -> Time {
-        if self.seeks && std::mem::take(&mut self.is_dirty) {
-            self.free_at = self.free_at.max(now) + DISK_FLUSH;
-            return self.free_at;
-        }
-        now
-    }
 }
 
 struct World {
@@ -445,8 +387,9 @@ fn moving() {
             }
             println!(
                 "{{\"bench\": \"placement\", \"workload\": \"moving\", \"what\": \"{name}\", \
-                 \"is_moving\": {is_moving}, \"reads\": {}, \"p50_ms\": {:.1}, \"p99_ms\": {:.1}, \
-                 \"max_ms\": {:.1}, \"of_paused\": {:.2}, \"moved_mbs\": {:.1}}}",
+                 \"is_moving\": {is_moving}, \"reads\": {}, \"p50_ms\": {:.1}, \
+                 \"p99_ms\": {:.1}, \"max_ms\": {:.1}, \"of_paused\": {:.2}, \
+                 \"moved_mbs\": {:.1}}}",
                 took.len(),
                 rank(50) as f64 / 1e6,
                 rank(99) as f64 / 1e6,
