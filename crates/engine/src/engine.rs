@@ -366,25 +366,23 @@ impl Engine {
 
     /// Replies to a request and forgets it.
     pub(crate) fn reply(&mut self, name: ReqKey) {
-        let req = self.reqs.get_mut(name);
-        let (id, since, cached, error) = (req.id, req.since, req.cached, req.error);
-        let buf = std::mem::take(&mut req.buf);
-        for side in &mut req.merge {
-            if let Some((_, old)) = side.take() {
-                self.io.give(old);
-            }
-        }
+        let req = self.reqs.get(name);
+        let (id, volume, kind, error) = (req.id, req.volume, req.kind, req.error);
+        let (since, cached) = (req.since, req.cached);
         let latency = self.io.now() - since;
-        let volume = self.volumes.get_mut(req.volume).expect("as in `vol`");
+        let volume = self.vol_mut(volume);
         volume.traffic.request_ended(cached);
         volume.stats.errors += u64::from(error.is_some());
-        match req.kind {
+        match kind {
             RequestKind::Read => volume.stats.read_latency.record(latency),
             RequestKind::Write => volume.stats.write_latency.record(latency),
             RequestKind::Flush => volume.stats.flush_latency.record(latency),
             _ => {}
         }
-        self.reqs.forget(name);
+        let (buf, merge) = self.reqs.forget(name);
+        for (_, old) in merge.into_iter().flatten() {
+            self.io.give(old);
+        }
         self.io.put(Effect::Reply { id, result: error.map_or(Ok(()), Err), buf });
     }
 }

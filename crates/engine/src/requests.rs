@@ -5,6 +5,7 @@ use crate::event::*;
 use crate::ids::{Dseq, Key, Written};
 use crate::requests::fetches::Fetches;
 use crate::requests::overlap::{Access, Overlap};
+use crate::requests::progress::Merge;
 use crate::requests::turns::Turns;
 use crate::slab::Slab;
 use forebay_format::BLOCK_SIZE;
@@ -14,6 +15,7 @@ use std::ops::Range;
 mod fetches;
 mod key;
 pub mod overlap;
+mod progress;
 mod stall;
 mod turns;
 
@@ -124,7 +126,7 @@ pub struct Req {
     pub written_dseq: Dseq,
     /// Old content of the first and last block of a write that does not cover them, with its valid
     /// sectors.
-    pub merge: [Option<(u8, Buf)>; 2],
+    pub merge: Merge,
     /// Blocks found in the cache.
     pub hits: u32,
     /// Blocks read from the origin.
@@ -200,11 +202,6 @@ impl Req {
         let to = (self.offset + self.len).min(start + BLOCK_SIZE as u64);
         ((from - start) as usize..(to - start) as usize, (from - self.offset) as usize)
     }
-
-    /// It is answered with this error, if none came before.
-    pub fn fail(&mut self, error: IoError) {
-        self.error.get_or_insert(error);
-    }
 }
 
 /// How a read gets its next blocks that are not in the cache.
@@ -238,16 +235,18 @@ impl Requests {
         ReqKey(self.all.insert(req))
     }
 
-    /// Forgets a request that is answered. Those that it held up may begin.
+    /// Forgets a request that is answered. Those that it held up may begin. Its buffers.
     #[inline]
-    pub fn forget(&mut self, name: ReqKey) {
-        let req = self.all.get(name.0).expect("a request is answered once");
+    pub fn forget(&mut self, name: ReqKey) -> (Buf, Merge) {
+        let req = self.all.get_mut(name.0).expect("a request is answered once");
         assert_eq!(req.pending, 0, "nothing of a request runs on after its answer");
+        let bufs = (std::mem::take(&mut req.buf), std::mem::take(&mut req.merge));
         if req.holds {
             self.overlap.release(name);
         }
         self.zeroing.retain(|&(_, _, zeroing)| zeroing != name);
         self.all.forget(name.0);
+        bufs
     }
 
     /// The request, unless it is answered.
@@ -262,9 +261,9 @@ impl Requests {
         self.find(name).expect("the request is under way")
     }
 
-    /// As [`Requests::get`].
+    /// As [`Requests::get`], for what happens to it.
     #[inline]
-    pub fn get_mut(&mut self, name: ReqKey) -> &mut Req {
+    fn at(&mut self, name: ReqKey) -> &mut Req {
         self.all.get_mut(name.0).expect("the request is under way")
     }
 
@@ -286,7 +285,7 @@ impl Requests {
     /// The request waits for this from now on.
     #[inline]
     pub fn wait(&mut self, name: ReqKey, wait: Wait) {
-        self.get_mut(name).wait = wait;
+        self.at(name).wait = wait;
         if let Some(queue) = wait.queue() {
             self.queues[queue as usize].push(name);
         }
@@ -300,7 +299,7 @@ impl Requests {
     /// Takes all of a list, to go on; who still waits says so again.
     pub fn take_all(&mut self, queue: Queue) -> Vec<ReqKey> {
         let taken = std::mem::take(&mut self.queues[queue as usize]);
-        taken.iter().for_each(|&name| self.get_mut(name).wait = Wait::Parts);
+        taken.iter().for_each(|&name| self.at(name).wait = Wait::Parts);
         taken
     }
 
@@ -330,7 +329,7 @@ impl Requests {
     #[inline]
     pub fn next_ready(&mut self) -> Option<ReqKey> {
         let name = self.overlap.next_ready()?;
-        let req = self.get_mut(name);
+        let req = self.at(name);
         (req.holds, req.wait) = (true, Wait::Parts);
         Some(name)
     }
@@ -338,7 +337,7 @@ impl Requests {
     /// The request is done with its blocks, if it holds them.
     #[inline]
     pub fn release(&mut self, name: ReqKey) {
-        if std::mem::take(&mut self.get_mut(name).holds) {
+        if std::mem::take(&mut self.at(name).holds) {
             self.overlap.release(name);
         }
     }

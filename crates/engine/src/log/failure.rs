@@ -105,7 +105,7 @@ impl Engine {
                 req.volume == id && req.cached && !matches!(req.waits_for(), Wait::Durable { .. })
             });
             let begun: Vec<ReqKey> = begun.map(|(name, _)| name).collect();
-            begun.into_iter().for_each(|name| self.req(name).fail(IoError::Io));
+            begun.into_iter().for_each(|name| self.reqs.fail(name, IoError::Io));
         }
     }
 
@@ -123,7 +123,7 @@ impl Engine {
             if let Some(gather) = self.log.take_gathered(point) {
                 self.io.give(gather.buf);
                 for req in gather.waiters {
-                    self.req(req).fail(IoError::Io);
+                    self.reqs.fail(req, IoError::Io);
                     self.part_done(req);
                 }
                 self.readers_again(gather.readers);

@@ -243,7 +243,7 @@ impl Engine {
             }
             for req in record.waiters.drain(..) {
                 if failed {
-                    self.req(req).fail(IoError::Io);
+                    self.reqs.fail(req, IoError::Io);
                 }
                 self.part_done(req);
             }

@@ -4,23 +4,19 @@
 use crate::engine::Engine;
 use crate::event::*;
 use crate::op::Op;
+use crate::requests::ReqKey;
 use crate::requests::overlap::Access;
-use crate::requests::{Req, ReqKey};
 
 /// Zeroes up to this many bytes are written as data; more are zeroed at the origin.
 const ZERO_AS_DATA_MAX: u64 = 1 << 20;
 
 impl Engine {
-    pub(crate) fn req(&mut self, name: ReqKey) -> &mut Req {
-        self.reqs.get_mut(name)
-    }
-
     /// Starts a request that recovery does not hold up: it begins now or behind those that it
     /// overlaps.
     pub(crate) fn accept(&mut self, name: ReqKey) {
         let now = self.io.now();
         let bytes_min = self.tuning().sequential_bytes;
-        let req = self.reqs.get_mut(name);
+        let req = self.reqs.get(name);
         let (kind, offset, len) = (req.kind, req.offset, req.len);
         let volume = self.volumes.get_mut(req.volume).expect("checked");
         match kind {
@@ -44,8 +40,9 @@ impl Engine {
             }
             RequestKind::Prefetch => {}
         }
-        if matches!(kind, RequestKind::Read | RequestKind::Write) && len > 0 {
-            req.sequential = volume.streams.goes_on(offset, len, bytes_min);
+        let streams = matches!(kind, RequestKind::Read | RequestKind::Write) && len > 0;
+        if streams && volume.streams.goes_on(offset, len, bytes_min) {
+            self.reqs.is_of_stream(name);
         }
         if len == 0 {
             return self.reply(name);
@@ -85,7 +82,7 @@ impl Engine {
             RequestKind::Read | RequestKind::Prefetch
                 if self.pool.may_come_back(first..=last, self.io.now()) =>
             {
-                self.req(name).fail(IoError::Io);
+                self.reqs.fail(name, IoError::Io);
                 self.reply(name);
             }
             RequestKind::Read | RequestKind::Prefetch => self.read_begin(name),
@@ -97,12 +94,8 @@ impl Engine {
 
     /// One of the things that a request waited for has ended; what comes next depends on its kind.
     pub(crate) fn part_done(&mut self, name: ReqKey) {
-        let req = self.req(name);
-        req.pending -= 1;
-        if req.pending > 0 {
-            return;
-        }
-        match req.kind {
+        let Some(kind) = self.reqs.part_ended(name) else { return };
+        match kind {
             RequestKind::Read | RequestKind::Prefetch => self.read_end(name),
             RequestKind::Write => self.write_step(name),
             RequestKind::Discard | RequestKind::WriteZeroes { .. } => self.zero_step(name),

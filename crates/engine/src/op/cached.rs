@@ -72,7 +72,7 @@ impl Engine {
         match run.by {
             Reader::Request { req, .. } => self.read_bytes(req, &run, block),
             Reader::Merge { req, side } => {
-                self.req(req).merge[side] = Some((run.mask, Buf::copy_of(block)));
+                self.reqs.keeps(req, side, run.mask, Buf::copy_of(block));
             }
             Reader::Move | Reader::Home { .. } => unreachable!("they read what is in its slot"),
         }
@@ -84,7 +84,7 @@ impl Engine {
         match run.by {
             Reader::Request { req, direct } => return self.read_take(req, direct, run, buf, bad),
             Reader::Merge { req, side } if bad.is_empty() => {
-                self.req(req).merge[side] = Some((run.mask, buf));
+                self.reqs.keeps(req, side, run.mask, buf);
                 return;
             }
             Reader::Move if bad.is_empty() => self.move_take(run.key, run.located(0), buf.bytes()),
@@ -137,7 +137,9 @@ impl Engine {
     /// A reader waits for one more part.
     fn cached_waits(&mut self, run: &CacheRun) {
         match run.by {
-            Reader::Request { req, .. } | Reader::Merge { req, .. } => self.req(req).pending += 1,
+            Reader::Request { req, .. } | Reader::Merge { req, .. } => {
+                self.reqs.waits_for_part(req);
+            }
             Reader::Move => self.move_begins(run.slot),
             Reader::Home { volume, run } => self.run_waits(volume, run),
         }

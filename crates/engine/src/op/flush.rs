@@ -63,7 +63,7 @@ impl Engine {
             }
             self.reqs.take(Queue::Durable, at);
             if poisoned || lost {
-                self.req(name).fail(IoError::Io);
+                self.reqs.fail(name, IoError::Io);
             }
             let doubtful = poisoned && self.vol(id).flush.is_doubtful();
             match ends {
@@ -147,7 +147,7 @@ impl Engine {
             }
             let is_flush = req.kind == RequestKind::Flush;
             self.reqs.take(Queue::Durable, at);
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             match ends {
                 true => self.zero_flushed(name),
                 false => self.reply(name),

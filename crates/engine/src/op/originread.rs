@@ -27,7 +27,7 @@ impl Engine {
     /// Reads blocks that are not in the cache: those that another read brings, together with it.
     /// What is prefetched enters the cache in any case, and is read for itself.
     pub(crate) fn read_missing(&mut self, name: ReqKey, first: Key, blocks: u64) {
-        if self.req(name).kind == RequestKind::Prefetch {
+        if self.reqs.get(name).kind == RequestKind::Prefetch {
             self.read_origin(name, first, blocks);
             return;
         }
@@ -36,9 +36,7 @@ impl Engine {
         while key < end {
             match self.reqs.fetch(name, key, end - key) {
                 Fetch::Joined(blocks) => {
-                    let req = self.req(name);
-                    req.pending += 1;
-                    req.misses += blocks as u32;
+                    self.reqs.misses(name, blocks);
                     key = key + blocks;
                 }
                 Fetch::Own(blocks) => {
@@ -50,20 +48,19 @@ impl Engine {
     }
 
     pub(crate) fn read_origin_run(&mut self, mut run: OriginRun) {
-        let req = self.reqs.get_mut(run.req);
-        let volume = self.volumes.get_mut(req.volume).expect("in use");
+        let req = self.reqs.get(run.req);
+        let volume = self.vol(req.volume);
         let id = volume.id();
         let offset = (run.key - volume.base()) * BLOCK_SIZE as u64;
         let len = (run.blocks * BLOCK_SIZE as u64).min(volume.bytes() - offset) as usize;
-        req.pending += 1;
-        req.misses += run.blocks as u32;
         run.direct = req.kind == RequestKind::Read
             && run.overlay.is_none()
             && req.offset == offset
             && req.buf.len() == len
             && len.is_multiple_of(BLOCK_SIZE);
+        self.reqs.misses(run.req, run.blocks);
         let buf = match run.direct {
-            true => std::mem::take(&mut req.buf),
+            true => self.reqs.lend(run.req),
             false => self.io.take(len),
         };
         let op = self.io.op(Op::ReadOrigin(run));
@@ -88,21 +85,15 @@ impl Engine {
                 buf.bytes_mut()[range.clone()].copy_from_slice(&newer.bytes()[range]);
             }
         }
-        let id = self.req(name).volume;
+        let id = self.reqs.get(name).volume;
         self.origin_read_ended(id);
-        let req = self.reqs.get_mut(name);
-        let volume = self.volumes.get_mut(req.volume).expect("in use");
         match result {
-            Err(error) => req.fail(if error == IoError::Gone { error } else { IoError::Io }),
+            Err(IoError::Gone) => self.reqs.fail(name, IoError::Gone),
+            Err(_) => self.reqs.fail(name, IoError::Io),
             Ok(()) => {
-                volume.stats.read_bytes_origin += len as u64;
-                if !run.direct && req.kind == RequestKind::Read {
-                    for (key, block) in
-                        run.key.up_to(Key::MAX).zip(buf.bytes().chunks_exact(BLOCK_SIZE))
-                    {
-                        let (part, at) = req.part_of(key, volume.base());
-                        req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
-                    }
+                self.vol_mut(id).stats.read_bytes_origin += len as u64;
+                if !run.direct {
+                    self.origin_brings(name, id, run.key, buf.bytes());
                 }
                 if run.overlay.is_none() {
                     self.fill(&run, &buf);
@@ -120,7 +111,7 @@ impl Engine {
         }
         if run.direct {
             buf.set_len(len);
-            self.req(name).buf = buf;
+            self.reqs.give_back(name, buf);
         } else {
             self.io.give(buf);
         }
@@ -134,14 +125,17 @@ impl Engine {
             self.read_origin(name, key, count);
             return self.part_done(name);
         }
-        let req = self.reqs.get_mut(name);
-        let volume = self.volumes.get_mut(req.volume).expect("in use");
-        for (key, block) in key.up_to(key + count).zip(blocks.chunks_exact(BLOCK_SIZE)) {
-            let (part, at) = req.part_of(key, volume.base());
-            volume.stats.read_bytes_origin += part.len() as u64;
-            req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
-        }
+        let id = self.reqs.get(name).volume;
+        let bytes = self.origin_brings(name, id, key, &blocks[..count as usize * BLOCK_SIZE]);
+        self.vol_mut(id).stats.read_bytes_origin += bytes as u64;
         self.part_done(name);
+    }
+
+    /// Blocks of a request, from `key` on, are here. How many bytes of them it asked for.
+    fn origin_brings(&mut self, name: ReqKey, id: VolumeId, key: Key, blocks: &[u8]) -> usize {
+        let base = self.vol(id).base();
+        let blocks = key.up_to(Key::MAX).zip(blocks.chunks_exact(BLOCK_SIZE));
+        blocks.map(|(key, block)| self.reqs.brings(name, key, base, block)).sum()
     }
 
     /// Puts what came from the origin into RAM and, if it is admitted, into the cache.

@@ -25,7 +25,7 @@ impl Engine {
         let req = self.reqs.get(name);
         let (first, last, id) = (req.first, req.last, req.volume);
         if self.stuck_in_log(req) {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return self.reply(name);
         }
         if self.vol(id).home.covers(first, last) {
@@ -54,11 +54,11 @@ impl Engine {
         let room = self.room_for_entries();
         let none = self.origins_fail() && self.segments.emptied().is_empty();
         for name in self.reqs.take_all(Queue::Entries) {
-            let late = self.req(name).since + ROOM_NS_MAX <= self.io.now();
+            let late = self.reqs.get(name).since + ROOM_NS_MAX <= self.io.now();
             match (room, none && late) {
                 (true, _) => self.begin(name),
                 (false, true) => {
-                    self.req(name).fail(IoError::Io);
+                    self.reqs.fail(name, IoError::Io);
                     self.reply(name);
                 }
                 (false, false) => self.reqs.wait(name, Wait::Entries),
@@ -142,13 +142,13 @@ impl Engine {
             self.reqs.take(Queue::Log, at);
             if !ready {
                 // Nowhere can be noted that the cache's clean blocks are old from here on.
-                self.req(name).fail(IoError::Io);
+                self.reqs.fail(name, IoError::Io);
                 self.reply(name);
                 continue;
             }
             if issued {
                 if self.stuck_in_log(self.reqs.get(name)) {
-                    self.req(name).fail(IoError::Io);
+                    self.reqs.fail(name, IoError::Io);
                 }
                 self.origin_write_end(name);
             } else if self.reqs.get(name).kind == RequestKind::Write {
@@ -163,7 +163,7 @@ impl Engine {
         let req = self.reqs.get(name);
         let (first, last) = (req.first, req.last);
         if self.stuck_in_log(req) {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return self.reply(name);
         }
         if !self.is(Mutant::OriginWriteKeepsCached) {
@@ -171,10 +171,10 @@ impl Engine {
         }
         let now = self.io.now();
         self.reqs.wait(name, Wait::Parts);
-        let req = self.reqs.get_mut(name);
-        req.pending = 1;
+        self.reqs.starts(name);
+        let buf = self.reqs.lend(name);
+        let req = self.reqs.get(name);
         let (offset, id) = (req.offset, req.volume);
-        let buf = std::mem::take(&mut req.buf);
         let volume = self.vol_mut(id);
         volume.traffic.uses_origin(now);
         volume.stats.write_bytes_origin += buf.len() as u64;
@@ -203,13 +203,12 @@ impl Engine {
         result: Result<(), IoError>,
         buf: Buf,
     ) {
-        let req = self.req(name);
-        req.buf = buf;
-        let id = req.volume;
+        self.reqs.give_back(name, buf);
+        let id = self.reqs.get(name).volume;
         if let Err(error) = result {
             let error =
                 if error == IoError::Io || error == IoError::NoSpace { error } else { IoError::Io };
-            req.fail(error);
+            self.reqs.fail(name, error);
         }
         self.origin_written(id, true);
         self.part_done(name);
@@ -235,8 +234,8 @@ impl Engine {
 
     /// The origin refused a write that the cache could take: it does.
     fn write_refused(&mut self, name: ReqKey) {
-        let req = self.req(name);
-        req.error = None;
+        self.reqs.tries_again(name);
+        let req = self.reqs.get(name);
         let (id, first) = (req.volume, req.first);
         let block = first - self.vol(id).base();
         self.block_refused(id, block);

@@ -15,9 +15,9 @@ use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {
     pub(crate) fn read_begin(&mut self, name: ReqKey) {
-        let req = self.req(name);
+        self.reqs.starts(name);
+        let req = self.reqs.get(name);
         let (first, last) = (req.first, req.last);
-        req.pending = 1; // Held until all parts are started.
         let mut cached: Option<CacheRun> = None;
         let mut origin: Option<(Key, u64)> = None;
         for key in first.to(last) {
@@ -70,8 +70,7 @@ impl Engine {
             self.read_cache(name, run);
         }
         if self.log.sent_with_in(self.segments.unit_at(located.slot).inflight, located.slot) {
-            self.req(name).pending += 1;
-            self.req(name).hits += 1;
+            self.reqs.hits(name, 1);
             self.read_sent(CacheRun::one(by, key, located, mask));
             return None;
         }
@@ -83,20 +82,14 @@ impl Engine {
         if let Some(located) = located
             && self.read_untold(name, key, located)
         {
-            let req = self.req(name);
-            req.pending += 1;
-            req.hits += 1;
+            self.reqs.hits(name, 1);
             return true;
         }
-        let req = self.reqs.get_mut(name);
-        let volume = self.volumes.get_mut(req.volume).expect("in use");
-        let (part, at) = req.part_of(key, volume.base());
         if let Some(block) = self.map.ram_get(key) {
-            if req.kind == RequestKind::Read {
-                req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part.clone()]);
-            }
-            req.hits += 1;
-            volume.stats.read_bytes_ram += part.len() as u64;
+            let id = self.reqs.get(name).volume;
+            let volume = self.volumes.get_mut(id).expect("in use");
+            let bytes = self.reqs.hits_ram(name, key, volume.base(), block);
+            volume.stats.read_bytes_ram += bytes as u64;
             return true;
         }
         let Some(located) = located else { return false };
@@ -104,7 +97,7 @@ impl Engine {
         let copy = Buf::copy_of(block);
         let mask = self.map.mask(located.slot);
         let by = Reader::Request { req: name, direct: false };
-        self.req(name).pending += 1;
+        self.reqs.waits_for_part(name);
         self.cached_here(CacheRun::one(by, key, located, mask), copy.bytes());
         self.io.give(copy);
         true
@@ -113,14 +106,13 @@ impl Engine {
     /// Starts to read a run from its cache device.
     fn read_cache(&mut self, name: ReqKey, mut run: CacheRun) {
         let len = run.blocks() as usize * BLOCK_SIZE;
-        let req = self.req(name);
-        req.pending += 1;
-        req.hits += run.blocks() as u32;
+        self.reqs.hits(name, run.blocks());
+        let req = self.reqs.get(name);
         let aligned = req.offset.is_multiple_of(BLOCK_SIZE as u64) && req.buf.len() == len;
         let direct = aligned && run.mask == MASK_FULL;
         run.by = Reader::Request { req: name, direct };
         let buf = match direct {
-            true => std::mem::take(&mut req.buf),
+            true => self.reqs.lend(name),
             false => self.io.take(len),
         };
         self.touch(run.slot, run.blocks());
@@ -142,11 +134,11 @@ impl Engine {
             }
             return self.io.give(buf);
         }
-        let req = self.reqs.get_mut(name);
+        let req = self.reqs.get(name);
+        let keep = !req.overtaken() && self.map.ram_blocks().1 > 0;
         let volume = self.volumes.get_mut(req.volume).expect("in use");
         volume.stats.read_bytes_cache += (buf.len() - bad.len() * BLOCK_SIZE) as u64;
-        let keep = !req.overtaken() && self.map.ram_blocks().1 > 0;
-        let copy = !direct && req.kind == RequestKind::Read;
+        let base = volume.base();
         for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
             if bad.contains(&n) {
                 continue;
@@ -155,13 +147,12 @@ impl Engine {
             if keep {
                 self.map.ram_hit(key, block);
             }
-            if copy {
-                let (part, at) = req.part_of(key, volume.base());
-                req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
+            if !direct {
+                self.reqs.brings(name, key, base, block);
             }
         }
         match direct {
-            true => req.buf = buf,
+            true => self.reqs.give_back(name, buf),
             false => self.io.give(buf),
         }
     }
@@ -171,7 +162,7 @@ impl Engine {
     /// goes on elsewhere in the cache.
     pub(super) fn read_lost(&mut self, name: ReqKey, key: Key, lost: Lost) -> bool {
         match lost {
-            Lost::Bad { dirty: true } => self.req(name).fail(IoError::Io),
+            Lost::Bad { dirty: true } => self.reqs.fail(name, IoError::Io),
             Lost::Bad { dirty: false } | Lost::Gone => self.read_origin(name, key, 1),
             // It has moved, or is newer: both are right answers.
             Lost::Moved(now) => {
@@ -189,16 +180,15 @@ impl Engine {
     /// One cached block of a read is here. What its mask leaves out is asked from the origin.
     pub(super) fn read_bytes(&mut self, name: ReqKey, run: &CacheRun, block: &[u8]) {
         let ignored = self.is(Mutant::MaskIgnored);
-        let req = self.reqs.get_mut(name);
-        let volume = self.volumes.get_mut(req.volume).expect("in use");
-        if req.kind == RequestKind::Prefetch {
+        let req = self.reqs.get(name);
+        let (kind, id) = (req.kind, req.volume);
+        if kind == RequestKind::Prefetch {
             return;
         }
-        let wanted = req.mask_of(run.key, volume.base());
-        if ignored || wanted & !run.mask == 0 {
-            let (part, at) = req.part_of(run.key, volume.base());
-            volume.stats.read_bytes_cache += part.len() as u64;
-            req.buf.bytes_mut()[at..at + part.len()].copy_from_slice(&block[part]);
+        let base = self.vol(id).base();
+        if ignored || req.mask_of(run.key, base) & !run.mask == 0 {
+            let bytes = self.reqs.brings(name, run.key, base, block);
+            self.vol_mut(id).stats.read_bytes_cache += bytes as u64;
             return;
         }
         let overlay = Some((run.mask, Buf::copy_of(block)));

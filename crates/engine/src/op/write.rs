@@ -55,10 +55,10 @@ impl Engine {
     /// A write into the cache begins: what it leaves of its first and last block is looked for.
     pub(super) fn write_cached_begin(&mut self, name: ReqKey) {
         if self.log.is_dead() {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return self.write_failed(name);
         }
-        self.req(name).pending = 1;
+        self.reqs.starts(name);
         self.merge_begin(name, 0);
         let req = self.reqs.get(name);
         if req.last != req.first {
@@ -77,17 +77,14 @@ impl Engine {
     fn write_after_home(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         if self.rests(req.first, req.last) {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return self.reply(name);
         }
         self.reqs.wait(name, Wait::Slice);
     }
 
     pub(crate) fn mark_cached(&mut self, name: ReqKey) {
-        let req = self.req(name);
-        assert!(!req.cached);
-        req.cached = true;
-        let volume = req.volume;
+        let volume = self.reqs.enters_cache(name);
         self.vol_mut(volume).traffic.cache_write_begins();
     }
 
@@ -115,7 +112,7 @@ impl Engine {
             return;
         }
         let Some(located) = self.locate(key) else { return };
-        self.req(name).pending += 1;
+        self.reqs.waits_for_part(name);
         self.merge_read(name, side, key, located);
     }
 
@@ -127,7 +124,7 @@ impl Engine {
     /// The old content of a block cannot be read. Whether it is read elsewhere.
     pub(super) fn merge_lost(&mut self, req: ReqKey, side: usize, key: Key, lost: Lost) -> bool {
         match lost {
-            Lost::Bad { dirty: true } => self.req(req).fail(IoError::Io),
+            Lost::Bad { dirty: true } => self.reqs.fail(req, IoError::Io),
             Lost::Bad { dirty: false } | Lost::Gone => {}
             Lost::Moved(now) => {
                 self.merge_read(req, side, key, now);
@@ -169,7 +166,7 @@ impl Engine {
         // Reads that began while the write waited have taken the old places.
         self.overtake(name);
         loop {
-            let req = self.reqs.get_mut(name);
+            let req = self.reqs.get(name);
             let key = req.first + req.written;
             if key > req.last {
                 break;
@@ -187,12 +184,8 @@ impl Engine {
         }
         let written_dseq = self.log.dseq_gathered();
         let early = self.is(Mutant::AckBeforeWrite);
-        let req = self.req(name);
-        req.written_dseq = written_dseq;
-        let pending = req.pending;
-        self.reqs.wait(name, Wait::Parts);
-        self.reqs.release(name);
-        if early && pending > 0 {
+        self.reqs.appended(name, written_dseq);
+        if early && self.reqs.get(name).pending > 0 {
             self.leave_records(name);
         }
         true
@@ -202,14 +195,14 @@ impl Engine {
     /// record.
     fn append_block(&mut self, name: ReqKey, key: Key, id: VolumeId) -> Option<Slot> {
         let base = self.vol(id).base();
-        let req = self.reqs.get_mut(name);
+        let req = self.reqs.get(name);
         let kind = EntryKind::Dirty;
         if req.kind == RequestKind::Write && req.mask_of(key, base) == MASK_FULL {
             let (part, at) = req.part_of(key, base);
-            let buf = std::mem::take(&mut req.buf);
+            let buf = self.reqs.lend(name);
             let block = &buf.bytes()[at..at + part.len()];
             let slot = self.append(Point::Dirty, key, block, kind, MASK_FULL, Purpose::Client);
-            self.req(name).buf = buf;
+            self.reqs.give_back(name, buf);
             return slot;
         }
         let (block, mask) = self.compose(name, key, id);
@@ -221,16 +214,14 @@ impl Engine {
     /// A planted bug answers a write without waiting for its records.
     fn leave_records(&mut self, name: ReqKey) {
         self.log.leave(name);
-        self.req(name).pending = 0;
+        self.reqs.leaves_parts(name);
         self.reply(name);
     }
 
     /// The write waits for the record that its newest block is in.
     fn join_record(&mut self, name: ReqKey) {
         let joins = self.log.join(name);
-        let req = self.req(name);
-        req.pending += u32::from(joins);
-        req.written += 1;
+        self.reqs.appends(name, joins);
     }
 
     /// What block `key` is after the write, and which of its sectors are valid.
@@ -240,7 +231,7 @@ impl Engine {
         let wrong = self.is(Mutant::MergeWrong);
         let other = self.is(Mutant::MergeOtherEnd);
         let mut block = self.io.take(BLOCK_SIZE);
-        let req = self.reqs.get_mut(name);
+        let req = self.reqs.get(name);
         let (part, at) = req.part_of(key, base);
         let covered = req.mask_of(key, base);
         if covered != MASK_FULL {

@@ -29,7 +29,7 @@ impl Engine {
         let stays = cut_dirty.clone().any(|key| self.rests(key, key));
         let cut = cut_dirty.next().is_some();
         if self.stuck_in_log(req) || stays {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return self.reply(name);
         }
         let cut = cut && !self.is(Mutant::ZeroCutsDirty);
@@ -70,10 +70,9 @@ impl Engine {
         if from >= to {
             return false;
         }
-        let req = self.req(name);
-        (req.offset, req.len) = (from, to - from);
         // The blocks held stay as they were: a little more than needed.
-        (req.first, req.last) = (base + from / block, base + (to - 1) / block);
+        let span = (base + from / block, base + (to - 1) / block);
+        self.reqs.shrink(name, from, to - from, span);
         true
     }
 
@@ -89,13 +88,12 @@ impl Engine {
 
     pub(crate) fn zero_issue(&mut self, name: ReqKey) {
         if self.stuck_in_log(self.reqs.get(name)) {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return self.reply(name);
         }
         self.reqs.wait(name, Wait::Parts);
-        let req = self.req(name);
-        req.pending = 1;
-        let unmap = match req.kind {
+        self.reqs.starts(name);
+        let unmap = match self.reqs.get(name).kind {
             RequestKind::Discard => true,
             RequestKind::WriteZeroes { unmap } => unmap,
             _ => unreachable!("only these are zeroed"),
@@ -105,7 +103,7 @@ impl Engine {
 
     fn zero_send(&mut self, name: ReqKey, unmap: bool) {
         let now = self.io.now();
-        let req = self.req(name);
+        let req = self.reqs.get(name);
         let (offset, len, id) = (req.offset, req.len, req.volume);
         self.vol_mut(id).traffic.uses_origin(now);
         let op = self.io.op(Op::Zero { req: name });
@@ -113,16 +111,16 @@ impl Engine {
     }
 
     pub(crate) fn zero_done(&mut self, name: ReqKey, result: Result<(), IoError>) {
-        let req = self.reqs.get_mut(name);
+        let req = self.reqs.get(name);
         let id = req.volume;
         match (result, req.kind) {
-            (Ok(()), _) => req.zeroed = true,
+            (Ok(()), _) => self.reqs.zeroed(name),
             (Err(IoError::Unsupported), RequestKind::Discard) => {}
             (Err(IoError::Unsupported), RequestKind::WriteZeroes { unmap: true }) => {
-                req.kind = RequestKind::WriteZeroes { unmap: false };
+                self.reqs.keeps_space(name);
                 return self.zero_send(name, false);
             }
-            (Err(_), _) => req.fail(IoError::Io),
+            (Err(_), _) => self.reqs.fail(name, IoError::Io),
         }
         self.origin_written(id, true);
         self.part_done(name);

@@ -68,7 +68,7 @@ impl Engine {
             self.command(id, command);
         }
         for name in self.reqs.take_all(Queue::Recovery) {
-            self.req(name).fail(IoError::Gone);
+            self.reqs.fail(name, IoError::Gone);
             self.reply(name);
         }
     }
@@ -118,11 +118,11 @@ impl Engine {
             let volume = self.vol(req.volume);
             let (span, served) = (volume.span(req.offset, req.len), volume.service.is_on());
             // The volume's keys may have become others when the checkpoint was read.
-            (self.req(name).first, self.req(name).last) = span;
+            self.reqs.rebase(name, span);
             if served {
                 self.accept(name);
             } else {
-                self.req(name).fail(IoError::Gone);
+                self.reqs.fail(name, IoError::Gone);
                 self.reply(name);
             }
         }

@@ -5,7 +5,6 @@ use crate::Mutant;
 use crate::due::Due;
 use crate::engine::Engine;
 use crate::event::*;
-use crate::ids::Dseq;
 use crate::limits::{ROOM_NS_MAX, STALL_NS_MAX, WAVE_NS_MAX, WAVE_WRITES_MAX};
 use crate::policy::writeback::write_gap_ns;
 use crate::requests::overlap::Access;
@@ -76,9 +75,8 @@ impl Engine {
         if req.error.is_some() || self.log.is_dead() {
             self.reqs.turns.leave(id, 0);
             self.reqs.wait(name, Wait::Parts);
-            let req = self.req(name);
-            req.fail(IoError::Io);
-            if req.pending == 0 {
+            self.reqs.fail(name, IoError::Io);
+            if self.reqs.get(name).pending == 0 {
                 self.write_failed(name);
             }
             return true;
@@ -166,7 +164,7 @@ impl Engine {
         let bound = req.written > 0 || req.pending > 0 || self.touches_dirty(req);
         let lost = !volume.quarantine.unreadable().is_empty();
         if volume.quarantine.is_failing() || (bound && lost) {
-            self.req(name).fail(IoError::Io);
+            self.reqs.fail(name, IoError::Io);
             return true;
         }
         if bound {
@@ -179,12 +177,7 @@ impl Engine {
 
     /// A write into the cache begins anew, as one to the origin.
     fn go_around(&mut self, name: ReqKey) {
-        self.reqs.release(name);
-        let req = self.req(name);
-        (req.cached, req.around, req.error) = (false, true, None);
-        (req.written, req.written_dseq) = (0, Dseq::NONE);
-        let id = req.volume;
-        for (_, buf) in std::mem::take(&mut req.merge).into_iter().flatten() {
+        for (_, buf) in self.reqs.goes_around(name).into_iter().flatten() {
             self.io.give(buf);
         }
         self.vol_mut(id).traffic.cache_write_goes_around();
@@ -192,6 +185,7 @@ impl Engine {
             self.begin(name);
         }
     }
+        let id = self.reqs.get(name).volume;
 
     /// A write into the cache has failed. Where only the cache did, and holds nothing that counts,
     /// the origin takes it.
