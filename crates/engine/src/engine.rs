@@ -16,8 +16,7 @@ use crate::reclaim::Reclaim;
 use crate::requests::{Req, ReqKey, Requests, Wait};
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
-use crate::volume::Volume;
-use crate::volumes::Volumes;
+use crate::volume::{Volume, Volumes};
 use crate::writeback::Writeback;
 use forebay_format::io::Buf;
 use forebay_format::mode::Mode;
@@ -308,12 +307,6 @@ impl Engine {
         self.volume(id).expect("the volume stays while something runs on it")
     }
 
-    /// As [`Engine::vol`].
-    #[inline]
-    pub(crate) fn vol_mut(&mut self, id: VolumeId) -> &mut Volume {
-        self.volumes.get_mut(id).expect("as in `vol`")
-    }
-
     /// The volume of a key.
     pub(crate) fn volume_of(&self, key: Key) -> Option<&Volume> {
         self.volumes.of(key)
@@ -345,17 +338,13 @@ impl Engine {
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {
-            if let Some(volume) = self.volumes.get_mut(request.volume) {
-                volume.stats.errors += 1;
-            }
+            self.volumes.refused(request.volume);
             self.io.put(Effect::Reply { id, result: Err(error), buf: request.buf });
             return;
         }
         let now = self.io.now();
-        let volume = self.vol_mut(request.volume);
-        volume.streams.request_came();
-        volume.traffic.request_came();
-        let (first, last) = volume.span(request.offset, request.len);
+        self.volumes.request_came(request.volume);
+        let (first, last) = self.vol(request.volume).span(request.offset, request.len);
         let req = self.reqs.insert(Req::new(id, request, first, last, now));
         if self.is_opening() {
             self.reqs.wait(req, Wait::Recovery);
@@ -370,15 +359,7 @@ impl Engine {
         let (id, volume, kind, error) = (req.id, req.volume, req.kind, req.error);
         let (since, cached) = (req.since, req.cached);
         let latency = self.io.now() - since;
-        let volume = self.vol_mut(volume);
-        volume.traffic.request_ended(cached);
-        volume.stats.errors += u64::from(error.is_some());
-        match kind {
-            RequestKind::Read => volume.stats.read_latency.record(latency),
-            RequestKind::Write => volume.stats.write_latency.record(latency),
-            RequestKind::Flush => volume.stats.flush_latency.record(latency),
-            _ => {}
-        }
+        self.volumes.request_ended(volume, kind, cached, error.is_none(), latency);
         let (buf, merge) = self.reqs.forget(name);
         for (_, old) in merge.into_iter().flatten() {
             self.io.give(old);

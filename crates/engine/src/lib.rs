@@ -178,7 +178,6 @@ mod segment;
 pub mod settings;
 mod slab;
 mod volume;
-mod volumes;
 mod writeback;
 
 pub use engine::{BlockStatus, Engine, State, VolumeView};

@@ -16,6 +16,7 @@ mod intents;
 mod service;
 mod task;
 mod traffic;
+mod volumes;
 
 use dirty::Dirty;
 pub(crate) use dirty::Look;
@@ -27,6 +28,7 @@ use service::Service;
 use task::Running;
 pub(crate) use task::Task;
 use traffic::Traffic;
+pub(crate) use volumes::{Volumes, base_among};
 
 /// One volume.
 #[derive(Debug)]
@@ -55,8 +57,8 @@ pub struct Volume {
     running: Option<Running>,
     /// What does not go home for now.
     pub(crate) quarantine: Quarantine,
-    /// What goes home.
-    pub(crate) home: Home,
+    /// Blocks of a stripe of its origin, if that has any.
+    stripe_blocks: u32,
     /// What clients do with the volume.
     pub(crate) traffic: Traffic,
     /// Sequential streams of theirs.
@@ -86,7 +88,7 @@ impl Volume {
             life: Life::There,
             running: None,
             quarantine: Quarantine::default(),
-            home: Home::new(spec.stripe_blocks),
+            stripe_blocks: spec.stripe_blocks,
             traffic: Traffic::default(),
             streams: Streams::default(),
             stats: VolumeStats::default(),
@@ -174,10 +176,15 @@ impl Volume {
         self.stats.dirty_blocks = self.dirty.len();
     }
 
-    /// Whether dirty blocks cannot be given up yet: some are on their way home, or requests that
-    /// may write others are under way on a volume that is not served any more.
-    pub(crate) fn drops_wait(&self) -> bool {
-        self.home.busy() || (!self.service.is_on() && self.traffic.has_requests())
+    /// Whether requests are under way, of which some may write dirty blocks, although it is not
+    /// served any more.
+    pub(crate) fn has_late_requests(&self) -> bool {
+        !self.service.is_on() && self.traffic.has_requests()
+    }
+
+    /// Blocks of a stripe of its origin, or 0.
+    pub(crate) fn stripe_blocks(&self) -> u32 {
+        self.stripe_blocks
     }
 
     /// The mode in force.
@@ -187,9 +194,9 @@ impl Volume {
     }
 
     /// From when on the origin counts as one that hangs, if nothing of what goes home ends before.
-    pub(crate) fn hangs_from(&self) -> Option<Time> {
-        let flushes = self.flush.hangs_from().filter(|_| self.home.busy());
-        self.home.hangs_from().or(flushes)
+    pub(crate) fn hangs_from(&self, home: &Home) -> Option<Time> {
+        let flushes = self.flush.hangs_from().filter(|_| home.busy());
+        home.hangs_from().or(flushes)
     }
 
     /// Whether the origin has to be flushed before the volume is removed: not one that is gone,
@@ -200,10 +207,10 @@ impl Volume {
     }
 
     /// Whether the origin is lost, refuses what it is sent, or ends nothing of it.
-    pub(crate) fn lags(&self, now: Time) -> bool {
+    pub(crate) fn lags(&self, home: &Home, now: Time) -> bool {
         self.service.is_lost()
             || self.quarantine.refuses_all()
-            || self.hangs_from().is_some_and(|from| from <= now)
+            || self.hangs_from(home).is_some_and(|from| from <= now)
     }
 
     /// Dirty blocks of which nobody knows when they go home: those that cannot be read, or all

@@ -7,20 +7,24 @@
 //!
 //! Where clients keep the origin busy, a slice has it for itself: see `alone.rs`.
 
-use crate::event::Time;
+use crate::event::{Time, VolumeId};
+use std::collections::BTreeMap;
 
 mod alone;
 mod course;
 mod home;
+mod homes;
 mod select;
 mod slice;
 mod stripes;
 
 pub(crate) use slice::Home;
 
-/// The writeback of one shard, beside that of each volume.
+/// The writeback of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Writeback {
+    /// That of each volume.
+    homes: BTreeMap<VolumeId, Home>,
     /// Dirty blocks that were looked at so far.
     looked: u64,
     /// Since when more is dirty than the target.

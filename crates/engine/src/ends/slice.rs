@@ -32,11 +32,10 @@ impl Engine {
         if self.volume(volume).is_none() {
             return self.refuse(id, "there is no such volume");
         }
-        let v = self.vol_mut(volume);
         // What is cached of it is not served any more: nobody may write beside what is given up.
-        v.service.ends();
-        if v.drops_wait() {
-            return v.home.drop_later(id);
+        self.volumes.service_ends(volume);
+        if self.drops_wait(volume) {
+            return self.writeback.drop_later(volume, id);
         }
         let v = self.vol(volume);
         if self.log.is_dead() && !v.dirty.is_empty() {
@@ -52,17 +51,22 @@ impl Engine {
         }
     }
 
+    /// Whether dirty blocks cannot be given up yet: some are on their way home, or may be written.
+    fn drops_wait(&self, id: VolumeId) -> bool {
+        self.writeback.home(id).busy() || self.vol(id).has_late_requests()
+    }
+
     /// Commands that wait for a slice's end to give up dirty blocks go on, or fail where the origin
     /// hangs.
     pub(crate) fn drops_more(&mut self) {
         for at in 0..self.volumes.count() {
-            let volume = self.volumes.nth_mut(at);
-            let id = volume.id();
-            let hangs = volume.home.drops_until().is_some_and(|at| at <= self.io.now());
-            if volume.drops_wait() && !hangs {
+            let id = self.volumes.nth(at).id();
+            let until = self.writeback.home(id).drops_until();
+            let hangs = until.is_some_and(|at| at <= self.io.now());
+            if self.drops_wait(id) && !hangs {
                 continue;
             }
-            for command in volume.home.take_drops() {
+            for command in self.writeback.take_drops(id) {
                 match hangs {
                     true => self.refuse(
                         command,
@@ -242,7 +246,7 @@ impl Engine {
             let end = next.unwrap_or(to + 1);
             let dseq = self.note(EntryKind::Tombstone, id, from, end - from);
             self.log.ends(dseq, dirty.iter().map(|&block| base + block));
-            self.vol_mut(id).dirty.ended_by(dseq);
+            self.volumes.ended_by(id, dseq);
         }
         next
     }
@@ -284,7 +288,7 @@ impl Engine {
         for &block in &blocks {
             self.map.ram_drop(base + block);
             self.forget(base + block);
-            self.vol_mut(id).quarantine.forget(block);
+            self.volumes.block_given_up(id, block);
         }
         for run in blocks.chunk_by(|a, b| a + 1 == *b) {
             self.note(EntryKind::Tombstone, id, run[0], run.len() as u64);

@@ -129,14 +129,9 @@ impl Engine {
                 self.readers_again(gather.readers);
             }
         }
-        self.volumes.iter_mut().for_each(|volume| {
-            volume.home.abandon();
-            volume.intents.sync_fails();
-        });
+        self.volumes.syncs_fail();
         // Who meant what cannot be read gives up no more than that.
-        let homes = self.volumes.iter_mut();
-        let drops: Vec<CommandId> = homes.flat_map(|it| it.home.take_drops()).collect();
-        for command in drops {
+        for command in self.writeback.abandon_all() {
             self.refuse(
                 command,
                 "the cache device failed meanwhile: nothing is given up. Look at `forebay status`, \

@@ -17,32 +17,12 @@ impl Engine {
         let now = self.io.now();
         let bytes_min = self.tuning().sequential_bytes;
         let req = self.reqs.get(name);
-        let (kind, offset, len) = (req.kind, req.offset, req.len);
-        let volume = self.volumes.get_mut(req.volume).expect("checked");
-        match kind {
-            RequestKind::Flush => {
-                volume.stats.flushes += 1;
-                return self.flush_begin(name);
-            }
-            RequestKind::Read => {
-                volume.stats.reads += 1;
-                volume.stats.read_bytes += len;
-            }
-            RequestKind::Write => {
-                volume.stats.writes += 1;
-                volume.stats.write_bytes += len;
-                volume.traffic.wrote(now);
-            }
-            RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
-                volume.stats.discards += 1;
-                volume.stats.discard_bytes += len;
-                volume.traffic.wrote(now);
-            }
-            RequestKind::Prefetch => {}
-        }
-        let streams = matches!(kind, RequestKind::Read | RequestKind::Write) && len > 0;
-        if streams && volume.streams.goes_on(offset, len, bytes_min) {
+        let (kind, len) = (req.kind, req.len);
+        if self.volumes.request_begins(req, now, bytes_min) {
             self.reqs.is_of_stream(name);
+        }
+        if kind == RequestKind::Flush {
+            return self.flush_begin(name);
         }
         if len == 0 {
             return self.reply(name);

@@ -128,9 +128,7 @@ impl Engine {
     fn count_bad(&mut self, key: Key, lost: bool) {
         let (id, base) =
             self.volume_of(key).map(|v| (v.id(), v.base())).expect("keys are of volumes");
-        let stats = &mut self.vol_mut(id).stats;
-        stats.bad_blocks += 1;
-        stats.lost_blocks += u64::from(lost);
+        self.volumes.block_is_bad(id, lost);
         self.io.notify(Notice::BadBlock { volume: id, block: key - base, lost });
     }
 

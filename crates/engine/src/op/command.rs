@@ -8,8 +8,7 @@ use crate::event::*;
 use crate::ids::Key;
 use crate::pool::Stage;
 use crate::pool::Then;
-use crate::volume::{Task, Volume};
-use crate::volumes::base_among;
+use crate::volume::{Task, Volume, base_among};
 use forebay_format::mode::Mode;
 use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
@@ -98,13 +97,14 @@ impl Engine {
         };
         self.pool.number_volume();
         let volume = VolumeId(number);
+        self.writeback.volume_comes(volume, spec.stripe_blocks);
         let new = Volume::to_add(volume, spec, base, self.io.now());
         self.volumes.insert(new);
         self.superblock_write(Then::Added(volume, id));
     }
 
     pub(crate) fn volume_added(&mut self, volume: VolumeId, id: CommandId) {
-        self.vol_mut(volume).added();
+        self.volumes.added(volume);
         self.answer(id, CommandReply::Added(volume));
     }
 
@@ -137,7 +137,7 @@ impl Engine {
                  its new size"
             }
             _ => {
-                self.vol_mut(volume).grows(bytes);
+                self.volumes.grows(volume, bytes);
                 self.superblock_write(Then::Resized(volume, id));
                 if self.is(Mutant::GrownBeforeDurable) {
                     self.volume_resized(volume, id);
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     pub(crate) fn volume_resized(&mut self, volume: VolumeId, id: CommandId) {
-        if self.vol_mut(volume).grown() {
+        if self.volumes.grown(volume) {
             self.answer(id, CommandReply::Changed);
         }
     }
@@ -191,8 +191,13 @@ impl Engine {
         };
         match why {
             Some(why) => self.answer(id, CommandReply::Failed(why)),
-            None => self.vol_mut(volume).task_begins(task),
+            None => self.task_begins(volume, task),
         }
+    }
+
+    fn task_begins(&mut self, volume: VolumeId, task: Task) {
+        let sent = self.writeback.home(volume).sent();
+        self.volumes.task_begins(volume, task, sent);
     }
 
     /// What a removal would be refused with, before anything is done for it. Where nothing is dirty
@@ -202,10 +207,10 @@ impl Engine {
             return self.refuse(id, "there is no such volume");
         };
         let may_flush = v.is_there() && v.service.is_on() && v.dirty.is_empty() && !v.draining();
-        match self.vol_mut(volume).flush.tell() {
+        match self.volumes.tell(volume) {
             true => self.refuse(id, FLUSH_FAILED),
             false if may_flush && !self.log.is_dead() => {
-                self.vol_mut(volume).task_begins(Task::Settle(id));
+                self.task_begins(volume, Task::Settle(id));
             }
             false => self.answer(id, CommandReply::Unchanged),
         }
@@ -213,11 +218,11 @@ impl Engine {
 
     /// The volume has no dirty block: what is at its origin is durable, or who asks is told.
     fn settle_task(&mut self, id: VolumeId, command: CommandId) {
-        let is_told = self.vol_mut(id).flush.tell();
+        let is_told = self.volumes.tell(id);
         if !is_told && !self.log_idle_for(id) {
             return;
         }
-        self.vol_mut(id).task_ends();
+        self.volumes.task_ends(id);
         match is_told {
             true => self.refuse(command, FLUSH_FAILED),
             false => self.answer(command, CommandReply::Unchanged),
@@ -231,7 +236,7 @@ impl Engine {
         if v.is_leaving() {
             return self.refuse(id, "the volume is drained and being removed; too late to cancel");
         }
-        match self.vol_mut(volume).task_ends() {
+        match self.volumes.task_ends(volume) {
             None => self.answer(id, CommandReply::Unchanged),
             Some(task) => {
                 self.refuse(task.command(), "cancelled");
@@ -247,13 +252,12 @@ impl Engine {
                 self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {
-                let volume = self.vol_mut(volume);
-                volume.service.origin_is_lost();
+                self.volumes.origin_is_lost(volume);
                 // What it took is in doubt, and what it does not take says nothing of what comes
                 // back: so none of it counts.
-                volume.home.abandon();
+                self.writeback.abandon(volume);
                 // Who meant what cannot be read gives up no more than that.
-                for command in volume.home.take_drops() {
+                for command in self.writeback.take_drops(volume) {
                     self.refuse(
                         command,
                         "the volume's origin was lost meanwhile: nothing is given up. Look at \
@@ -277,29 +281,25 @@ impl Engine {
             }
             Some(_) => {}
         }
-        if !self.is(Mutant::LossUnnoticed) {
-            self.vol_mut(volume).flush.origin_was_lost();
-        }
-        self.vol_mut(volume).quarantine.end();
-        if self.vol_mut(volume).service.goes_on(changed) {
+        let counts = !self.is(Mutant::LossUnnoticed);
+        if self.volumes.origin_is_back(volume, changed, counts) {
             return self.answer(id, CommandReply::Changed);
         }
+        let mut said = None;
         if changed {
             self.give_up_clean(volume);
-            let said = self.log.dseq_gathered();
-            self.vol_mut(volume).service.waits_for(said);
-            self.want_durable(said);
+            let dseq = self.log.dseq_gathered();
+            said = Some(dseq);
+            self.want_durable(dseq);
         }
-        let volume = self.vol_mut(volume);
-        volume.flush.came_back();
-        volume.service.retry_from(now);
+        self.volumes.origin_is_tried_from(volume, now, said);
         self.answer(id, CommandReply::Changed);
     }
 
     pub(crate) fn tasks_fail(&mut self, why: &str) {
         for at in 0..self.volumes.count() {
-            let volume = self.volumes.nth_mut(at);
-            if let Some(task) = volume.task_ends() {
+            let id = self.volumes.nth(at).id();
+            if let Some(task) = self.volumes.task_ends(id) {
                 self.refuse(task.command(), why);
             }
         }
@@ -312,7 +312,7 @@ impl Engine {
 
     /// When commands wait no more for an origin that ends nothing.
     pub(crate) fn tasks_due(&self, due: &mut Due) {
-        due.at(self.volumes.iter().filter_map(|v| v.home.drops_until()));
+        due.at(self.writeback.homes().filter_map(|(_, home)| home.drops_until()));
     }
 
     /// Before the next checkpoint begins: a volume leaves between two.
@@ -335,9 +335,9 @@ impl Engine {
             let removes = matches!(task, Task::Settle(_))
                 || (matches!(task, Task::Remove(_)) && volume.flush.is_exact());
             if drained && volume.flushes_in_vain() && !(removes && volume.flush_is_given_up()) {
-                self.vol_mut(id).task_ends();
+                self.volumes.task_ends(id);
                 if removes {
-                    self.vol_mut(id).flush.tell_anyway();
+                    self.volumes.tell_anyway(id);
                 }
                 let why = match removes {
                     true => FLUSH_FAILED,
@@ -349,7 +349,7 @@ impl Engine {
             let lost = volume.quarantine.unreadable().len() as u64;
             if !drained && lost >= volume.dirty.len() {
                 // All that is left cannot be read: waiting does not help.
-                self.vol_mut(id).task_ends();
+                self.volumes.task_ends(id);
                 let name = &self.vol(id).identity().name;
                 let why = format!(
                     "{lost} dirty blocks cannot be read from the cache device, so they cannot be \
@@ -361,7 +361,7 @@ impl Engine {
             }
             match task {
                 Task::Drain(command) if drained => {
-                    self.vol_mut(id).task_ends();
+                    self.volumes.task_ends(id);
                     self.answer(command, CommandReply::Changed);
                 }
                 Task::Switch(command, new) => {
@@ -369,7 +369,7 @@ impl Engine {
                     let quiet = volume.traffic.cache_writes() == 0;
                     let early = self.is(Mutant::SwitchBeforeDrained);
                     if (drained && quiet) || keeps || early {
-                        self.vol_mut(id).switched(new);
+                        self.volumes.switched(id, new);
                         if self.is(Mutant::ModeUntold) {
                             self.answer(command, CommandReply::Changed);
                             self.superblock_write(Then::Away);
@@ -390,8 +390,8 @@ impl Engine {
     /// The volume has no dirty block and no request: it leaves the superblock, and then the index.
     fn remove(&mut self, id: VolumeId, command: CommandId) {
         // Once it is gone nobody is left to hear that an acknowledged write is lost.
-        if self.vol_mut(id).flush.tell() {
-            self.vol_mut(id).task_ends();
+        if self.volumes.tell(id) {
+            self.volumes.task_ends(id);
             return self.refuse(command, FLUSH_FAILED);
         }
         // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to
@@ -404,7 +404,7 @@ impl Engine {
         {
             return;
         }
-        self.vol_mut(id).removal_begins();
+        self.volumes.removal_begins(id);
         self.superblock_write(Then::Removed(id, command));
     }
 

@@ -80,12 +80,12 @@ impl Engine {
 
     /// A write to an origin has ended.
     pub(crate) fn origin_written(&mut self, id: VolumeId, by_client: bool) {
-        self.vol_mut(id).flush.write_ended(by_client);
+        self.volumes.origin_write_ended(id, by_client);
     }
 
     /// Somebody wants `written` origin writes durable.
     pub(crate) fn want_origin(&mut self, id: VolumeId, written: Written) {
-        if self.vol_mut(id).flush.want(written) {
+        if self.volumes.want_flushed(id, written) {
             self.origin_flush_more(id);
         }
     }
@@ -116,16 +116,14 @@ impl Engine {
     fn origin_flush_send(&mut self, id: VolumeId) {
         self.sync_join(id);
         let now = self.io.now();
-        let volume = self.vol_mut(id);
-        volume.flush.sent(now);
-        volume.stats.origin_flushes += 1;
+        self.volumes.flush_sent(id, now);
         self.io.flush(Op::OriginFlush { volume: id }, Target::Origin(id));
     }
 
     pub(crate) fn origin_flush_done(&mut self, id: VolumeId, result: Result<(), IoError>) {
         let now = self.io.now();
         let counts = !self.is(Mutant::FailedFlushForgotten);
-        if let Some(covers) = self.vol_mut(id).flush.ended(now, result, counts) {
+        if let Some(covers) = self.volumes.flush_ended(id, now, result, counts) {
             self.fail_flushing(id, covers);
         }
         self.origin_flush_more(id);
@@ -153,7 +151,7 @@ impl Engine {
                 false => self.reply(name),
             }
             if is_flush {
-                self.vol_mut(id).flush.heard();
+                self.volumes.flush_failure_heard(id);
             }
         }
     }

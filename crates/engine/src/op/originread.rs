@@ -91,7 +91,7 @@ impl Engine {
             Err(IoError::Gone) => self.reqs.fail(name, IoError::Gone),
             Err(_) => self.reqs.fail(name, IoError::Io),
             Ok(()) => {
-                self.vol_mut(id).stats.read_bytes_origin += len as u64;
+                self.volumes.read_from_origin(id, len);
                 if !run.direct {
                     self.origin_brings(name, id, run.key, buf.bytes());
                 }
@@ -127,7 +127,7 @@ impl Engine {
         }
         let id = self.reqs.get(name).volume;
         let bytes = self.origin_brings(name, id, key, &blocks[..count as usize * BLOCK_SIZE]);
-        self.vol_mut(id).stats.read_bytes_origin += bytes as u64;
+        self.volumes.read_from_origin(id, bytes);
         self.part_done(name);
     }
 
@@ -178,7 +178,7 @@ impl Engine {
                 self.map.ram_put(key, block);
             }
             if let Some(reason) = reason {
-                self.vol_mut(id).stats.not_cached[reason as usize] += 1;
+                self.volumes.not_cached(id, reason, 1);
             }
         }
     }

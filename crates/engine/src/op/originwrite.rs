@@ -28,7 +28,7 @@ impl Engine {
             self.reqs.fail(name, IoError::Io);
             return self.reply(name);
         }
-        if self.vol(id).home.covers(first, last) {
+        if self.writeback.home(id).covers(first, last) {
             return self.reqs.wait(name, Wait::Slice);
         }
         if !self.room_for_entries() {
@@ -113,7 +113,7 @@ impl Engine {
     /// A record marks a range, or all of the volume.
     fn intend(&mut self, id: VolumeId, range: Option<(u64, u64)>, dseq: Dseq) {
         let now = self.io.now();
-        self.vol_mut(id).intents.mark(range, dseq, now);
+        self.volumes.mark(id, range, dseq, now);
     }
 
     /// Ranges of all volumes that are marked one by one.
@@ -175,9 +175,7 @@ impl Engine {
         let buf = self.reqs.lend(name);
         let req = self.reqs.get(name);
         let (offset, id) = (req.offset, req.volume);
-        let volume = self.vol_mut(id);
-        volume.traffic.uses_origin(now);
-        volume.stats.write_bytes_origin += buf.len() as u64;
+        self.volumes.origin_write_begins(id, buf.len(), now);
         self.io.write(Op::OriginWrite { req: name }, Target::Origin(id), offset, buf);
     }
 
@@ -276,7 +274,7 @@ impl Engine {
             other => other,
         };
         if let Some(reason) = reason {
-            self.vol_mut(id).stats.not_cached[reason as usize] += last - first + 1;
+            self.volumes.not_cached(id, reason, last - first + 1);
             return;
         }
         for key in first.to(last) {
@@ -293,7 +291,7 @@ impl Engine {
             if room.is_some() {
                 self.map.ram_put(key, block.bytes());
             } else {
-                self.vol_mut(id).stats.not_cached[Reason::NoSpace as usize] += 1;
+                self.volumes.not_cached(id, Reason::NoSpace, 1);
             }
             self.io.give(block);
         }

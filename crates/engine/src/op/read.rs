@@ -87,9 +87,9 @@ impl Engine {
         }
         if let Some(block) = self.map.ram_get(key) {
             let id = self.reqs.get(name).volume;
-            let volume = self.volumes.get_mut(id).expect("in use");
-            let bytes = self.reqs.hits_ram(name, key, volume.base(), block);
-            volume.stats.read_bytes_ram += bytes as u64;
+            let base = self.volumes.get(id).expect("in use").base();
+            let bytes = self.reqs.hits_ram(name, key, base, block);
+            self.volumes.read_from_ram(id, bytes);
             return true;
         }
         let Some(located) = located else { return false };
@@ -136,9 +136,8 @@ impl Engine {
         }
         let req = self.reqs.get(name);
         let keep = !req.overtaken() && self.map.ram_blocks().1 > 0;
-        let volume = self.volumes.get_mut(req.volume).expect("in use");
-        volume.stats.read_bytes_cache += (buf.len() - bad.len() * BLOCK_SIZE) as u64;
-        let base = volume.base();
+        let base = self.vol(req.volume).base();
+        self.volumes.read_from_cache(req.volume, buf.len() - bad.len() * BLOCK_SIZE);
         for (n, block) in buf.bytes().chunks_exact(BLOCK_SIZE).enumerate() {
             if bad.contains(&n) {
                 continue;
@@ -188,7 +187,7 @@ impl Engine {
         let base = self.vol(id).base();
         if ignored || req.mask_of(run.key, base) & !run.mask == 0 {
             let bytes = self.reqs.brings(name, run.key, base, block);
-            self.vol_mut(id).stats.read_bytes_cache += bytes as u64;
+            self.volumes.read_from_cache(id, bytes);
             return;
         }
         let overlay = Some((run.mask, Buf::copy_of(block)));
@@ -201,12 +200,7 @@ impl Engine {
         let req = self.reqs.get(name);
         let (hits, misses, id) = (req.hits, req.misses, req.volume);
         if req.kind == RequestKind::Read {
-            let stats = &mut self.vol_mut(id).stats;
-            match (hits, misses) {
-                (_, 0) => stats.read_hits_full += 1,
-                (0, _) => stats.read_misses += 1,
-                _ => stats.read_hits_partial += 1,
-            }
+            self.volumes.read_ended(id, hits, misses);
         }
         self.reply(name);
     }

@@ -13,7 +13,7 @@ use crate::ids::{Dseq, Written};
 use crate::limits::{SYNC_INTERVALS_MAX, SYNC_REST};
 use crate::log::Point;
 use crate::requests::Wait;
-use crate::volume::{Sync, Volume};
+use crate::volume::Volume;
 use forebay_format::record::EntryKind;
 
 impl Engine {
@@ -78,9 +78,7 @@ impl Engine {
             return;
         }
         let (now, mark_dseq) = (self.io.now(), self.log.dseq());
-        let volume = self.vol_mut(id);
-        let (written, failures) = (volume.flush.written(), volume.flush.failures());
-        volume.intents.sync_begins(Sync { mark_dseq, written, failures }, now);
+        self.volumes.sync_begins(id, mark_dseq, now);
         if !self.is(Mutant::SyncForgetsOpen) {
             self.mark_open(id);
         }
@@ -120,7 +118,7 @@ impl Engine {
         let doubtful = volume.flush.is_doubtful() && !self.is(Mutant::SyncInDoubt);
         let mark_dseq = sync.mark_dseq;
         match (failed || doubtful, over) {
-            (true, _) => self.vol_mut(id).intents.sync_fails(),
+            (true, _) => self.volumes.sync_fails(id),
             (false, true) => self.note_sync(id, mark_dseq),
             (false, false) => {}
         }
@@ -128,7 +126,7 @@ impl Engine {
 
     fn note_sync(&mut self, id: VolumeId, mark_dseq: Dseq) {
         self.note(EntryKind::SyncPoint, id, 0, mark_dseq.raw());
-        self.vol_mut(id).intents.synced(mark_dseq);
+        self.volumes.synced(id, mark_dseq);
         self.send(Point::Dirty);
     }
 
@@ -144,6 +142,6 @@ impl Engine {
             // One entry, however many blocks it is: nobody made sure of room for more.
             self.note(EntryKind::CleanDrop, id, 0, 0);
         }
-        self.vol_mut(id).flush.clients_know();
+        self.volumes.clients_know(id);
     }
 }

@@ -19,12 +19,7 @@ impl Engine {
         if dirty {
             self.segments.dirtied(located.slot);
         }
-        let volume = self.volumes.of_mut(key).expect("keys are of volumes");
-        let block = key - volume.base();
-        match before {
-            Some(before) => volume.block_replaced(block, before, dirty),
-            None => volume.block_came(block, dirty),
-        }
+        self.volumes.block_placed(key, before, dirty);
         before == Some(true)
     }
 
@@ -52,8 +47,7 @@ impl Engine {
     /// The version in `slot` is equal to the origin now.
     pub(crate) fn make_clean(&mut self, key: Key, slot: Slot) {
         if self.clean_slot(slot) {
-            let volume = self.volumes.of_mut(key).expect("keys are of volumes");
-            volume.block_cleaned(key - volume.base());
+            self.volumes.block_cleaned(key);
         }
     }
 
@@ -61,8 +55,7 @@ impl Engine {
     pub(crate) fn forget(&mut self, key: Key) -> Option<Located> {
         let located = self.map.remove(key)?;
         let dirty = self.bury(located.slot);
-        let volume = self.volumes.of_mut(key).expect("keys are of volumes");
-        volume.block_left(key - volume.base(), dirty);
+        self.volumes.block_left(key, dirty);
         Some(located)
     }
 

@@ -12,6 +12,7 @@ use crate::log::Point;
 use crate::op::run::{CacheRun, Lost, Reader};
 use crate::requests::{Req, ReqKey, Wait};
 use crate::segment::Purpose;
+use crate::volume::Volume;
 use forebay_format::io::Buf;
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
@@ -21,10 +22,16 @@ impl Engine {
     pub(crate) fn writes_into_cache(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
         volume.mode().plan().write_dirty
-            && !volume.writes_through(self.io.now())
+            && !self.writes_through(volume)
             && !self.log.is_dead()
             && !req.sequential
             && !req.around
+    }
+
+    /// Whether the volume's writes go to the origin, whatever its mode says.
+    pub(crate) fn writes_through(&self, volume: &Volume) -> bool {
+        let home = |id| self.writeback.home(id);
+        volume.draining() && volume.writes_through(home(volume.id()), self.io.now())
     }
 
     /// Whether any block of the request is dirty.
@@ -71,7 +78,8 @@ impl Engine {
     /// or so few are left that all are next.
     fn keeps_from_home(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
-        volume.draining() && (volume.is_nearly_drained() || volume.home.covers(req.first, req.last))
+        let home = self.writeback.home(req.volume);
+        volume.draining() && (volume.is_nearly_drained(home) || home.covers(req.first, req.last))
     }
 
     fn write_after_home(&mut self, name: ReqKey) {
@@ -85,7 +93,7 @@ impl Engine {
 
     pub(crate) fn mark_cached(&mut self, name: ReqKey) {
         let volume = self.reqs.enters_cache(name);
-        self.vol_mut(volume).traffic.cache_write_begins();
+        self.volumes.cache_write_begins(volume);
     }
 
     /// Tells the reads under way on these blocks that they may bring old data.
@@ -180,7 +188,7 @@ impl Engine {
                 self.map.ram_drop(key);
             }
             self.join_record(name);
-            self.vol_mut(id).stats.write_bytes_cache += BLOCK_SIZE as u64;
+            self.volumes.block_written(id);
         }
         let written_dseq = self.log.dseq_gathered();
         let early = self.is(Mutant::AckBeforeWrite);

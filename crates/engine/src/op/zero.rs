@@ -33,9 +33,9 @@ impl Engine {
             return self.reply(name);
         }
         let cut = cut && !self.is(Mutant::ZeroCutsDirty);
-        if cut || self.vol(id).home.covers(first, last) {
+        if cut || self.writeback.home(id).covers(first, last) {
             // A dirty block of which only part is zeroed goes home first.
-            self.vol_mut(id).home.hurry(cut);
+            self.writeback.hurry(id, cut);
             return self.reqs.wait(name, Wait::Slice);
         }
         if !self.room_for_entries() {
@@ -105,7 +105,7 @@ impl Engine {
         let now = self.io.now();
         let req = self.reqs.get(name);
         let (offset, len, id) = (req.offset, req.len, req.volume);
-        self.vol_mut(id).traffic.uses_origin(now);
+        self.volumes.origin_write_begins(id, 0, now);
         let op = self.io.op(Op::Zero { req: name });
         self.io.put(Effect::Zero { op, target: Target::Origin(id), offset, len, unmap });
     }

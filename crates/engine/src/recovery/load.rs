@@ -10,7 +10,7 @@ use crate::event::VolumeId;
 use crate::ids::{Key, Slot};
 use crate::index::Shape;
 use crate::limits::RECOVERY_READ_BLOCKS;
-use crate::volumes::Volumes;
+use crate::volume::Volumes;
 use forebay_format::checkpoint::BlockItem;
 use forebay_format::io::Buf;
 use std::collections::BTreeMap;
@@ -151,8 +151,7 @@ impl Counted {
             let Keys { blocks, volume, .. } = self.keys[at];
             let end = first - block + blocks;
             let (of_volume, others) = rest.split_at(rest.partition_point(|&key| key < end));
-            let volume = volumes.get_mut(volume).expect("found above");
-            volume.dirty.insert_sorted(of_volume.iter().map(|&key| key - (first - block)));
+            volumes.found_dirty(volume, of_volume.iter().map(|&key| key - (first - block)));
             rest = others;
         }
     }

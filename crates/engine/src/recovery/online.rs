@@ -21,15 +21,13 @@ impl Engine {
         result: Result<(), IoError>,
     ) {
         if result.is_err() && !self.is(Mutant::FailedFlushForgotten) {
-            self.vol_mut(id).flush.lost_perhaps();
+            self.volumes.lost_perhaps(id);
         }
         if result.is_err() && tries + 1 < FLUSH_TRIES {
             return self.recover_flush(id, tries + 1);
         }
         let retry_at = self.io.now() + OFFLINE_RETRY_NS;
-        let volume = self.vol_mut(id);
-        volume.flush.first_ended(result);
-        volume.service.tried(result.is_ok(), retry_at);
+        self.volumes.first_flush_ended(id, result, retry_at);
         self.recovering(|opening, _| {
             opening.flushes -= 1;
             Ok(())
@@ -44,14 +42,14 @@ impl Engine {
     /// Volumes whose origin could not be flushed come back when it can.
     pub(crate) fn online_more(&mut self) {
         for at in 0..self.volumes.count() {
-            let volume = self.volumes.nth_mut(at);
+            let volume = self.volumes.nth(at);
             let id = volume.id();
             let said = if self.log.is_dead() { Dseq::MAX } else { self.log.durable_dseq() };
             let due = volume.service.is_due(self.io.now(), said);
             let ends = self.ends.gives_up(id) || self.ends.empties(id);
             if due && !volume.is_leaving() && !ends {
                 // Until the answer is here it counts as being tried.
-                volume.service.is_tried();
+                self.volumes.is_tried(id);
                 self.recover_flush(id, 0);
             }
         }

@@ -26,6 +26,7 @@ impl Engine {
                 let why = format!("volume {id} has an unknown mode; use a newer Forebay");
                 return self.open_failed(why.into());
             };
+            self.writeback.volume_comes(volume.id(), volume.stripe_blocks());
             self.volumes.insert(volume);
         }
         if self.segments.devices().iter().all(|device| !device.healthy) {

@@ -82,8 +82,6 @@ impl Engine {
         let slots = self.segments.slots();
         self.map.reset(index_shape(slots, self.tuning()), slots);
         self.segments.forget_all();
-        for volume in self.volumes.iter_mut() {
-            volume.forget_blocks();
-        }
+        self.volumes.forget_blocks();
     }
 }

@@ -310,17 +310,15 @@ impl Opening {
         let marks = std::mem::take(&mut self.marks);
         for &(volume, from, blocks) in marks.keys() {
             let id = VolumeId(volume);
-            let Some(there) = engine.volume(id).map(|volume| volume.service.is_on()) else {
+            if engine.volume(id).is_none() {
                 continue;
-            };
-            engine.vol_mut(id).flush.clients_wrote(there);
+            }
+            engine.volumes.clients_wrote(id);
             if !engine.is(Mutant::RegionsKept) {
                 engine.replay_mark(id, from, blocks);
             }
         }
-        for volume in engine.volumes.iter_mut() {
-            volume.count_dirty();
-        }
+        engine.volumes.count_dirty();
     }
 }
 

@@ -43,7 +43,8 @@ impl Engine {
         }
         if self.reqs.turns.len() > 0 {
             // Others need not wait for one that hangs.
-            due.at(self.volumes.iter().filter_map(|v| v.hangs_from()));
+            let hangs_from = |v: &Volume| v.hangs_from(self.writeback.home(v.id()));
+            due.at(self.volumes.iter().filter_map(hangs_from));
         }
     }
 
@@ -99,7 +100,11 @@ impl Engine {
 
     /// Whether the origin of a volume takes nothing, and others should not wait for it.
     fn lags(&self, volume: &Volume) -> bool {
-        self.volumes.count() > 1 && volume.lags(self.io.now()) && !self.is(Mutant::LagUnseen)
+        self.volumes.count() > 1 && self.takes_nothing(volume) && !self.is(Mutant::LagUnseen)
+    }
+
+    fn takes_nothing(&self, volume: &Volume) -> bool {
+        volume.lags(self.writeback.home(volume.id()), self.io.now())
     }
 
     /// Whether a volume whose origin takes nothing has its share of what the pool can hold dirty:
@@ -110,7 +115,7 @@ impl Engine {
         }
         let volumes = self.volumes.iter();
         let lagging =
-            volumes.filter(|it| !it.service.is_on() || it.lags(self.io.now())).count() as u64;
+            volumes.filter(|it| !it.service.is_on() || self.takes_nothing(it)).count() as u64;
         let others = self.volumes.count() as u64 > lagging;
         let most = self.segments.dirty_blocks_max() as f64 * self.tuning().dirty_max;
         volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
@@ -180,12 +185,12 @@ impl Engine {
         for (_, buf) in self.reqs.goes_around(name).into_iter().flatten() {
             self.io.give(buf);
         }
-        self.vol_mut(id).traffic.cache_write_goes_around();
+        let id = self.reqs.get(name).volume;
+        self.volumes.cache_write_goes_around(id);
         if self.reqs.acquire(name, Access::OriginWrite) {
             self.begin(name);
         }
     }
-        let id = self.reqs.get(name).volume;
 
     /// A write into the cache has failed. Where only the cache did, and holds nothing that counts,
     /// the origin takes it.

@@ -4,6 +4,7 @@
 use crate::event::{CommandId, Time};
 use crate::limits::FLUSH_TRIES;
 use crate::volume::Volume;
+use crate::writeback::Home;
 use forebay_format::mode::Mode;
 use forebay_format::stats::Reason;
 
@@ -50,9 +51,9 @@ impl Volume {
         self.running.is_some()
     }
 
-    /// One begins.
-    pub(crate) fn task_begins(&mut self, task: Task) {
-        let sent = self.home.sent() + self.dirty.len();
+    /// One begins, when so many blocks had been sent home.
+    pub(crate) fn task_begins(&mut self, task: Task, sent: u64) {
+        let sent = sent + self.dirty.len();
         self.running = Some(Running { task, failures: self.flush.failures(), sent });
     }
 
@@ -113,23 +114,23 @@ impl Volume {
     }
 
     /// Whether what is dirty goes home with one slice.
-    pub(crate) fn is_nearly_drained(&self) -> bool {
-        self.dirty.len() <= self.home.slice_blocks() as u64
+    pub(crate) fn is_nearly_drained(&self, home: &Home) -> bool {
+        self.dirty.len() <= home.slice_blocks() as u64
     }
 
     /// Whether writes go to the origin although the mode writes into the cache: what is dirty only
     /// becomes less, so that the task ends. A drain comes to that when as many blocks have been
     /// sent home as were dirty when it began: clients write faster than that goes.
-    pub(crate) fn writes_through(&self, now: Time) -> bool {
+    pub(crate) fn writes_through(&self, home: &Home, now: Time) -> bool {
         let Some(running) = &self.running else { return false };
         match running.task {
             Task::Switch(_, mode) => !mode.plan().write_dirty,
             Task::Remove(_) => true,
             Task::Settle(_) => false,
             Task::Drain(_) => {
-                let is_late = self.home.sent() >= running.sent;
-                let is_well = !self.quarantine.is_failing() && !self.lags(now);
-                (is_late || self.is_nearly_drained()) && is_well && self.service.is_on()
+                let is_late = home.sent() >= running.sent;
+                let is_well = !self.quarantine.is_failing() && !self.lags(home, now);
+                (is_late || self.is_nearly_drained(home)) && is_well && self.service.is_on()
             }
         }
     }

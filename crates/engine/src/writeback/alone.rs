@@ -29,13 +29,9 @@ impl Engine {
     /// Sends a read of the origin, or keeps it until the slice that has the origin for itself ends.
     pub(crate) fn send_or_hold(&mut self, volume: VolumeId, read: Effect) {
         let now = self.io.now();
-        let reading = self.vol_mut(volume);
-        reading.traffic.origin_read_begins(now);
-        match reading.home.holds_reads(now) && !self.log.is_dead() {
-            true => {
-                self.writeback.reads_held += 1;
-                self.vol_mut(volume).home.held.push(read);
-            }
+        self.volumes.origin_read_begins(volume, now);
+        match self.writeback.home(volume).holds_reads(now) && !self.log.is_dead() {
+            true => self.writeback.hold(volume, read),
             false => self.io.put(read),
         }
     }
@@ -43,19 +39,13 @@ impl Engine {
     /// A read of the origin has ended.
     pub(crate) fn origin_read_ended(&mut self, id: VolumeId) {
         let now = self.io.now();
-        let volume = self.vol_mut(id);
-        let left = volume.traffic.origin_read_ended(now);
-        volume.home.read_ended(left, now);
+        let left = self.volumes.origin_read_ended(id, now);
+        self.writeback.read_ended(id, left, now);
     }
 
     pub(crate) fn release_reads(&mut self, id: VolumeId) {
         let (now, dead) = (self.io.now(), self.log.is_dead());
-        let home = &mut self.vol_mut(id).home;
-        if !home.held.is_empty() && (dead || !home.holds_reads(now)) {
-            let held = std::mem::take(&mut home.held);
-            let cut = home.slice.is_some();
-            self.writeback.holds_cut += u64::from(cut);
-            held.into_iter().for_each(|read| self.io.put(read));
-        }
+        let released = self.writeback.release(id, dead, now);
+        released.into_iter().for_each(|read| self.io.put(read));
     }
 }

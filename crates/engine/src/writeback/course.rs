@@ -9,7 +9,7 @@ use crate::limits::*;
 use crate::policy::writeback::{Situation, due, is_short};
 use crate::requests::{Queue, Wait};
 use crate::volume::Volume;
-use crate::writeback::slice::{Run, RunState, Slice};
+use crate::writeback::slice::{RunState, Slice};
 use forebay_format::BLOCK_SIZE;
 
 impl Engine {
@@ -28,9 +28,9 @@ impl Engine {
             let id = self.volumes.nth(at).id();
             // Who waits is looked for only where that makes a difference.
             if self.vol(id).quarantine.refuses_all() && self.is_waited_for(id) {
-                self.vol_mut(id).quarantine.is_waited_for();
+                self.volumes.is_waited_for(id);
             }
-            if self.vol(id).home.slice.is_none() {
+            if !self.writeback.home(id).busy() {
                 self.slice_begin(id);
             }
             self.runs_start(id);
@@ -42,15 +42,16 @@ impl Engine {
 
     /// Whether any volume sends dirty blocks home.
     pub(crate) fn writeback_is_busy(&self) -> bool {
-        self.volumes.iter().any(|volume| volume.home.busy())
+        self.writeback.homes().any(|(_, home)| home.busy())
     }
 
     /// When slices begin, or reads wait for them no more.
     pub(crate) fn writeback_due(&self, due: &mut Due) {
-        due.at(self.volumes.iter().filter_map(|v| v.home.hold_until()));
-        due.at(self.volumes.iter().filter_map(|v| v.home.slow_from()));
+        due.at(self.writeback.homes().filter_map(|(_, home)| home.hold_until()));
+        due.at(self.writeback.homes().filter_map(|(_, home)| home.slow_from()));
         let idle = self.tuning().idle_ns;
-        let rests = |v: &&Volume| !v.dirty.is_empty() && v.service.is_on() && !v.home.busy();
+        let home = |volume: &Volume| self.writeback.home(volume.id());
+        let rests = |v: &&Volume| !v.dirty.is_empty() && v.service.is_on() && !home(v).busy();
         for volume in self.volumes.iter().filter(rests).filter(|_| !self.log.is_dead()) {
             due.at([volume.traffic.last_used() + idle + 1]);
             let used = volume.traffic.origin_used();
@@ -58,7 +59,7 @@ impl Engine {
                 due.at([used + idle / 50 + 1]);
             }
             due.at(volume.quarantine.next_due(self.io.now()));
-            due.at([volume.home.rests_until()]);
+            due.at([home(volume).rests_until()]);
             due.at(self.writeback.over_since.map(|since| since + idle / 4 + 1));
         }
     }
@@ -66,15 +67,15 @@ impl Engine {
     /// See `parts.rs`.
     pub(crate) fn writeback_progress(&self) -> [u64; 4] {
         let looked = self.writeback.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let homes = self.volumes.iter().map(|volume| volume.home.progress());
+        let homes = self.writeback.homes().map(|(_, home)| home.progress());
         [homes.fold(looked, |all, one| all.rotate_left(7) ^ one), 0, 0, 0]
     }
 
     /// In words.
     pub(crate) fn writeback_describe(&self) -> String {
-        let busy = self.volumes.iter().filter_map(|volume| {
-            let Slice { next, active, flush, .. } = volume.home.slice.as_ref()?;
-            Some(format!("{:?} next {next} active {active} flush {flush:?}", volume.id()))
+        let busy = self.writeback.homes().filter_map(|(id, home)| {
+            let Slice { next, active, flush, .. } = home.slice.as_ref()?;
+            Some(format!("{id:?} next {next} active {active} flush {flush:?}"))
         });
         busy.collect::<Vec<_>>().join(", ")
     }
@@ -95,27 +96,17 @@ impl Engine {
             return;
         }
         let alone = is_short(&situation, self.tuning());
-        if alone && self.io.now() < volume.home.rests_until {
+        if alone && self.io.now() < self.writeback.home(id).rests_until {
             return;
         }
-        self.vol_mut(id).dirty.sweep_on();
+        self.volumes.sweep_on(id);
         let items = self.select(id, self.slice_most(id, alone));
         if items.is_empty() {
             return;
         }
-        let (blocks, now) = (items.len(), self.io.now());
         let runs = self.group(id, items);
-        let volume = self.vol_mut(id);
-        volume.home.slice = Some(Slice {
-            failures: volume.flush.failures(),
-            blocks,
-            runs,
-            grows: true,
-            since: now,
-            moved_at: now,
-            alone,
-            ..Slice::default()
-        });
+        let failures = self.vol(id).flush.failures();
+        self.writeback.slice_begins(id, runs, failures, alone, self.io.now());
     }
 
     /// Most blocks of a slice.
@@ -124,7 +115,7 @@ impl Engine {
             return WRITEBACK_PROBE_BLOCKS;
         }
         let most = match alone || self.room_is_wanted() || self.writes_wait_for(id) {
-            true => self.vol(id).home.slice_blocks(),
+            true => self.writeback.home(id).slice_blocks(),
             false => usize::MAX,
         };
         most.min(self.tuning().writeback_slice_blocks)
@@ -135,13 +126,14 @@ impl Engine {
         let volume = self.vol(id);
         let idle = volume.traffic.write_idle_ns(self.io.now());
         let used = volume.traffic.has_requests() || idle <= self.tuning().idle_ns;
-        volume.writes_through(self.io.now()) && used
+        self.writes_through(volume) && used
     }
 
     /// Whether all that is dirty is to go home, whoever uses the origin meanwhile.
     fn is_drained(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        volume.draining() || volume.home.is_urgent() || !volume.mode().plan().write_dirty
+        let urgent = self.writeback.home(id).is_urgent();
+        volume.draining() || urgent || !volume.mode().plan().write_dirty
     }
 
     fn situation(&self, id: VolumeId) -> Situation {
@@ -160,7 +152,7 @@ impl Engine {
     /// Adds the next dirty blocks to the slice, up to the end of the volume. It ends early when
     /// somebody waits for its end, or for the room that clean blocks give.
     fn slice_grow(&mut self, id: VolumeId) {
-        let Some(slice) = &self.vol(id).home.slice else { return };
+        let Some(slice) = &self.writeback.home(id).slice else { return };
         if !slice.grows || slice.next < slice.runs.len() || slice.flush.is_some() {
             return;
         }
@@ -174,40 +166,23 @@ impl Engine {
             true => Vec::new(),
             false => self.select(id, self.slice_most(id, alone).saturating_sub(blocks)),
         };
-        let (added, runs) = (items.len(), self.group(id, items));
-        let slice = self.slice(id);
-        slice.grows = added > 0;
-        slice.blocks += added;
-        slice.runs.extend(runs);
+        let runs = self.group(id, items);
+        self.writeback.slice_grows(id, runs);
     }
 
     fn runs_start(&mut self, id: VolumeId) {
         let depth = self.tuning().writeback_depth.max(1);
-        let most = self.vol(id).home.slice_blocks();
         loop {
             self.slice_grow(id);
             self.slice_cut(id);
-            let of = self.volumes.get_mut(id).expect("as in `vol`");
-            let Some(slice) = &mut of.home.slice else { return };
-            let full = slice.active >= depth || slice.flight >= most;
-            if slice.next >= slice.runs.len() || full || slice.abandoned {
-                return;
-            }
-            let at = slice.next;
-            slice.next += 1;
-            let map = &self.map;
-            if slice.runs[at].items.iter().any(|item| map.get(item.key) != Some(item.located)) {
+            let Some(at) = self.writeback.next_run(id, depth) else { return };
+            let items = self.writeback.items(id, at).to_vec();
+            if items.iter().any(|item| self.map.get(item.key) != Some(item.located)) {
                 self.run_outdated(id, at);
                 continue;
             }
-            let run = &mut slice.runs[at];
-            slice.active += 1;
-            slice.flight += run.items.len();
-            slice.begun += run.items.len();
-            run.state = RunState::Reading;
-            run.buf = self.io.take(run.items.len() * BLOCK_SIZE);
-            run.pending = 1;
-            let items = run.items.clone();
+            let buf = self.io.take(items.len() * BLOCK_SIZE);
+            self.writeback.run_begins(id, at, buf);
             let mut from = 0;
             for n in 1..=items.len() {
                 let next = items.get(n).is_some_and(|item| {
@@ -228,43 +203,30 @@ impl Engine {
     /// out to be slow, and somebody waits for the room that clean blocks give; or clients use the
     /// origin, which was idle when the slice began; or wait for its end.
     fn slice_cut(&mut self, id: VolumeId) {
-        let volume = self.vol(id);
-        let Some(slice) = &volume.home.slice else { return };
-        let slow = volume.home.slow_from().is_some_and(|from| from <= self.io.now());
+        let home = self.writeback.home(id);
+        let Some(slice) = &home.slice else { return };
+        let slow = home.slow_from().is_some_and(|from| from <= self.io.now());
         let long = !slice.alone && is_short(&self.situation(id), self.tuning());
-        let late = volume.home.is_long(self.io.now()) && self.ends_are_awaited(id);
-        let rests = volume.quarantine.rests(self.io.now());
-        let cut = (slow && self.room_is_wanted()) || long || late || rests;
-        if let Some(slice) = self.vol_mut(id).home.slice.as_mut().filter(|_| cut) {
-            slice.runs.truncate(slice.next);
-            slice.blocks = slice.begun;
-            slice.grows = false;
+        let late = home.is_long(self.io.now()) && self.ends_are_awaited(id);
+        let rests = self.vol(id).quarantine.rests(self.io.now());
+        if (slow && self.room_is_wanted()) || long || late || rests {
+            self.writeback.slice_is_cut(id);
         }
     }
 
     /// Blocks of a run that has not begun were written again: the others go home one by one.
     fn run_outdated(&mut self, id: VolumeId, at: usize) {
-        let items = std::mem::take(&mut self.slice(id).runs[at].items);
-        let now = items.into_iter().filter(|item| self.map.get(item.key) == Some(item.located));
-        let runs: Vec<Run> = now.map(|item| Run { items: vec![item], ..Run::default() }).collect();
-        self.slice(id).runs.extend(runs);
-    }
-
-    pub(super) fn slice(&mut self, id: VolumeId) -> &mut Slice {
-        self.vol_mut(id).home.slice.as_mut().expect("a slice is under way")
+        let items = self.writeback.run_is_split(id, at);
+        let map = &self.map;
+        let now = items.into_iter().filter(|item| map.get(item.key) == Some(item.located));
+        self.writeback.sends_alone(id, now);
     }
 
     /// All runs have ended: one FLUSH of the origin for all of them.
     fn slice_flush(&mut self, id: VolumeId) {
-        let volume = self.vol_mut(id);
-        let Some(slice) = &mut volume.home.slice else { return };
-        let more = slice.next < slice.runs.len() && !slice.abandoned;
-        if slice.active > 0 || more || slice.flush.is_some() {
-            return;
-        }
-        let written = volume.flush.written();
-        slice.flush = Some(written);
-        if !self.is(Mutant::CleanBeforeOriginFlush) {
+        let written = self.vol(id).flush.written();
+        let flushes = self.writeback.slice_flushes(id, written);
+        if flushes && !self.is(Mutant::CleanBeforeOriginFlush) {
             self.want_origin(id, written);
         }
     }
@@ -272,11 +234,10 @@ impl Engine {
     /// The FLUSH has ended: the blocks are clean, if they are still the versions that were sent; a
     /// few of them at a time.
     fn slice_end(&mut self, id: VolumeId) {
-        let volume = self.vol(id);
-        let Some(slice) = &volume.home.slice else { return };
+        let Some(slice) = &self.writeback.home(id).slice else { return };
         let Some(written) = slice.flush else { return };
         if slice.flushed.is_none() {
-            let flush = &volume.flush;
+            let flush = &self.vol(id).flush;
             let failed = flush.failures() != slice.failures;
             let flushed = flush.is_durable(written) && !failed;
             let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
@@ -287,14 +248,12 @@ impl Engine {
         }
         let mut left = self.ends_max();
         while left > 0 {
-            let slice = self.slice(id);
-            let Some(run) = slice.runs.pop() else { return self.slice_over(id) };
-            slice.next = slice.runs.len();
+            let Some(run) = self.writeback.run_leaves(id) else { return self.slice_over(id) };
             left = left.saturating_sub(run.items.len().max(1));
-            let clean = slice.flushed == Some(true) && !slice.abandoned && !self.log.is_dead();
+            let clean = self.writeback.home(id).is_flushed() && !self.log.is_dead();
             if clean && run.state == RunState::Written {
                 for item in run.items {
-                    let moved = self.slice(id).moved.get(&item.key).copied();
+                    let moved = self.writeback.home(id).moved(item.key);
                     self.mark_clean(id, item, moved);
                 }
             }
@@ -303,31 +262,16 @@ impl Engine {
 
     fn slice_flushed(&mut self, id: VolumeId, flushed: bool) {
         let wanted = self.room_is_wanted() || self.is_drained(id);
-        let (now, dead) = (self.io.now(), self.log.is_dead());
-        let volume = self.vol_mut(id);
-        let slice = volume.home.slice.as_mut().expect("there is one");
-        slice.flushed = Some(flushed);
-        // Reads that it found under way had their time from it.
-        let (took, blocks) = (now - slice.quiet_at.unwrap_or(slice.since), slice.blocks);
-        let wrote = slice.runs.iter().any(|run| run.state == RunState::Written);
-        let (alone, abandoned) = (slice.alone, slice.abandoned || dead);
-        volume.home.took(blocks, took);
-        if alone {
-            // Clients have the greater part of the time, but for half where somebody waits for
-            // room, or for the end of a drain.
-            volume.home.rests_until = now + if wanted { took } else { 3 * took };
-        }
-        match flushed {
-            _ if abandoned => {}
-            true if wrote => volume.quarantine.flushed(),
-            true => {}
-            false => volume.quarantine.flush_failed(now),
+        let now = self.io.now();
+        let told = self.writeback.slice_flushed(id, flushed, wanted, now);
+        if let Some(wrote) = told.filter(|_| !self.log.is_dead()) {
+            self.volumes.slice_flushed(id, flushed, wrote, now);
         }
     }
 
     fn slice_over(&mut self, id: VolumeId) {
-        let volume = self.vol_mut(id);
-        volume.home.over();
+        self.writeback.slice_is_over(id);
+        let volume = self.vol(id);
         if volume.dirty.is_empty() {
             // A device that fails now takes nothing with it: its words need not be guessed.
             let said = volume.dirty.said();
@@ -339,7 +283,7 @@ impl Engine {
     /// Requests that wait for writeback go on when there is none, too.
     pub(crate) fn resume_behind_writeback(&mut self) {
         for name in self.reqs.take_all(Queue::Slice) {
-            match self.vol(self.reqs.get(name).volume).home.busy() {
+            match self.writeback.home(self.reqs.get(name).volume).busy() {
                 true => self.reqs.wait(name, Wait::Slice),
                 false => self.begin(name),
             }

@@ -7,7 +7,7 @@ use crate::ids::{Key, Slot};
 use crate::op::Op;
 use crate::op::run::{CacheRun, Lost, Reader};
 use crate::writeback::sector_runs;
-use crate::writeback::slice::{Item, Place, Run, RunState};
+use crate::writeback::slice::{Item, Place, RunState};
 use forebay_format::record::EntryKind;
 use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
@@ -31,22 +31,15 @@ impl Engine {
         blocks: &[u8],
         bad: &[usize],
     ) {
-        let run = &mut self.slice(volume).runs[at];
-        let from = (key - run.items[0].key) as usize;
-        let places = run.buf.bytes_mut()[from * BLOCK_SIZE..].chunks_exact_mut(BLOCK_SIZE);
-        let blocks = blocks.chunks_exact(BLOCK_SIZE).zip(places).enumerate();
-        for (_, (block, place)) in blocks.filter(|(n, _)| !bad.contains(n)) {
-            place.copy_from_slice(block);
-        }
+        self.writeback.run_takes(volume, at, key, blocks, bad);
     }
 
     /// A block of a run cannot be read. Whether it is read elsewhere.
     pub(crate) fn home_lost(&mut self, id: VolumeId, at: usize, key: Key, lost: Lost) -> bool {
-        self.slice(id).runs[at].state = RunState::Failed;
+        self.writeback.run_fails(id, at);
         let (now, uncounted) = (self.io.now(), self.is(Mutant::LostUncounted));
         if matches!(lost, Lost::Bad { dirty: true }) && !uncounted {
-            let volume = self.vol_mut(id);
-            volume.quarantine.cannot_read(key - volume.base(), now);
+            self.volumes.block_unreadable(key, now);
         }
         false
     }
@@ -59,27 +52,23 @@ impl Engine {
 
     /// A run waits for one more read.
     pub(crate) fn run_waits(&mut self, volume: VolumeId, at: usize) {
-        self.slice(volume).runs[at].pending += 1;
+        self.writeback.run_waits(volume, at);
     }
 
     /// A read of a run has ended; when all have, it is written.
     pub(crate) fn run_read(&mut self, volume: VolumeId, at: usize) {
-        let run = &mut self.slice(volume).runs[at];
-        run.pending -= 1;
-        if run.pending > 0 {
-            return;
+        match self.writeback.part_read(volume, at) {
+            None => return,
+            Some(RunState::Failed) => return self.run_end(volume, at),
+            Some(_) => {}
         }
-        if run.state == RunState::Failed {
-            return self.run_end(volume, at);
-        }
-        run.state = RunState::Writing;
-        let (first, mask) = (run.items[0].key, run.items[0].mask);
+        let Item { key: first, mask, .. } = self.writeback.items(volume, at)[0];
         let offset = (first - self.vol(volume).base()) * BLOCK_SIZE as u64;
         let left = self.vol(volume).bytes() - offset;
-        let buf = std::mem::take(&mut self.slice(volume).runs[at].buf);
-        self.vol_mut(volume).stats.writeback_writes += 1;
+        let buf = self.writeback.run_content(volume, at);
+        self.volumes.run_sent(volume);
         if mask == MASK_FULL {
-            self.slice(volume).runs[at].pending = 1;
+            self.run_waits(volume, at);
             let mut buf = buf;
             let left = if self.is(Mutant::EndUncut) { u64::MAX } else { left };
             buf.set_len((buf.len() as u64).min(left) as usize);
@@ -89,7 +78,7 @@ impl Engine {
         let forgets = usize::from(self.is(Mutant::StretchForgotten));
         let most = (sector_runs(mask).count() - forgets).max(1);
         for (from, to) in sector_runs(mask).take(most) {
-            self.slice(volume).runs[at].pending += 1;
+            self.run_waits(volume, at);
             let mut part = self.io.take((to - from) * 512);
             part.bytes_mut().copy_from_slice(&buf.bytes()[from * 512..to * 512]);
             let offset = offset + from as u64 * 512;
@@ -103,20 +92,10 @@ impl Engine {
         self.io.give(buf);
         self.origin_written(volume, false);
         let now = self.io.now();
-        self.slice(volume).moved_at = now;
-        let run = &mut self.slice(volume).runs[at];
-        if result.is_err() {
-            run.state = RunState::Failed;
-        }
-        run.pending -= 1;
-        if run.pending > 0 {
-            return;
-        }
-        if run.state == RunState::Failed {
-            self.home_failed(volume, at);
-        } else {
-            run.state = RunState::Written;
-            self.vol_mut(volume).quarantine.took();
+        match self.writeback.part_written(volume, at, result.is_ok(), now) {
+            None => return,
+            Some(RunState::Failed) => self.home_failed(volume, at),
+            Some(_) => self.volumes.run_taken(volume),
         }
         self.run_end(volume, at);
     }
@@ -124,33 +103,28 @@ impl Engine {
     /// The origin refused a run: it stays dirty. Long runs are tried again block by block, so that
     /// one bad sector keeps only its own block from going home.
     fn home_failed(&mut self, volume: VolumeId, at: usize) {
-        let items = self.slice(volume).runs[at].items.clone();
-        if items.len() == 1 && self.slice(volume).abandoned {
+        let items = self.writeback.items(volume, at).to_vec();
+        if items.len() == 1 && self.writeback.home(volume).is_abandoned() {
             return;
         }
         if items.len() == 1 {
             let block = items[0].key - self.vol(volume).base();
             return self.block_refused(volume, block);
         }
-        let runs: Vec<Run> =
-            items.into_iter().map(|item| Run { items: vec![item], ..Run::default() }).collect();
-        self.slice(volume).runs.extend(runs);
+        self.writeback.sends_alone(volume, items.into_iter());
     }
 
     /// The origin refused a block that is dirty, or becomes so.
     pub(crate) fn block_refused(&mut self, volume: VolumeId, block: u64) {
         let now = self.io.now();
-        if self.vol_mut(volume).quarantine.refused(block, now) {
+        if self.volumes.block_refused(volume, block, now) {
             self.io.notify(Notice::WritebackFailed { volume, block });
         }
     }
 
     fn run_end(&mut self, volume: VolumeId, at: usize) {
-        let buf = std::mem::take(&mut self.slice(volume).runs[at].buf);
+        let buf = self.writeback.run_ends(volume, at);
         self.io.give(buf);
-        let slice = self.slice(volume);
-        slice.active -= 1;
-        slice.flight -= slice.runs[at].items.len();
     }
 
     /// A dirty block is in another place: what was sent home of it is still what it is. Else
@@ -158,11 +132,7 @@ impl Engine {
     pub(crate) fn slice_follows(&mut self, key: Key, from: Slot, to: Slot) {
         let [from, to] = [from, to].map(|slot| (slot, self.generation_of(slot)));
         let Some(id) = self.volume_of(key).map(|volume| volume.id()) else { return };
-        let Some(slice) = &mut self.vol_mut(id).home.slice else { return };
-        match slice.moved.get_mut(&key) {
-            Some([_, last]) if *last == from => *last = to,
-            _ => drop(slice.moved.insert(key, [from, to])),
-        }
+        self.writeback.block_moved(id, key, from, to);
     }
 
     pub(super) fn mark_clean(&mut self, id: VolumeId, item: Item, moved: Option<[Place; 2]>) {
@@ -184,25 +154,15 @@ impl Engine {
             self.note(EntryKind::Tombstone, id, block, 1)
         };
         self.log.ends(dseq, std::iter::once(item.key));
-        let volume = self.vol_mut(id);
-        volume.dirty.ended_by(dseq);
-        volume.quarantine.forget(block);
-        volume.stats.writeback_blocks += 1;
+        self.volumes.block_home(id, block, dseq);
     }
 
     /// Without a cache device the slice under way ends as soon as its I/O has.
     pub(crate) fn writeback_end_dead(&mut self) {
         let most = self.ends_max();
         for at in 0..self.volumes.count() {
-            let volume = self.volumes.nth_mut(at);
-            let id = volume.id();
-            if let Some(slice) = volume.home.slice.as_mut().filter(|slice| slice.active == 0) {
-                slice.runs.truncate(slice.runs.len().saturating_sub(most));
-                slice.next = slice.runs.len();
-                if slice.runs.is_empty() {
-                    volume.home.slice = None;
-                }
-            }
+            let id = self.volumes.nth(at).id();
+            self.writeback.slice_dies(id, most);
             self.release_reads(id);
         }
     }

@@ -17,7 +17,7 @@ impl Engine {
         let undurable_too = self.is(Mutant::WritebackUndurable);
         let (now, durable) = (self.io.now(), self.log.durable_dseq());
         let volume = self.vol(id);
-        let base = volume.base();
+        let (base, stripes) = (volume.base(), self.writeback.home(id).stripes);
         let mut items = Vec::new();
         if volume.dirty.waits_for_log(durable) {
             return items;
@@ -27,7 +27,7 @@ impl Engine {
         let is_tried = most <= WRITEBACK_PROBE_BLOCKS;
         let has_rest = |items: &[Item], block| {
             let last = items.last().map(|item: &Item| item.key - base);
-            !is_tried && last.is_some_and(|last| volume.home.stripes.join(last, block))
+            !is_tried && last.is_some_and(|last| stripes.join(last, block))
         };
         for block in volume.dirty.ahead() {
             let is_enough = items.len() >= most.min(WRITEBACK_SELECT_BLOCKS);
@@ -51,12 +51,9 @@ impl Engine {
             items.push(Item { key, located, generation, mask });
         }
         self.io.did(looked);
-        let volume = self.vol_mut(id);
         let goes_on = looked > 0 || !volume.dirty.is_unswept();
         let look = Look { looked, next, undurable, in_vain: items.is_empty() };
-        if volume.dirty.swept(&look, durable) {
-            volume.quarantine.nothing_to_send(now);
-        }
+        self.volumes.swept(id, &look, durable, now);
         if undurable {
             let dseq = self.log.dseq_gathered();
             self.want_durable(dseq);
@@ -72,7 +69,7 @@ impl Engine {
     /// Neighbours become one write. No clean block is written along to bridge a gap: a power cut
     /// may spoil it at the origin, and no later slice would mend it (seed 15920/brief).
     pub(crate) fn group(&self, id: VolumeId, items: Vec<Item>) -> Vec<Run> {
-        let (base, stripes) = (self.vol(id).base(), self.vol(id).home.stripes);
+        let (base, stripes) = (self.vol(id).base(), self.writeback.home(id).stripes);
         let mut runs: Vec<Run> = Vec::new();
         for item in items {
             let joins = |run: &&mut Run| {

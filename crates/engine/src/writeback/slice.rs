@@ -96,7 +96,7 @@ pub(crate) struct Home {
 
 impl Home {
     /// Of a volume whose origin has stripes of so many blocks, or none.
-    pub(crate) fn new(stripe_blocks: u32) -> Home {
+    pub(super) fn new(stripe_blocks: u32) -> Home {
         Home {
             slice: None,
             urgent: false,
@@ -117,7 +117,7 @@ impl Home {
     }
 
     /// A request waits for the slice; whether it `needs` dirty blocks to go home.
-    pub(crate) fn hurry(&mut self, needs: bool) {
+    pub(super) fn hurry(&mut self, needs: bool) {
         self.urgent = needs;
     }
 
@@ -154,12 +154,12 @@ impl Home {
     }
 
     /// A command that gives dirty blocks up waits for the end of the slice.
-    pub(crate) fn drop_later(&mut self, command: CommandId) {
+    pub(super) fn drop_later(&mut self, command: CommandId) {
         self.drops.push(command);
     }
 
     /// Those that wait go on.
-    pub(crate) fn take_drops(&mut self) -> Vec<CommandId> {
+    pub(super) fn take_drops(&mut self) -> Vec<CommandId> {
         std::mem::take(&mut self.drops)
     }
 
@@ -173,10 +173,25 @@ impl Home {
     }
 
     /// The log can no longer say that anything is clean.
-    pub(crate) fn abandon(&mut self) {
+    pub(super) fn abandon(&mut self) {
         if let Some(slice) = &mut self.slice {
             slice.abandoned = true;
         }
+    }
+
+    /// Whether nothing becomes clean any more by the slice that is under way.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.slice.as_ref().is_some_and(|slice| slice.abandoned)
+    }
+
+    /// Whether what the slice has written is durable, and becomes clean.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.slice.as_ref().is_some_and(|slice| slice.flushed == Some(true) && !slice.abandoned)
+    }
+
+    /// From where to where a block has been moved since the slice began.
+    pub(super) fn moved(&self, key: Key) -> Option<[Place; 2]> {
+        self.slice.as_ref()?.moved.get(&key).copied()
     }
 
     /// See `parts.rs`.

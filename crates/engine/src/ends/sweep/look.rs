@@ -62,6 +62,7 @@ impl Engine {
         if let Sweep::Removed(id, command) = sweep {
             self.checkpoint_spoilt();
             self.volumes.remove(id);
+            self.writeback.volume_leaves(id);
             self.reqs.forget_volume(id);
             self.answer(command, CommandReply::Changed);
         }

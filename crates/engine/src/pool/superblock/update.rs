@@ -147,16 +147,17 @@ impl Engine {
                 }
                 Then::Added(volume, id) => {
                     self.volumes.remove(volume);
+                    self.writeback.volume_leaves(volume);
                     self.reqs.forget_volume(volume);
                     self.superblock_failed_answer(id);
                 }
                 Then::Removed(volume, id) => {
-                    self.vol_mut(volume).removal_failed();
+                    self.volumes.removal_failed(volume);
                     self.superblock_failed_answer(id);
                 }
                 Then::Switched(_, id) => self.superblock_failed_answer(id),
                 Then::Resized(volume, id) => {
-                    self.vol_mut(volume).growth_failed();
+                    self.volumes.growth_failed(volume);
                     self.superblock_failed_answer(id);
                 }
                 Then::Closed => self.closed(),

@@ -8,7 +8,7 @@ use crate::index::{Index, Located, Shape};
 use crate::map::index_shape;
 use crate::recovery::Opening;
 use crate::recovery::load::{Counted, Finder, Keys, Load};
-use crate::volumes::base_among;
+use crate::volume::base_among;
 use forebay_format::MASK_FULL;
 use forebay_format::checkpoint::*;
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl Engine {
         }
         for (keys, cached) in counted.keys.iter().zip(counted.cached) {
             if cached > 0 {
-                self.vol_mut(keys.volume).stats.cached_blocks += cached;
+                self.volumes.found_cached(keys.volume, cached);
             }
         }
     }

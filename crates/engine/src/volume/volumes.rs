@@ -6,8 +6,10 @@ use crate::volume::Volume;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+mod told;
+
 /// The volumes. Each has a range of keys of its own (I14). However many a pool has had, only those
-/// that it has count here.
+/// that it has count here. They are there for all to look at; what happens to one it is told here.
 #[derive(Debug, Default)]
 pub struct Volumes {
     /// Their numbers, in order.
@@ -37,13 +39,6 @@ impl Volumes {
         Some(self.nth(self.find(id)?))
     }
 
-    /// As [`Volumes::get`].
-    #[inline]
-    pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut Volume> {
-        let at = self.find(id)?;
-        Some(self.nth_mut(at))
-    }
-
     fn find_key(&self, key: Key) -> Option<usize> {
         let owns = |&&(base, at): &&(Key, usize)| base <= key && key < self.nth(at).keys().1;
         if let Some(&(_, at)) = self.bases.get(self.last_base.get()).filter(owns) {
@@ -60,20 +55,9 @@ impl Volumes {
         Some(self.nth(self.find_key(key)?))
     }
 
-    /// As [`Volumes::of`].
-    pub fn of_mut(&mut self, key: Key) -> Option<&mut Volume> {
-        let at = self.find_key(key)?;
-        Some(self.nth_mut(at))
-    }
-
     /// All of them, by number.
     pub fn iter(&self) -> impl Iterator<Item = &Volume> {
         self.volumes.iter().map(|volume| &**volume)
-    }
-
-    /// As [`Volumes::iter`].
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Volume> {
-        self.volumes.iter_mut().map(|volume| &mut **volume)
     }
 
     /// How many there are.
@@ -84,11 +68,6 @@ impl Volumes {
     /// The volume that is `at` in the order of numbers.
     pub fn nth(&self, at: usize) -> &Volume {
         &self.volumes[at]
-    }
-
-    /// As [`Volumes::nth`].
-    pub fn nth_mut(&mut self, at: usize) -> &mut Volume {
-        &mut self.volumes[at]
     }
 
     /// Adds a volume.
@@ -109,7 +88,7 @@ impl Volumes {
 
     /// Gives all of them other keys.
     pub fn rebase(&mut self, bases: &BTreeMap<VolumeId, Key>) {
-        self.iter_mut().for_each(|volume| volume.rebase(bases[&volume.id()]));
+        self.volumes.iter_mut().for_each(|volume| volume.rebase(bases[&volume.id()]));
         self.keys_changed();
     }
 
