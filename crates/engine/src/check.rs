@@ -22,7 +22,7 @@ impl Engine {
             dirty_count += u64::from(dirty);
             let volume = self.volume_of(key).expect("checked");
             let listed =
-                volume.dirty.iter_from(key - volume.base()).next() == Some(key - volume.base());
+                volume.dirty().iter_from(key - volume.base()).next() == Some(key - volume.base());
             assert_eq!(listed, dirty, "the dirty set and the index agree");
         });
         for (unit, &(live, dirty)) in self.segments.units().iter().zip(&live) {
@@ -41,7 +41,7 @@ impl Engine {
         keys.sort_unstable();
         let apart = keys.windows(2).all(|pair| pair[0].1 <= pair[1].0);
         assert!(apart, "I14: two volumes share keys");
-        let listed: u64 = self.volumes.iter().map(|v| v.dirty.len()).sum();
+        let listed: u64 = self.volumes.iter().map(|v| v.dirty().len()).sum();
         assert_eq!(listed, dirty_count, "the dirty sets and the index agree");
         assert!(self.log.durable_dseq() <= self.log.completed_dseq());
         assert!(self.log.completed_dseq() <= self.log.dseq());
@@ -60,7 +60,7 @@ impl Engine {
         let volumes: Vec<_> = self
             .volumes
             .iter()
-            .map(|v| (v.id(), &v.intents, &v.flush, &v.service, v.task()))
+            .map(|v| (v.id(), v.intents(), v.flush(), v.service(), v.task()))
             .collect();
         let uses: Vec<_> =
             self.segments.units().iter().map(|s| (s.usage, s.live, s.dirty, s.last_seq)).collect();

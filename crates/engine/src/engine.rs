@@ -16,7 +16,8 @@ use crate::reclaim::Reclaim;
 use crate::requests::{Req, ReqKey, Requests, Wait};
 use crate::segment::Segments;
 use crate::settings::{Settings, Tuning};
-use crate::volume::{Volume, Volumes};
+use crate::volume::Volume;
+use crate::volume::volumes::Volumes;
 use crate::writeback::Writeback;
 use forebay_format::io::Buf;
 use forebay_format::mode::Mode;
@@ -183,9 +184,9 @@ impl Engine {
             fingerprint: v.identity().fingerprint,
             mode: v.mode(),
             draining: v.draining(),
-            offline: v.service.why_off().cloned(),
-            lost: v.service.is_lost(),
-            poisoned: v.flush.is_poisoned(),
+            offline: v.service().why_off().cloned(),
+            lost: v.service().is_lost(),
+            poisoned: v.flush().is_poisoned(),
         };
         self.volumes.iter().filter(|v| !v.is_leaving()).map(view).collect()
     }
@@ -206,7 +207,7 @@ impl Engine {
 
     /// Counts of one volume.
     pub fn volume_stats(&self, volume: VolumeId) -> Option<&VolumeStats> {
-        self.volume(volume).map(|v| &v.stats)
+        self.volume(volume).map(Volume::stats)
     }
 
     /// Counts of the pool.
@@ -334,7 +335,7 @@ impl Engine {
             (Stage::Stopping(_), _) => Some(IoError::Shutdown),
             (_, None) => Some(IoError::Gone),
             (_, Some(volume)) if !volume.is_there() || volume.is_left() => Some(IoError::Gone),
-            (_, Some(volume)) if volume.service.refuses() => Some(IoError::Gone),
+            (_, Some(volume)) if volume.service().refuses() => Some(IoError::Gone),
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {

@@ -16,7 +16,7 @@ mod intents;
 mod service;
 mod task;
 mod traffic;
-mod volumes;
+pub(crate) mod volumes;
 
 use dirty::Dirty;
 pub(crate) use dirty::Look;
@@ -28,7 +28,6 @@ use service::Service;
 use task::Running;
 pub(crate) use task::Task;
 use traffic::Traffic;
-pub(crate) use volumes::{Volumes, base_among};
 
 /// One volume.
 #[derive(Debug)]
@@ -44,27 +43,27 @@ pub struct Volume {
     /// The mode in force.
     mode: Mode,
     /// Whether it is served.
-    pub(crate) service: Service,
+    service: Service,
     /// Dirty blocks, and the sweep through them.
-    pub(crate) dirty: Dirty,
+    dirty: Dirty,
     /// Regions with intents, and the sync point being made.
-    pub(crate) intents: Intents,
+    intents: Intents,
     /// FLUSHes of the origin.
-    pub(crate) flush: OriginFlush,
+    flush: OriginFlush,
     /// Whether it is in the superblock.
     life: Life,
     /// The long command under way.
     running: Option<Running>,
     /// What does not go home for now.
-    pub(crate) quarantine: Quarantine,
+    quarantine: Quarantine,
     /// Blocks of a stripe of its origin, if that has any.
     stripe_blocks: u32,
     /// What clients do with the volume.
-    pub(crate) traffic: Traffic,
+    traffic: Traffic,
     /// Sequential streams of theirs.
-    pub(crate) streams: Streams,
+    streams: Streams,
     /// Counts.
-    pub stats: VolumeStats,
+    stats: VolumeStats,
 }
 
 impl Volume {
@@ -113,6 +112,43 @@ impl Volume {
     /// Who it is.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Whether it is served.
+    #[inline]
+    pub(crate) fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Dirty blocks, and the sweep through them.
+    #[inline]
+    pub(crate) fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+
+    /// Regions with intents, and the sync point being made.
+    pub(crate) fn intents(&self) -> &Intents {
+        &self.intents
+    }
+
+    /// FLUSHes of the origin.
+    pub(crate) fn flush(&self) -> &OriginFlush {
+        &self.flush
+    }
+
+    /// What does not go home for now.
+    pub(crate) fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// What clients do with the volume.
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Counts.
+    pub(crate) fn stats(&self) -> &VolumeStats {
+        &self.stats
     }
 
     /// Key of its first block.

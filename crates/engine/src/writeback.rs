@@ -25,7 +25,7 @@ pub(crate) use slice::Home;
 pub(crate) struct Writeback {
     /// That of each volume.
     homes: BTreeMap<VolumeId, Home>,
-    /// Dirty blocks that were looked at so far.
+    /// Times that the search for dirty blocks came further.
     looked: u64,
     /// Since when more is dirty than the target.
     over_since: Option<Time>,
@@ -35,6 +35,27 @@ pub(crate) struct Writeback {
 }
 
 impl Writeback {
+    /// The search for dirty blocks has come further, or begins anew.
+    fn looks(&mut self) {
+        self.looked += 1;
+    }
+
+    /// Whether more is dirty now than the target.
+    fn is_over(&mut self, over: bool, now: Time) {
+        self.over_since = over.then(|| self.over_since.unwrap_or(now));
+    }
+
+    /// Since when more is.
+    fn over_since(&self) -> Option<Time> {
+        self.over_since
+    }
+
+    /// See `parts.rs`.
+    fn progress(&self) -> u64 {
+        let looked = self.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.homes.values().fold(looked, |all, home| all.rotate_left(7) ^ home.progress())
+    }
+
     /// Reads that waited for a slice, and times that they went on before its end.
     pub(crate) fn holds(&self) -> [u64; 2] {
         [self.reads_held, self.holds_cut]

@@ -38,12 +38,12 @@ impl Engine {
             return self.writeback.drop_later(volume, id);
         }
         let v = self.vol(volume);
-        if self.log.is_dead() && !v.dirty.is_empty() {
+        if self.log.is_dead() && !v.dirty().is_empty() {
             return self.distrust_dirty(volume, id);
         }
-        let none = match v.service.is_on() {
-            true => v.quarantine.unreadable().is_empty(),
-            false => v.dirty.is_empty(),
+        let none = match v.service().is_on() {
+            true => v.quarantine().unreadable().is_empty(),
+            false => v.dirty().is_empty(),
         };
         match none {
             true => self.answer(id, CommandReply::Unchanged),
@@ -82,7 +82,7 @@ impl Engine {
     /// Dirty blocks of a volume are given up: all if it is not served, else those that cannot be
     /// read.
     pub(crate) fn end_given_up(&mut self, id: VolumeId, command: CommandId) {
-        let what = match self.vol(id).service.is_on() {
+        let what = match self.vol(id).service().is_on() {
             true => What::Unreadable(id, command),
             false => {
                 let (base, end) = self.vol(id).keys();
@@ -225,7 +225,7 @@ impl Engine {
     /// The first dirty blocks of a range of a volume: of one more than end in a slice.
     fn dirty_of(&self, id: VolumeId, from: u64, to: u64) -> Vec<u64> {
         let most = self.ends_max() + 1;
-        let blocks = self.vol(id).dirty.iter_from(from).take_while(|&block| block <= to);
+        let blocks = self.vol(id).dirty().iter_from(from).take_while(|&block| block <= to);
         // To collect them would ask a set of all dirty blocks how many there are.
         let mut first = Vec::with_capacity(most);
         first.extend(blocks.take(most));
@@ -268,7 +268,7 @@ impl Engine {
         let last = volume.blocks() - 1;
         match what {
             // It may end clean blocks too.
-            What::GivenUp(..) if !volume.service.is_on() && !self.log.is_dead() => {
+            What::GivenUp(..) if !volume.service().is_on() && !self.log.is_dead() => {
                 self.end_dirty(id, 0, last, false)?;
             }
             What::OnDead(..) => {
@@ -282,7 +282,7 @@ impl Engine {
     /// Whether there are more.
     fn ends_unreadable(&mut self, id: VolumeId) -> bool {
         let Some(volume) = self.volume(id).filter(|_| !self.log.is_dead()) else { return false };
-        let lost = volume.quarantine.unreadable().iter().copied();
+        let lost = volume.quarantine().unreadable().iter().copied();
         let blocks: Vec<u64> = lost.take(self.ends_max()).collect();
         let base = volume.base();
         for &block in &blocks {

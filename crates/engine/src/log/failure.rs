@@ -86,11 +86,12 @@ impl Engine {
                 let slot = self.map.get(base + block).expect("dirty blocks are there").slot;
                 self.log.gathered(slot).is_some() || self.log.is_untold(slot)
             };
-            let sole = volume.dirty.is_empty() || !self.log.replaces_dirty();
-            if !sole || !volume.dirty.iter_from(0).all(untold) {
+            let sole = volume.dirty().is_empty() || !self.log.replaces_dirty();
+            if !sole || !volume.dirty().iter_from(0).all(untold) {
                 continue;
             }
-            let mut back: Vec<Key> = volume.dirty.iter_from(0).map(|block| base + block).collect();
+            let mut back: Vec<Key> =
+                volume.dirty().iter_from(0).map(|block| base + block).collect();
             for &key in &back {
                 self.map.ram_drop(key);
                 self.forget(key);

@@ -288,7 +288,7 @@ impl Engine {
 
     /// Sends the gathered records that are due.
     pub(crate) fn send_gathered(&mut self) {
-        let active = self.volumes.iter().map(|v| v.traffic.cache_writes()).sum();
+        let active = self.volumes.iter().map(|v| v.traffic().cache_writes()).sum();
         self.log.pace.look(self.io.now(), active);
         self.note_backlog();
         while self.log.sent_dirty.len() < self.tuning().records_in_flight_max

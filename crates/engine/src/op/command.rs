@@ -8,7 +8,8 @@ use crate::event::*;
 use crate::ids::Key;
 use crate::pool::Stage;
 use crate::pool::Then;
-use crate::volume::{Task, Volume, base_among};
+use crate::volume::volumes::base_among;
+use crate::volume::{Task, Volume};
 use forebay_format::mode::Mode;
 use forebay_format::record::EntryKind;
 use forebay_format::superblock::VOLUMES_MAX;
@@ -163,7 +164,8 @@ impl Engine {
                 if v.mode() == mode
                     && !v.draining()
                     && (mode.plan().write_dirty
-                        || (v.dirty.is_empty() && v.dirty.said() <= self.log.durable_dseq())) =>
+                        || (v.dirty().is_empty()
+                            && v.dirty().said() <= self.log.durable_dseq())) =>
             {
                 self.answer(id, CommandReply::Unchanged)
             }
@@ -178,10 +180,10 @@ impl Engine {
             Some(v) if v.draining() => {
                 Some("a drain or mode switch runs on the volume; cancel it first".to_owned())
             }
-            Some(v) if !v.service.is_on() && !v.service.retries() && !v.dirty.is_empty() => {
+            Some(v) if !v.service().is_on() && !v.service().retries() && !v.dirty().is_empty() => {
                 Some("the volume's origin is missing and it has dirty blocks".to_owned())
             }
-            Some(v) if self.log.is_dead() && !v.dirty.is_empty() => {
+            Some(v) if self.log.is_dead() && !v.dirty().is_empty() => {
                 Some("the cache device failed and holds dirty blocks of the volume".to_owned())
             }
             Some(_) if self.log.is_dead() && !matches!(task, Task::Drain(_)) => {
@@ -206,7 +208,8 @@ impl Engine {
         let Some(v) = self.volume(volume) else {
             return self.refuse(id, "there is no such volume");
         };
-        let may_flush = v.is_there() && v.service.is_on() && v.dirty.is_empty() && !v.draining();
+        let may_flush =
+            v.is_there() && v.service().is_on() && v.dirty().is_empty() && !v.draining();
         match self.volumes.tell(volume) {
             true => self.refuse(id, FLUSH_FAILED),
             false if may_flush && !self.log.is_dead() => {
@@ -248,7 +251,7 @@ impl Engine {
     fn origin_lost(&mut self, id: CommandId, volume: VolumeId) {
         match self.volume(volume) {
             None => self.refuse(id, "there is no such volume"),
-            Some(v) if !v.is_there() || !v.service.is_on() => {
+            Some(v) if !v.is_there() || !v.service().is_on() => {
                 self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {
@@ -276,7 +279,7 @@ impl Engine {
         let now = self.io.now();
         match self.volume(volume) {
             None => return self.refuse(id, "there is no such volume"),
-            Some(v) if v.service.is_on() || v.service.retries() => {
+            Some(v) if v.service().is_on() || v.service().retries() => {
                 return self.answer(id, CommandReply::Unchanged);
             }
             Some(_) => {}
@@ -323,17 +326,17 @@ impl Engine {
             let volume = self.volumes.nth(at);
             let id = volume.id();
             let Some(task) = volume.task() else { continue };
-            let said = self.log.is_dead() || volume.dirty.said() <= self.log.durable_dseq();
+            let said = self.log.is_dead() || volume.dirty().said() <= self.log.durable_dseq();
             let keeps = self.is(Mutant::RemovalKeepsDirty) && matches!(task, Task::Remove(_));
-            let drained = (volume.dirty.is_empty() && said) || keeps;
-            let last = volume.dirty.said();
-            if volume.dirty.is_empty() && !said {
+            let drained = (volume.dirty().is_empty() && said) || keeps;
+            let last = volume.dirty().said();
+            if volume.dirty().is_empty() && !said {
                 // Who drains wants to hear that nothing depends on the cache device any more.
                 self.want_durable(last);
                 continue;
             }
             let removes = matches!(task, Task::Settle(_))
-                || (matches!(task, Task::Remove(_)) && volume.flush.is_exact());
+                || (matches!(task, Task::Remove(_)) && volume.flush().is_exact());
             if drained && volume.flushes_in_vain() && !(removes && volume.flush_is_given_up()) {
                 self.volumes.task_ends(id);
                 if removes {
@@ -346,8 +349,8 @@ impl Engine {
                 self.refuse(task.command(), why);
                 continue;
             }
-            let lost = volume.quarantine.unreadable().len() as u64;
-            if !drained && lost >= volume.dirty.len() {
+            let lost = volume.quarantine().unreadable().len() as u64;
+            if !drained && lost >= volume.dirty().len() {
                 // All that is left cannot be read: waiting does not help.
                 self.volumes.task_ends(id);
                 let name = &self.vol(id).identity().name;
@@ -366,7 +369,7 @@ impl Engine {
                 }
                 Task::Switch(command, new) => {
                     let keeps = new.plan().write_dirty;
-                    let quiet = volume.traffic.cache_writes() == 0;
+                    let quiet = volume.traffic().cache_writes() == 0;
                     let early = self.is(Mutant::SwitchBeforeDrained);
                     if (drained && quiet) || keeps || early {
                         self.volumes.switched(id, new);
@@ -379,7 +382,7 @@ impl Engine {
                     }
                 }
                 Task::Settle(command) if drained => self.settle_task(id, command),
-                Task::Remove(command) if drained && !volume.traffic.has_requests() => {
+                Task::Remove(command) if drained && !volume.traffic().has_requests() => {
                     self.remove(id, command);
                 }
                 _ => {}
@@ -396,8 +399,8 @@ impl Engine {
         }
         // What an origin that cannot be flushed holds may be gone after a power cut, with nobody to
         // say so.
-        let unsure = self.vol(id).service.retries();
-        if self.vol(id).intents.sync().is_some()
+        let unsure = self.vol(id).service().retries();
+        if self.vol(id).intents().sync().is_some()
             || self.pool.checkpoint_runs()
             || unsure
             || !self.log_idle_for(id)
@@ -412,9 +415,9 @@ impl Engine {
     /// durable, or need not be.
     fn log_idle_for(&mut self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        let idle = !volume.flush.is_under_way();
+        let idle = !volume.flush().is_under_way();
         let owes = volume.owes_flush() && !volume.flush_is_given_up();
-        if let Some(written) = volume.flush.undurable().filter(|_| owes) {
+        if let Some(written) = volume.flush().undurable().filter(|_| owes) {
             self.want_origin(id, written);
             return false;
         }

@@ -16,7 +16,7 @@ impl Engine {
     pub(crate) fn flush_begin(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         let volume = self.vol(req.volume);
-        let written = volume.flush.client_written();
+        let written = volume.flush().client_written();
         // What was acknowledged is in completed records; those under way nobody was promised.
         let mut dseq = self.log.completed_dseq();
         if self.is(Mutant::FlushSkipsDevice) {
@@ -49,14 +49,14 @@ impl Engine {
             };
             let id = req.volume;
             let volume = self.vol(id);
-            let poisoned = volume.flush.is_poisoned() && written > Written::NONE;
+            let poisoned = volume.flush().is_poisoned() && written > Written::NONE;
             let lost =
-                self.log.is_dead() && dseq > self.log.durable_dseq() && !volume.dirty.is_empty();
+                self.log.is_dead() && dseq > self.log.durable_dseq() && !volume.dirty().is_empty();
             // A device that failed lacks what is promised now: should it come back when others are
             // missing, these must say so.
             let told = !self.pool.tells_away() || self.is(Mutant::AwayUntold);
             let log = self.log.is_dead() || (told && dseq <= self.log.durable_dseq());
-            let origin = volume.flush.is_durable(written);
+            let origin = volume.flush().is_durable(written);
             if !(poisoned || lost || (log && origin)) {
                 at += 1;
                 continue;
@@ -65,7 +65,7 @@ impl Engine {
             if poisoned || lost {
                 self.reqs.fail(name, IoError::Io);
             }
-            let doubtful = poisoned && self.vol(id).flush.is_doubtful();
+            let doubtful = poisoned && self.vol(id).flush().is_doubtful();
             match ends {
                 true => self.zero_flushed(name),
                 false => self.reply(name),
@@ -96,7 +96,7 @@ impl Engine {
         if !self.vol(id).is_there() {
             return; // Everything there is durable already, or the executor does not know it yet.
         }
-        if self.vol(id).flush.may_go_at().is_some_and(|at| at <= now) {
+        if self.vol(id).flush().may_go_at().is_some_and(|at| at <= now) {
             self.origin_flush_send(id);
         }
     }
@@ -110,7 +110,7 @@ impl Engine {
 
     /// When a FLUSH of an origin that failed may be tried again.
     pub(crate) fn origin_flushes_due(&self, due: &mut Due) {
-        due.at(self.volumes.iter().filter_map(|v| v.flush.may_go_at()));
+        due.at(self.volumes.iter().filter_map(|v| v.flush().may_go_at()));
     }
 
     fn origin_flush_send(&mut self, id: VolumeId) {
@@ -138,7 +138,7 @@ impl Engine {
             let Wait::Durable { written, ends, .. } = req.waits_for() else {
                 unreachable!("the others are not listed here");
             };
-            let is_durable = self.vol(id).flush.is_durable(written);
+            let is_durable = self.vol(id).flush().is_durable(written);
             if req.volume != id || written > covers || is_durable {
                 at += 1;
                 continue;

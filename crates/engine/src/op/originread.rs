@@ -146,7 +146,7 @@ impl Engine {
         let overtaken = req.overtaken() && !self.is(Mutant::StaleFill);
         let plan = self.vol(id).mode().plan();
         let not_now =
-            self.vol(id).is_leaving() || self.vol(id).flush.forgets() || self.ends.empties(id);
+            self.vol(id).is_leaving() || self.vol(id).flush().forgets() || self.ends.empties(id);
         for (key, block) in run.key.up_to(Key::MAX).zip(buf.bytes().chunks_exact(BLOCK_SIZE)) {
             let reason = if overtaken {
                 Some(Reason::Overtaken)

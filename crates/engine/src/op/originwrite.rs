@@ -82,10 +82,10 @@ impl Engine {
         }
         let base = self.vol(id).base();
         let blocks = self.tuning().region_blocks;
-        let renew_below = self.vol(id).intents.over_soon();
+        let renew_below = self.vol(id).intents().over_soon();
         let mut need = Dseq::NONE;
         for region in (first - base) / blocks..=(last - base) / blocks {
-            let marked = self.vol(id).intents.marked(region * blocks, blocks);
+            let marked = self.vol(id).intents().marked(region * blocks, blocks);
             if marked.is_none_or(|dseq| dseq <= renew_below) {
                 let one = self.regions_marked() < self.tuning().regions_max;
                 let (from, count) = if one { (region * blocks, blocks) } else { (0, u64::MAX) };
@@ -118,7 +118,7 @@ impl Engine {
 
     /// Ranges of all volumes that are marked one by one.
     fn regions_marked(&self) -> usize {
-        self.volumes.iter().map(|volume| volume.intents.ranges()).sum()
+        self.volumes.iter().map(|volume| volume.intents().ranges()).sum()
     }
 
     /// Lets origin writes go on whose intents are durable, and those end that waited for the log.
@@ -252,7 +252,7 @@ impl Engine {
     fn origin_write_end(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         if req.fua && req.error.is_none() && !self.is(Mutant::FuaIgnored) {
-            let written = self.vol(req.volume).flush.client_written();
+            let written = self.vol(req.volume).flush().client_written();
             let dseq = if self.log.is_dead() { Dseq::NONE } else { self.log.dseq_gathered() };
             return self.flush_wait(name, dseq, written, false);
         }
@@ -270,7 +270,7 @@ impl Engine {
             Some(Reason::Mode) => Some(Reason::Mode),
             _ if self.log.is_dead() => Some(Reason::DeviceFailed),
             _ if sequential => Some(Reason::Sequential),
-            None if volume.flush.forgets() || self.ends.empties(id) => Some(Reason::NotReady),
+            None if volume.flush().forgets() || self.ends.empties(id) => Some(Reason::NotReady),
             other => other,
         };
         if let Some(reason) = reason {

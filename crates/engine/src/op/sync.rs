@@ -21,11 +21,11 @@ impl Engine {
         for at in 0..self.volumes.count() {
             let volume = self.volumes.nth(at);
             let id = volume.id();
-            if volume.intents.sync().is_some() {
+            if volume.intents().sync().is_some() {
                 self.sync_end(id);
             } else if self.sync_due(volume).is_some_and(|due| due <= self.io.now()) {
                 self.sync_begin(id);
-                let sync = self.vol(id).intents.sync();
+                let sync = self.vol(id).intents().sync();
                 let written = sync.map_or(Written::NONE, |sync| sync.written);
                 self.want_origin(id, written);
             }
@@ -39,27 +39,27 @@ impl Engine {
 
     /// See `parts.rs`.
     pub(crate) fn syncs(&self) -> [u64; 4] {
-        let syncs = self.volumes.iter().filter(|volume| volume.intents.sync().is_some()).count();
+        let syncs = self.volumes.iter().filter(|volume| volume.intents().sync().is_some()).count();
         [syncs as u64, 0, 0, 0]
     }
 
     /// When a sync point of the volume is due, if there is something that it would make good.
     fn sync_due(&self, volume: &Volume) -> Option<Time> {
         let soonest = self.sync_soonest(volume)?;
-        let rest = volume.flush.took_ns().saturating_mul(SYNC_REST);
+        let rest = volume.flush().took_ns().saturating_mul(SYNC_REST);
         let most = self.tuning().sync_interval_ns.saturating_mul(SYNC_INTERVALS_MAX).max(rest);
-        let last = volume.intents.since().saturating_add(most);
-        let rests = volume.traffic.origin_used().saturating_add(self.tuning().idle_ns);
-        Some(if volume.flush.is_volatile() { rests.clamp(soonest, last) } else { soonest })
+        let last = volume.intents().since().saturating_add(most);
+        let rests = volume.traffic().origin_used().saturating_add(self.tuning().idle_ns);
+        Some(if volume.flush().is_volatile() { rests.clamp(soonest, last) } else { soonest })
     }
 
     /// From when on one may go with another FLUSH.
     fn sync_soonest(&self, volume: &Volume) -> Option<Time> {
-        let there = volume.service.is_on() && volume.is_there();
+        let there = volume.service().is_on() && volume.is_there();
         // None would come to an end, see `sync_end`.
-        let there = there && (!volume.flush.is_doubtful() || self.is(Mutant::SyncInDoubt));
-        (there && !volume.intents.is_empty())
-            .then(|| volume.intents.since().saturating_add(self.tuning().sync_interval_ns))
+        let there = there && (!volume.flush().is_doubtful() || self.is(Mutant::SyncInDoubt));
+        (there && !volume.intents().is_empty())
+            .then(|| volume.intents().since().saturating_add(self.tuning().sync_interval_ns))
     }
 
     /// The origin is about to be flushed.
@@ -67,7 +67,7 @@ impl Engine {
         let volume = self.vol(id);
         let serves = self.is_serving() && !self.log.is_dead();
         let due = self.sync_soonest(volume).is_some_and(|due| due <= self.io.now());
-        if serves && due && volume.intents.sync().is_none() {
+        if serves && due && volume.intents().sync().is_none() {
             self.sync_begin(id);
         }
     }
@@ -111,11 +111,11 @@ impl Engine {
 
     fn sync_end(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let Some(sync) = volume.intents.sync() else { return };
-        let failed = volume.flush.failures() != sync.failures;
-        let over = volume.flush.is_durable(sync.written) && !self.pool.tells_away();
+        let Some(sync) = volume.intents().sync() else { return };
+        let failed = volume.flush().failures() != sync.failures;
+        let over = volume.flush().is_durable(sync.written) && !self.pool.tells_away();
         // Of what an origin may have forgotten the cache has copies until clients are told.
-        let doubtful = volume.flush.is_doubtful() && !self.is(Mutant::SyncInDoubt);
+        let doubtful = volume.flush().is_doubtful() && !self.is(Mutant::SyncInDoubt);
         let mark_dseq = sync.mark_dseq;
         match (failed || doubtful, over) {
             (true, _) => self.volumes.sync_fails(id),

@@ -37,7 +37,7 @@ impl Engine {
     /// Whether any block of the request is dirty.
     pub(crate) fn touches_dirty(&self, req: &Req) -> bool {
         let volume = self.vol(req.volume);
-        volume.dirty.any(req.first - volume.base(), req.last - volume.base())
+        volume.dirty().any(req.first - volume.base(), req.last - volume.base())
     }
 
     pub(crate) fn write_begin(&mut self, name: ReqKey) {

@@ -134,7 +134,7 @@ impl Engine {
         }
         let done = req.zeroed && req.error.is_none();
         if done && self.touches_dirty(req) && !self.log.is_dead() {
-            let written = self.vol(req.volume).flush.client_written();
+            let written = self.vol(req.volume).flush().client_written();
             if self.is(Mutant::ZeroForgetsEarly) {
                 return self.zero_flushed(name);
             }

@@ -69,7 +69,7 @@ impl Engine {
     }
 
     fn flush_failures(&self) -> u64 {
-        self.volumes.iter().map(|v| v.flush.failures()).sum()
+        self.volumes.iter().map(|v| v.flush().failures()).sum()
     }
 
     /// Asks for the FLUSHes that the origins still need. Whether there are none.
@@ -77,8 +77,8 @@ impl Engine {
         let behind: Vec<(VolumeId, Written)> = self
             .volumes
             .iter()
-            .filter(|v| v.service.is_on())
-            .filter_map(|v| Some((v.id(), v.flush.undurable()?)))
+            .filter(|v| v.service().is_on())
+            .filter_map(|v| Some((v.id(), v.flush().undurable()?)))
             .collect();
         for &(id, written) in &behind {
             self.want_origin(id, written);
@@ -90,11 +90,11 @@ impl Engine {
     pub(crate) fn closed(&mut self) {
         let &Stage::Stopping(Closing(Step::Marking(id))) = self.pool.stage() else { return };
         self.close(Step::Closed);
-        if self.log.is_dead() && self.volumes.iter().any(|v| !v.dirty.is_empty()) {
+        if self.log.is_dead() && self.volumes.iter().any(|v| !v.dirty().is_empty()) {
             let why = "the cache device failed while it held dirty blocks, which are nowhere else";
             return self.refuse(id, why);
         }
-        if self.volumes.iter().any(|v| v.flush.is_poisoned()) {
+        if self.volumes.iter().any(|v| v.flush().is_poisoned()) {
             let why = "the pool is closed, but an origin has failed a FLUSH since it was opened: \
                        what was written there before may be lost";
             return self.refuse(id, why);

@@ -70,7 +70,7 @@ impl Opening {
 
 impl Engine {
     fn out_of_reach(&self, volume: &Volume) -> bool {
-        volume.dirty.iter_from(0).any(|block| {
+        volume.dirty().iter_from(0).any(|block| {
             let located = self.map.get(volume.base() + block).expect("dirty blocks are there");
             !self.segments.usable(self.segments.unit_of(self.segments.segment_of(located.slot)))
         })

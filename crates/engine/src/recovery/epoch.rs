@@ -58,7 +58,7 @@ impl Opening {
             return;
         }
         let there = engine.volumes.iter();
-        let there = there.filter(|v| v.service.is_on() && v.flush.is_volatile());
+        let there = there.filter(|v| v.service().is_on() && v.flush().is_volatile());
         let ids: Vec<VolumeId> = there.map(|v| v.id()).collect();
         for id in ids {
             self.flushes += 1;

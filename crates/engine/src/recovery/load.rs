@@ -10,7 +10,7 @@ use crate::event::VolumeId;
 use crate::ids::{Key, Slot};
 use crate::index::Shape;
 use crate::limits::RECOVERY_READ_BLOCKS;
-use crate::volume::Volumes;
+use crate::volume::volumes::Volumes;
 use forebay_format::checkpoint::BlockItem;
 use forebay_format::io::Buf;
 use std::collections::BTreeMap;

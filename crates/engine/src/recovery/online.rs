@@ -36,7 +36,7 @@ impl Engine {
 
     /// When origins that could not be flushed are tried again.
     pub(crate) fn online_due(&self, due: &mut Due) {
-        due.at(self.volumes.iter().filter_map(|v| v.service.due()));
+        due.at(self.volumes.iter().filter_map(|v| v.service().due()));
     }
 
     /// Volumes whose origin could not be flushed come back when it can.
@@ -45,7 +45,7 @@ impl Engine {
             let volume = self.volumes.nth(at);
             let id = volume.id();
             let said = if self.log.is_dead() { Dseq::MAX } else { self.log.durable_dseq() };
-            let due = volume.service.is_due(self.io.now(), said);
+            let due = volume.service().is_due(self.io.now(), said);
             let ends = self.ends.gives_up(id) || self.ends.empties(id);
             if due && !volume.is_leaving() && !ends {
                 // Until the answer is here it counts as being tried.

@@ -106,7 +106,7 @@ impl Engine {
         self.io.put(Effect::Notice(Notice::Opened {
             records: opening.summary.records,
             blocks: self.map.len() as u64,
-            dirty: self.volumes.iter().map(|v| v.dirty.len()).sum(),
+            dirty: self.volumes.iter().map(|v| v.dirty().len()).sum(),
         }));
         if self.away_untold() {
             self.superblock_write(Then::Away);
@@ -117,7 +117,7 @@ impl Engine {
         for name in self.reqs.take_all(Queue::Recovery) {
             let req = self.reqs.get(name);
             let volume = self.vol(req.volume);
-            let (span, served) = (volume.span(req.offset, req.len), volume.service.is_on());
+            let (span, served) = (volume.span(req.offset, req.len), volume.service().is_on());
             // The volume's keys may have become others when the checkpoint was read.
             self.reqs.rebase(name, span);
             if served {

@@ -124,7 +124,7 @@ impl Opening {
             Witness::Accepted => true,
         };
         let dirty = |v: &Volume| {
-            let kib = v.dirty.len() * (BLOCK_SIZE as u64 >> 10);
+            let kib = v.dirty().len() * (BLOCK_SIZE as u64 >> 10);
             (kib > 0).then(|| format!("{kib} KiB of volume {}", v.identity().name))
         };
         let held: Vec<String> = engine.volumes.iter().filter_map(dirty).collect();

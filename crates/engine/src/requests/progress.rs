@@ -68,7 +68,7 @@ impl Requests {
     pub fn hits_ram(&mut self, name: ReqKey, key: Key, base: Key, block: &[u8]) -> usize {
         let req = self.at(name);
         req.hits += 1;
-        req.put(key, base, block)
+        put(req, key, base, block)
     }
 
     /// So many blocks are read from the cache as one more part.
@@ -89,7 +89,7 @@ impl Requests {
     /// A block of a read is here. How many bytes of it are asked for.
     #[inline]
     pub fn brings(&mut self, name: ReqKey, key: Key, base: Key, block: &[u8]) -> usize {
-        self.at(name).put(key, base, block)
+        put(self.at(name), key, base, block)
     }
 
     /// The request's buffer is lent, to an I/O or to who works on its content.
@@ -155,15 +155,13 @@ impl Requests {
     }
 }
 
-impl Req {
-    /// Puts its part of a block into its buffer, if it has one. How many bytes that is.
-    #[inline]
-    fn put(&mut self, key: Key, base: Key, block: &[u8]) -> usize {
-        let (part, at) = self.part_of(key, base);
-        let len = part.len();
-        if self.kind == RequestKind::Read {
-            self.buf.bytes_mut()[at..at + len].copy_from_slice(&block[part]);
-        }
-        len
+/// Puts the request's part of a block into its buffer, if it has one. How many bytes that is.
+#[inline]
+fn put(req: &mut Req, key: Key, base: Key, block: &[u8]) -> usize {
+    let (part, at) = req.part_of(key, base);
+    let len = part.len();
+    if req.kind == RequestKind::Read {
+        req.buf.bytes_mut()[at..at + len].copy_from_slice(&block[part]);
     }
+    len
 }

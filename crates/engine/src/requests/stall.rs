@@ -115,10 +115,10 @@ impl Engine {
         }
         let volumes = self.volumes.iter();
         let lagging =
-            volumes.filter(|it| !it.service.is_on() || self.takes_nothing(it)).count() as u64;
+            volumes.filter(|it| !it.service().is_on() || self.takes_nothing(it)).count() as u64;
         let others = self.volumes.count() as u64 > lagging;
         let most = self.segments.dirty_blocks_max() as f64 * self.tuning().dirty_max;
-        volume.dirty.len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
+        volume.dirty().len() >= most as u64 / if others { 2 * lagging } else { lagging }.max(1)
     }
 
     /// A write has found room. Where room or places for dirty blocks are short, the next ones wait
@@ -167,8 +167,8 @@ impl Engine {
         }
         let volume = self.vol(req.volume);
         let bound = req.written > 0 || req.pending > 0 || self.touches_dirty(req);
-        let lost = !volume.quarantine.unreadable().is_empty();
-        if volume.quarantine.is_failing() || (bound && lost) {
+        let lost = !volume.quarantine().unreadable().is_empty();
+        if volume.quarantine().is_failing() || (bound && lost) {
             self.reqs.fail(name, IoError::Io);
             return true;
         }
@@ -204,7 +204,7 @@ impl Engine {
 
     /// Whether an origin did not take dirty blocks home lately, or is not there to take them.
     pub(crate) fn origins_fail(&self) -> bool {
-        let fails = |v: &Volume| v.quarantine.is_failing() || v.stuck() > 0 || self.lags(v);
+        let fails = |v: &Volume| v.quarantine().is_failing() || v.stuck() > 0 || self.lags(v);
         self.volumes.iter().any(fails)
     }
 
@@ -213,8 +213,8 @@ impl Engine {
     pub(crate) fn dirty_share(&self) -> f64 {
         let (mut dirty, mut stuck) = (0, 0);
         for volume in self.volumes.iter() {
-            dirty += volume.dirty.len();
-            stuck += if self.lags(volume) { volume.dirty.len() } else { volume.stuck() };
+            dirty += volume.dirty().len();
+            stuck += if self.lags(volume) { volume.dirty().len() } else { volume.stuck() };
         }
         let most = self.segments.dirty_blocks_max();
         (dirty - stuck) as f64 / most.saturating_sub(stuck).max(1) as f64

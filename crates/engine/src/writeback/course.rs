@@ -17,17 +17,12 @@ impl Engine {
         if self.log.is_dead() {
             return self.writeback_end_dead();
         }
-        match self.dirty_share() > self.tuning().dirty_target {
-            true if self.writeback.over_since.is_none() => {
-                self.writeback.over_since = Some(self.io.now());
-            }
-            true => {}
-            false => self.writeback.over_since = None,
-        }
+        let over = self.dirty_share() > self.tuning().dirty_target;
+        self.writeback.is_over(over, self.io.now());
         for at in 0..self.volumes.count() {
             let id = self.volumes.nth(at).id();
             // Who waits is looked for only where that makes a difference.
-            if self.vol(id).quarantine.refuses_all() && self.is_waited_for(id) {
+            if self.vol(id).quarantine().refuses_all() && self.is_waited_for(id) {
                 self.volumes.is_waited_for(id);
             }
             if !self.writeback.home(id).busy() {
@@ -51,24 +46,22 @@ impl Engine {
         due.at(self.writeback.homes().filter_map(|(_, home)| home.slow_from()));
         let idle = self.tuning().idle_ns;
         let home = |volume: &Volume| self.writeback.home(volume.id());
-        let rests = |v: &&Volume| !v.dirty.is_empty() && v.service.is_on() && !home(v).busy();
+        let rests = |v: &&Volume| !v.dirty().is_empty() && v.service().is_on() && !home(v).busy();
         for volume in self.volumes.iter().filter(rests).filter(|_| !self.log.is_dead()) {
-            due.at([volume.traffic.last_used() + idle + 1]);
-            let used = volume.traffic.origin_used();
+            due.at([volume.traffic().last_used() + idle + 1]);
+            let used = volume.traffic().origin_used();
             if used + idle / 50 >= self.io.now() {
                 due.at([used + idle / 50 + 1]);
             }
-            due.at(volume.quarantine.next_due(self.io.now()));
+            due.at(volume.quarantine().next_due(self.io.now()));
             due.at([home(volume).rests_until()]);
-            due.at(self.writeback.over_since.map(|since| since + idle / 4 + 1));
+            due.at(self.writeback.over_since().map(|since| since + idle / 4 + 1));
         }
     }
 
     /// See `parts.rs`.
     pub(crate) fn writeback_progress(&self) -> [u64; 4] {
-        let looked = self.writeback.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let homes = self.writeback.homes().map(|(_, home)| home.progress());
-        [homes.fold(looked, |all, one| all.rotate_left(7) ^ one), 0, 0, 0]
+        [self.writeback.progress(), 0, 0, 0]
     }
 
     /// In words.
@@ -87,8 +80,8 @@ impl Engine {
 
     fn slice_begin(&mut self, id: VolumeId) {
         let volume = self.vol(id);
-        let rests = volume.quarantine.rests(self.io.now()) || !volume.service.is_on();
-        if volume.dirty.is_empty() || rests || self.writeback_ends() {
+        let rests = volume.quarantine().rests(self.io.now()) || !volume.service().is_on();
+        if volume.dirty().is_empty() || rests || self.writeback_ends() {
             return;
         }
         let situation = self.situation(id);
@@ -105,13 +98,13 @@ impl Engine {
             return;
         }
         let runs = self.group(id, items);
-        let failures = self.vol(id).flush.failures();
+        let failures = self.vol(id).flush().failures();
         self.writeback.slice_begins(id, runs, failures, alone, self.io.now());
     }
 
     /// Most blocks of a slice.
     fn slice_most(&self, id: VolumeId, alone: bool) -> usize {
-        if self.vol(id).quarantine.refuses_all() {
+        if self.vol(id).quarantine().refuses_all() {
             return WRITEBACK_PROBE_BLOCKS;
         }
         let most = match alone || self.room_is_wanted() || self.writes_wait_for(id) {
@@ -124,8 +117,8 @@ impl Engine {
     /// Whether clients use a volume that is drained: what they write waits for its slices.
     fn writes_wait_for(&self, id: VolumeId) -> bool {
         let volume = self.vol(id);
-        let idle = volume.traffic.write_idle_ns(self.io.now());
-        let used = volume.traffic.has_requests() || idle <= self.tuning().idle_ns;
+        let idle = volume.traffic().write_idle_ns(self.io.now());
+        let used = volume.traffic().has_requests() || idle <= self.tuning().idle_ns;
         self.writes_through(volume) && used
     }
 
@@ -142,10 +135,10 @@ impl Engine {
             dirty_share: self.dirty_share(),
             draining: self.is_drained(id),
             reclaim_starves: self.reclaim.starves(),
-            over_target_ns: self.writeback.over_since.map_or(0, |since| self.io.now() - since),
+            over_target_ns: self.writeback.over_since().map_or(0, |since| self.io.now() - since),
             crowded: self.segments.free() * CROWDED_SHARE < self.segments.dirty_units(),
-            origin_idle_ns: volume.traffic.origin_idle_ns(self.io.now()),
-            write_idle_ns: volume.traffic.write_idle_ns(self.io.now()),
+            origin_idle_ns: volume.traffic().origin_idle_ns(self.io.now()),
+            write_idle_ns: volume.traffic().write_idle_ns(self.io.now()),
         }
     }
 
@@ -208,7 +201,7 @@ impl Engine {
         let slow = home.slow_from().is_some_and(|from| from <= self.io.now());
         let long = !slice.alone && is_short(&self.situation(id), self.tuning());
         let late = home.is_long(self.io.now()) && self.ends_are_awaited(id);
-        let rests = self.vol(id).quarantine.rests(self.io.now());
+        let rests = self.vol(id).quarantine().rests(self.io.now());
         if (slow && self.room_is_wanted()) || long || late || rests {
             self.writeback.slice_is_cut(id);
         }
@@ -224,7 +217,7 @@ impl Engine {
 
     /// All runs have ended: one FLUSH of the origin for all of them.
     fn slice_flush(&mut self, id: VolumeId) {
-        let written = self.vol(id).flush.written();
+        let written = self.vol(id).flush().written();
         let flushes = self.writeback.slice_flushes(id, written);
         if flushes && !self.is(Mutant::CleanBeforeOriginFlush) {
             self.want_origin(id, written);
@@ -237,7 +230,7 @@ impl Engine {
         let Some(slice) = &self.writeback.home(id).slice else { return };
         let Some(written) = slice.flush else { return };
         if slice.flushed.is_none() {
-            let flush = &self.vol(id).flush;
+            let flush = self.vol(id).flush();
             let failed = flush.failures() != slice.failures;
             let flushed = flush.is_durable(written) && !failed;
             let flushed = flushed || self.is(Mutant::CleanBeforeOriginFlush);
@@ -272,9 +265,9 @@ impl Engine {
     fn slice_over(&mut self, id: VolumeId) {
         self.writeback.slice_is_over(id);
         let volume = self.vol(id);
-        if volume.dirty.is_empty() {
+        if volume.dirty().is_empty() {
             // A device that fails now takes nothing with it: its words need not be guessed.
-            let said = volume.dirty.said();
+            let said = volume.dirty().said();
             self.want_durable(said);
         }
         self.resume_behind_writeback();

@@ -47,7 +47,7 @@ impl Engine {
     /// Whether any of these blocks could not be written home a short while ago.
     pub(crate) fn rests(&self, first: Key, last: Key) -> bool {
         let volume = self.volume_of(first).expect("keys are of volumes");
-        volume.quarantine.holds_any(first - volume.base(), last - volume.base(), self.io.now())
+        volume.quarantine().holds_any(first - volume.base(), last - volume.base(), self.io.now())
     }
 
     /// A run waits for one more read.

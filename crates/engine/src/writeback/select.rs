@@ -19,7 +19,7 @@ impl Engine {
         let volume = self.vol(id);
         let (base, stripes) = (volume.base(), self.writeback.home(id).stripes);
         let mut items = Vec::new();
-        if volume.dirty.waits_for_log(durable) {
+        if volume.dirty().waits_for_log(durable) {
             return items;
         }
         let mut undurable = false;
@@ -29,7 +29,7 @@ impl Engine {
             let last = items.last().map(|item: &Item| item.key - base);
             !is_tried && last.is_some_and(|last| stripes.join(last, block))
         };
-        for block in volume.dirty.ahead() {
+        for block in volume.dirty().ahead() {
             let is_enough = items.len() >= most.min(WRITEBACK_SELECT_BLOCKS);
             if (is_enough && !has_rest(&items, block)) || looked == WRITEBACK_LOOK_BLOCKS {
                 next = Some(block);
@@ -37,7 +37,7 @@ impl Engine {
             }
             looked += 1;
             let key = base + block;
-            let waits = volume.quarantine.holds(block, now);
+            let waits = volume.quarantine().holds(block, now);
             if waits || self.reqs.is_zeroing(key) {
                 continue;
             }
@@ -51,14 +51,16 @@ impl Engine {
             items.push(Item { key, located, generation, mask });
         }
         self.io.did(looked);
-        let goes_on = looked > 0 || !volume.dirty.is_unswept();
+        let goes_on = looked > 0 || !volume.dirty().is_unswept();
         let look = Look { looked, next, undurable, in_vain: items.is_empty() };
         self.volumes.swept(id, &look, durable, now);
         if undurable {
             let dseq = self.log.dseq_gathered();
             self.want_durable(dseq);
         }
-        self.writeback.looked += u64::from(goes_on);
+        if goes_on {
+            self.writeback.looks();
+        }
         items
     }
 

@@ -49,9 +49,9 @@ impl Engine {
     /// over.
     fn swept(&mut self, sweep: Sweep) {
         let left = match sweep {
-            Sweep::Removed(id, _) => self.vol(id).stats.cached_blocks,
+            Sweep::Removed(id, _) => self.vol(id).stats().cached_blocks,
             Sweep::Volume(id) => {
-                self.volume(id).map_or(0, |v| v.stats.cached_blocks - v.dirty.len())
+                self.volume(id).map_or(0, |v| v.stats().cached_blocks - v.dirty().len())
             }
             Sweep::All | Sweep::Unreachable => 0,
         };

@@ -256,7 +256,7 @@ impl Engine {
             if volume.is_leaving() {
                 continue;
             }
-            for (first, blocks, dseq) in volume.intents.marks() {
+            for (first, blocks, dseq) in volume.intents().marks() {
                 volumes.push(item(VOLUME_INTENT, first, dseq.raw(), blocks));
             }
         }

@@ -8,7 +8,7 @@ use crate::index::{Index, Located, Shape};
 use crate::map::index_shape;
 use crate::recovery::Opening;
 use crate::recovery::load::{Counted, Finder, Keys, Load};
-use crate::volume::base_among;
+use crate::volume::volumes::base_among;
 use forebay_format::MASK_FULL;
 use forebay_format::checkpoint::*;
 use std::collections::BTreeMap;

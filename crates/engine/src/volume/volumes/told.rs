@@ -3,7 +3,8 @@
 use crate::event::*;
 use crate::ids::{Dseq, Key, Written};
 use crate::requests::Req;
-use crate::volume::{Look, Sync, Task, Volume, Volumes};
+use crate::volume::volumes::Volumes;
+use crate::volume::{Look, Sync, Task, Volume};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::mode::Mode;
 use forebay_format::stats::Reason;
