@@ -358,13 +358,15 @@ impl Engine {
     pub(crate) fn reply(&mut self, name: ReqKey) {
         let req = self.reqs.get(name);
         let (id, volume, kind, error) = (req.id, req.volume, req.kind, req.error);
-        let (since, cached) = (req.since, req.cached);
+        let (since, cached, kept) = (req.since, req.cached, req.merge.iter().any(Option::is_some));
         let latency = self.io.now() - since;
         self.volumes.request_ended(volume, kind, cached, error.is_none(), latency);
-        let (buf, merge) = self.reqs.forget(name);
-        for (_, old) in merge.into_iter().flatten() {
-            self.io.give(old);
+        if kept {
+            for (_, old) in self.reqs.take_kept(name).into_iter().flatten() {
+                self.io.give(old);
+            }
         }
+        let buf = self.reqs.forget(name);
         self.io.put(Effect::Reply { id, result: error.map_or(Ok(()), Err), buf });
     }
 }

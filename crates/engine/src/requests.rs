@@ -235,18 +235,18 @@ impl Requests {
         ReqKey(self.all.insert(req))
     }
 
-    /// Forgets a request that is answered. Those that it held up may begin. Its buffers.
+    /// Forgets a request that is answered. Those that it held up may begin. Its buffer.
     #[inline]
-    pub fn forget(&mut self, name: ReqKey) -> (Buf, Merge) {
+    pub fn forget(&mut self, name: ReqKey) -> Buf {
         let req = self.all.get_mut(name.0).expect("a request is answered once");
         assert_eq!(req.pending, 0, "nothing of a request runs on after its answer");
-        let bufs = (std::mem::take(&mut req.buf), std::mem::take(&mut req.merge));
+        let buf = std::mem::take(&mut req.buf);
         if req.holds {
             self.overlap.release(name);
         }
         self.zeroing.retain(|&(_, _, zeroing)| zeroing != name);
         self.all.forget(name.0);
-        bufs
+        buf
     }
 
     /// The request, unless it is answered.

@@ -8,7 +8,6 @@
 //! Where clients keep the origin busy, a slice has it for itself: see `alone.rs`.
 
 use crate::event::{Time, VolumeId};
-use std::collections::BTreeMap;
 
 mod alone;
 mod course;
@@ -23,8 +22,8 @@ pub(crate) use slice::Home;
 /// The writeback of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Writeback {
-    /// That of each volume.
-    homes: BTreeMap<VolumeId, Home>,
+    /// That of each volume, in the order of their numbers.
+    homes: Vec<(VolumeId, Box<Home>)>,
     /// Times that the search for dirty blocks came further.
     looked: u64,
     /// Since when more is dirty than the target.
@@ -53,7 +52,7 @@ impl Writeback {
     /// See `parts.rs`.
     fn progress(&self) -> u64 {
         let looked = self.looked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.homes.values().fold(looked, |all, home| all.rotate_left(7) ^ home.progress())
+        self.homes.iter().fold(looked, |all, (_, home)| all.rotate_left(7) ^ home.progress())
     }
 
     /// Reads that waited for a slice, and times that they went on before its end.

@@ -15,8 +15,7 @@ use forebay_format::{BLOCK_SIZE, MASK_FULL};
 
 impl Engine {
     pub(crate) fn read_begin(&mut self, name: ReqKey) {
-        self.reqs.starts(name);
-        let req = self.reqs.get(name);
+        let req = self.reqs.starts(name);
         let (first, last) = (req.first, req.last);
         let mut cached: Option<CacheRun> = None;
         let mut origin: Option<(Key, u64)> = None;
@@ -106,8 +105,7 @@ impl Engine {
     /// Starts to read a run from its cache device.
     fn read_cache(&mut self, name: ReqKey, mut run: CacheRun) {
         let len = run.blocks() as usize * BLOCK_SIZE;
-        self.reqs.hits(name, run.blocks());
-        let req = self.reqs.get(name);
+        let req = self.reqs.hits(name, run.blocks());
         let aligned = req.offset.is_multiple_of(BLOCK_SIZE as u64) && req.buf.len() == len;
         let direct = aligned && run.mask == MASK_FULL;
         run.by = Reader::Request { req: name, direct };

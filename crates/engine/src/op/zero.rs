@@ -92,8 +92,7 @@ impl Engine {
             return self.reply(name);
         }
         self.reqs.wait(name, Wait::Parts);
-        self.reqs.starts(name);
-        let unmap = match self.reqs.get(name).kind {
+        let unmap = match self.reqs.starts(name).kind {
             RequestKind::Discard => true,
             RequestKind::WriteZeroes { unmap } => unmap,
             _ => unreachable!("only these are zeroed"),

@@ -38,10 +38,12 @@ impl Requests {
         (req.first, req.last) = (first, last);
     }
 
-    /// Its parts are being started, and count as one until all are.
+    /// Its parts are being started, and count as one until all are. The request.
     #[inline]
-    pub fn starts(&mut self, name: ReqKey) {
-        self.at(name).pending = 1;
+    pub fn starts(&mut self, name: ReqKey) -> &Req {
+        let req = self.at(name);
+        req.pending = 1;
+        req
     }
 
     /// It waits for one more part.
@@ -71,12 +73,13 @@ impl Requests {
         put(req, key, base, block)
     }
 
-    /// So many blocks are read from the cache as one more part.
+    /// So many blocks are read from the cache as one more part. The request.
     #[inline]
-    pub fn hits(&mut self, name: ReqKey, blocks: u64) {
+    pub fn hits(&mut self, name: ReqKey, blocks: u64) -> &Req {
         let req = self.at(name);
         req.pending += 1;
         req.hits += blocks as u32;
+        req
     }
 
     /// So many blocks are read from the origin as one more part.
@@ -115,6 +118,12 @@ impl Requests {
     /// The old content of its first (0) or last (1) block is here, with its valid sectors.
     pub fn keeps(&mut self, name: ReqKey, side: usize, mask: u8, block: Buf) {
         self.at(name).merge[side] = Some((mask, block));
+    }
+
+    /// What it kept of old blocks is not needed any more.
+    #[inline]
+    pub fn take_kept(&mut self, name: ReqKey) -> Merge {
+        std::mem::take(&mut self.at(name).merge)
     }
 
     /// The next block of a write is in the log; whether it waits for that record, and did not yet.

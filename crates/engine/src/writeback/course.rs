@@ -217,9 +217,12 @@ impl Engine {
 
     /// All runs have ended: one FLUSH of the origin for all of them.
     fn slice_flush(&mut self, id: VolumeId) {
+        if !self.writeback.home(id).is_sent() {
+            return;
+        }
         let written = self.vol(id).flush().written();
-        let flushes = self.writeback.slice_flushes(id, written);
-        if flushes && !self.is(Mutant::CleanBeforeOriginFlush) {
+        self.writeback.slice_flushes(id, written);
+        if !self.is(Mutant::CleanBeforeOriginFlush) {
             self.want_origin(id, written);
         }
     }

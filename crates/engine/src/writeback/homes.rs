@@ -16,27 +16,33 @@ fn one_by_one(items: impl Iterator<Item = Item>) -> impl Iterator<Item = Run> {
 impl Writeback {
     /// There is one more volume, whose origin has stripes of so many blocks, or none.
     pub(crate) fn volume_comes(&mut self, id: VolumeId, stripe_blocks: u32) {
-        let before = self.homes.insert(id, Home::new(stripe_blocks));
-        assert!(before.is_none(), "a number is used once");
+        let at = self.find(id).expect_err("a number is used once");
+        self.homes.insert(at, (id, Box::new(Home::new(stripe_blocks))));
     }
 
     /// A volume is gone, and nothing of it is on its way home.
     pub(crate) fn volume_leaves(&mut self, id: VolumeId) {
-        self.homes.remove(&id);
+        let at = self.find(id).expect("each volume has one");
+        self.homes.remove(at);
     }
 
     /// What goes home of a volume that is there.
     pub(crate) fn home(&self, id: VolumeId) -> &Home {
-        self.homes.get(&id).expect("each volume has one")
+        &self.homes[self.find(id).expect("each volume has one")].1
+    }
+
+    fn find(&self, id: VolumeId) -> Result<usize, usize> {
+        self.homes.binary_search_by_key(&id, |&(id, _)| id)
     }
 
     /// That of all volumes, by number.
     pub(crate) fn homes(&self) -> impl Iterator<Item = (VolumeId, &Home)> {
-        self.homes.iter().map(|(&id, home)| (id, home))
+        self.homes.iter().map(|(id, home)| (*id, &**home))
     }
 
     fn at(&mut self, id: VolumeId) -> &mut Home {
-        self.homes.get_mut(&id).expect("each volume has one")
+        let at = self.find(id).expect("each volume has one");
+        &mut self.homes[at].1
     }
 
     fn slice(&mut self, id: VolumeId) -> &mut Slice {
@@ -204,16 +210,9 @@ impl Writeback {
         }
     }
 
-    /// If all runs of the slice have ended: it waits for a FLUSH of the origin that covers so many
-    /// writes. Whether it is that far now.
-    pub(super) fn slice_flushes(&mut self, id: VolumeId, written: Written) -> bool {
-        let Some(slice) = &mut self.at(id).slice else { return false };
-        let more = slice.next < slice.runs.len() && !slice.abandoned;
-        if slice.active > 0 || more || slice.flush.is_some() {
-            return false;
-        }
-        slice.flush = Some(written);
-        true
+    /// The slice waits for a FLUSH of the origin that covers so many writes.
+    pub(super) fn slice_flushes(&mut self, id: VolumeId, written: Written) {
+        self.slice(id).flush = Some(written);
     }
 
     /// That FLUSH has ended. If the origin's answer says something of what the slice sent: whether
@@ -281,8 +280,8 @@ impl Writeback {
     /// The log can no longer say of anything that it is clean. Commands that waited for the ends of
     /// slices to give dirty blocks up.
     pub(crate) fn abandon_all(&mut self) -> Vec<CommandId> {
-        self.homes.values_mut().for_each(Home::abandon);
-        self.homes.values_mut().flat_map(Home::take_drops).collect()
+        self.homes.iter_mut().for_each(|(_, home)| home.abandon());
+        self.homes.iter_mut().flat_map(|(_, home)| home.take_drops()).collect()
     }
 
     /// A command that gives dirty blocks up waits for the end of the slice.

@@ -184,6 +184,14 @@ impl Home {
         self.slice.as_ref().is_some_and(|slice| slice.abandoned)
     }
 
+    /// Whether all runs of the slice have ended, and it waits for no FLUSH yet.
+    pub(super) fn is_sent(&self) -> bool {
+        self.slice.as_ref().is_some_and(|slice| {
+            let more = slice.next < slice.runs.len() && !slice.abandoned;
+            slice.active == 0 && !more && slice.flush.is_none()
+        })
+    }
+
     /// Whether what the slice has written is durable, and becomes clean.
     pub(super) fn is_flushed(&self) -> bool {
         self.slice.as_ref().is_some_and(|slice| slice.flushed == Some(true) && !slice.abandoned)

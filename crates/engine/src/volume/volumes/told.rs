@@ -18,6 +18,7 @@ impl Volumes {
     }
 
     /// The volume of a cached block, and the block's number there.
+    #[inline]
     fn block(&mut self, key: Key) -> (&mut Volume, u64) {
         let at = self.find_key(key).expect("keys are of volumes");
         let volume = &mut self.volumes[at];
@@ -154,6 +155,7 @@ impl Volumes {
 impl Volumes {
     /// A block is cached. Whether the version `before` it was dirty, if there was one, and whether
     /// this one is.
+    #[inline]
     pub(crate) fn block_placed(&mut self, key: Key, before: Option<bool>, dirty: bool) {
         let (volume, block) = self.block(key);
         match before {
@@ -163,12 +165,14 @@ impl Volumes {
     }
 
     /// A dirty block is equal to the origin now.
+    #[inline]
     pub(crate) fn block_cleaned(&mut self, key: Key) {
         let (volume, block) = self.block(key);
         volume.block_cleaned(block);
     }
 
     /// A block is not cached any more, which was `dirty`, or was not.
+    #[inline]
     pub(crate) fn block_left(&mut self, key: Key, dirty: bool) {
         let (volume, block) = self.block(key);
         volume.block_left(block, dirty);
