@@ -262,11 +262,11 @@ impl Moves {
         self.said.len() >= SAID_MAX
     }
 
-    /// Whether a piece is under way from or to a member.
-    fn is_copying(&self, member: MemberId) -> bool {
+    /// Pieces under way from or to a member.
+    fn copying(&self, member: MemberId) -> usize {
         let moves = self.active.values().map(|extent| &self.moves[extent]);
-        let mut here = moves.filter(|it| [it.from, it.to].iter().any(|it| it.member() == member.0));
-        here.any(|it| matches!(it.step, Step::Copying(..)))
+        let here = |it: &&Move| [it.from, it.to].iter().any(|it| it.member() == member.0);
+        moves.filter(here).filter(|it| matches!(it.step, Step::Copying(..))).count()
     }
 
     /// Whether all have only to be confirmed.

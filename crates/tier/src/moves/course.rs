@@ -44,8 +44,18 @@ impl Tiers {
         until.filter(|_| it.why == Why::Reserve && seeks)
     }
 
-    /// Whether a member takes much longer for what lies elsewhere than for what comes next: one
-    /// piece at a time goes there, as a client's request waits for all that do.
+    /// Pieces that may be under way from or to a member: a client's request waits for all of them
+    /// where it seeks. An array has several disks for them.
+    fn pieces_max(&self, member: MemberId) -> usize {
+        let is_array = self.set.member(member).settings.stripe_blocks > 1;
+        match self.seeks(member) {
+            true if is_array => 4,
+            true => 1,
+            false => usize::MAX,
+        }
+    }
+
+    /// Whether a member takes much longer for what lies elsewhere than for what comes next.
     fn seeks(&self, member: MemberId) -> bool {
         self.set.member(member).settings.piece_blocks as usize > Blocks::PIECE
     }
@@ -157,7 +167,7 @@ impl Tiers {
     fn may_copy(&mut self, extent: u32, why: Why) -> bool {
         let it = &self.moves.moves[&extent];
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
-        let is_crowded = |member| self.seeks(member) && self.moves.is_copying(member);
+        let is_crowded = |member| self.moves.copying(member) >= self.pieces_max(member);
         if why != Why::NoRoom && (is_crowded(from) || is_crowded(to)) {
             return false;
         }
