@@ -151,14 +151,12 @@ impl Tiers {
             false => self.io.buf(len),
         };
         let part = self.requests.part(number);
-        (part.valid, part.legs, part.has_buf) = (valid, 1, whole);
-        part.place = Some(place);
-        let (what, offset) = self.client_io(number, place, range.start);
-        self.io.read(what, offset, buf);
+        (part.valid, part.has_buf) = (valid, whole);
+        self.read_from(number, place, buf);
     }
 
     /// I/O of a client on a place: held until it ends.
-    fn client_io(&mut self, part: u64, place: Place, from: u64) -> (UnderWay, u64) {
+    pub(crate) fn client_io(&mut self, part: u64, place: Place, from: u64) -> (UnderWay, u64) {
         let member = MemberId(place.member());
         self.set.client_begins(member);
         self.space.hold(place);
@@ -309,6 +307,13 @@ impl Tiers {
         let (extent, what) = (part.extent, part.what);
         let (is_main, written) = (part.place == place, part.blocks);
         let touched = touched_by(&part.range);
+        if what == What::Read
+            && done.result.is_err()
+            && let Some(old) = self.old_place(extent, place, touched)
+        {
+            return self.read_from(number, old, done.buf);
+        }
+        let part = self.requests.part(number);
         if is_main {
             part.main_ended(done.result);
         } else {

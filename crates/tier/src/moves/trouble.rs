@@ -7,7 +7,7 @@ use crate::limits::MOVE_RETRY_NS;
 use crate::map::{State, lost_entry};
 use crate::tiers::Tiers;
 use crate::view::Pending;
-use forebay_format::io::IoError;
+use forebay_format::io::{Buf, IoError};
 use forebay_format::tier::{Blocks, Place};
 
 impl Tiers {
@@ -26,6 +26,30 @@ impl Tiers {
             let member = MemberId(it.to.member());
             self.move_failed(extent, member, error);
         }
+    }
+
+    /// Where these blocks are, too, of an extent that has moved to this place, which is not
+    /// confirmed: what cannot be read there can be here.
+    pub(crate) fn old_place(
+        &self,
+        extent: u32,
+        new: Option<Place>,
+        blocks: Blocks,
+    ) -> Option<Place> {
+        let it = self.moves.moves.get(&extent)?;
+        let has_moved = matches!(it.step, Step::Said(_)) && Some(it.to) == new;
+        let is_whole = it.missed.and(blocks).is_empty();
+        let is_here = self.set.is_here(MemberId(it.from.member()));
+        (has_moved && is_whole && is_here).then_some(it.from)
+    }
+
+    /// Reads a part where its extent lives, or has lived until now.
+    pub(crate) fn read_from(&mut self, part: u64, place: Place, buf: Buf) {
+        let it = self.requests.part(part);
+        (it.legs, it.place) = (1, Some(place));
+        let from = it.range.start;
+        let (what, offset) = self.client_io(part, place, from);
+        self.io.read(what, offset, buf);
     }
 
     /// A write failed where its extent lives, of these blocks. Until it is written again either

@@ -180,6 +180,19 @@ fn a_write_goes_to_the_new_place_alone_when_all_holders_know_it() {
 }
 
 #[test]
+fn what_cannot_be_read_where_it_has_just_moved_is_read_where_it_was() {
+    let (mut world, _, after) = moved();
+    // Only the new place has this one.
+    let write = world.submit(Io::Write { offset: BLOCK, buf: filled(4096, 2) });
+    assert_eq!(world.answer(write), Some(Ok(())));
+    world.unreadable.insert(after);
+    let read = |world: &mut World| [0, BLOCK].map(|at| world.byte(at));
+    assert_eq!(read(&mut world), [Ok(1), Err(IoError::Io)]);
+    world.unreadable.clear();
+    assert_eq!(read(&mut world), [Ok(1), Ok(2)]);
+}
+
+#[test]
 fn a_write_that_waits_for_its_second_place_may_be_lost_in_the_first() {
     let mut world = World::new(&spec((0..4).map(|it| member(it + 1, it, 4)).collect(), 4), still());
     let (from, to) = (MemberId(2), MemberId(3));
