@@ -1,12 +1,12 @@
 # ab.py DIR OLD NEW MIB_PER_S ROUNDS SECS [KIND:N ...]: two builds by turns, each with a pool on loop
 # devices in memory that the kernel limits (cgroup v1, blkio) to so many MiB/s each, reads and writes
-# each; 0: files in DIR without a limit. An honest client on each of two volumes (hon.py) beside N
-# bulk clients of a kind (bulk.py) on `data`; R, W: those alone. Medians of ROUNDS at the end. Needs root.
+# each; 0: files in DIR without a limit. An honest client on each of two volumes (hon.py there) beside N
+# bulk clients of a kind (bulk.py there) on `data`; R, W: those alone. Medians of ROUNDS at the end. Needs root.
 import json, os, shutil, signal, subprocess, statistics as st, sys, time
 D, OLD, NEW, RATE, ROUNDS, SECS = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), float(sys.argv[6])
 KINDS = sys.argv[7:] or ['none:0', 'r:1', 'r:8', 'w:1', 'w:8', 'R:8', 'W:8']
 FAR = os.environ.get('ORIGIN')  # the origin of `data` instead: a file that is far away
-HERE = os.path.dirname(os.path.abspath(__file__))
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), '../2026-11-28-beside-bulk')
 GROUP = f'/sys/fs/cgroup/blkio/forebay-bulk-{os.getpid()}'
 DEVS = []
 MEM = f'/dev/shm/forebay-bulk-{os.getpid()}'

@@ -215,4 +215,24 @@ mod tests {
         barrier.end(false, 0);
         assert_eq!(barrier.due(), Some(80));
     }
+
+    #[test]
+    fn what_nobody_waits_for_gathers_for_many_times_what_a_flush_takes() {
+        const MS: Time = 1_000_000;
+        let mut barrier = Barrier::new(0);
+        let mut takes = |flushes: bool, took: Time| {
+            barrier.begin(1, 0);
+            if flushes {
+                barrier.flushing(MemberId(0), true);
+                barrier.flushed(MemberId(0), true);
+            }
+            barrier.end(true, took);
+            barrier.gather(200)
+        };
+        assert_eq!(takes(true, 0), GATHER_NS, "nothing is known yet, or it takes no time");
+        assert_eq!(takes(true, 80 * MS), 16_000 * MS);
+        assert_eq!(takes(false, 0), 16_000 * MS, "without a flush it says nothing");
+        assert_eq!(takes(true, MS), 14_000 * MS, "it is forgotten slowly");
+        assert_eq!(takes(true, 900 * MS), GATHER_MAX_NS);
+    }
 }

@@ -145,10 +145,11 @@ impl Moves {
         self.moves.len()
     }
 
-    /// Whether one more of a line may be under way, of so many.
-    pub fn has_place(&self, line: Line, most: usize) -> bool {
+    /// How many more of a line may be under way, of so many.
+    pub fn places_left(&self, line: Line, most: usize) -> usize {
         let others = self.active.values().filter(|it| self.moves[it].why.line() == line).count();
-        others < if line == Line::Heat { (most / 4).max(1) } else { most }
+        let most = if line == Line::Heat { (most / 4).max(1) } else { most };
+        most.saturating_sub(others)
     }
 
     pub fn has(&self, extent: u32) -> bool {

@@ -389,8 +389,9 @@ impl Tiers {
     }
 
     fn begin_of(&mut self, line: Line) {
+        let mut left = self.moves.places_left(line, self.tuning.moves_max);
         for _ in 0..self.planner.proposals[line as usize].len() {
-            if !self.moves.has_place(line, self.tuning.moves_max) {
+            if left == 0 {
                 return;
             }
             let next = self.planner.proposals[line as usize].pop_front();
@@ -432,7 +433,7 @@ impl Tiers {
                 Why::Heat | Why::Gain => self.roomiest(it.to),
             };
             match to {
-                Some(to) => drop(self.begin_move(it.extent, to, it.why)),
+                Some(to) => left -= usize::from(self.begin_move(it.extent, to, it.why)),
                 None => self.planner.unplaced += 1,
             }
         }

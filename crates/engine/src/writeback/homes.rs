@@ -144,15 +144,7 @@ impl Writeback {
 
     /// A part of it is read. If all are: whether it is written next, or has failed.
     pub(super) fn part_read(&mut self, id: VolumeId, at: usize) -> Option<RunState> {
-        let run = self.run(id, at);
-        run.pending -= 1;
-        if run.pending > 0 {
-            return None;
-        }
-        if run.state != RunState::Failed {
-            run.state = RunState::Writing;
-        }
-        Some(run.state)
+        self.run(id, at).part_ended(RunState::Writing)
     }
 
     /// What was read of it, to be written.
@@ -173,14 +165,7 @@ impl Writeback {
         if !is_ok {
             run.state = RunState::Failed;
         }
-        run.pending -= 1;
-        if run.pending > 0 {
-            return None;
-        }
-        if run.state != RunState::Failed {
-            run.state = RunState::Written;
-        }
-        Some(run.state)
+        run.part_ended(RunState::Written)
     }
 
     /// It has ended, well or not. Its buffer.

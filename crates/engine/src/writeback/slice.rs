@@ -27,6 +27,20 @@ pub(crate) struct Run {
     pub(crate) state: RunState,
 }
 
+impl Run {
+    /// A part of what is under way has ended. If all have: what comes then, or that it has failed.
+    pub(super) fn part_ended(&mut self, then: RunState) -> Option<RunState> {
+        self.pending -= 1;
+        if self.pending > 0 {
+            return None;
+        }
+        if self.state != RunState::Failed {
+            self.state = then;
+        }
+        Some(self.state)
+    }
+}
+
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunState {
     #[default]

@@ -12,6 +12,9 @@ use forebay_format::io::{Completion, Time};
 use forebay_format::tier::{Blocks, EXTENT_BLOCKS, Place};
 use std::ops::Range;
 
+/// Pieces under way at a time on an array of disks.
+const ARRAY_PIECES_MAX: usize = 4;
+
 impl Tiers {
     /// When a move can go on by itself. Where something under way is waited for, its end is the
     /// time.
@@ -44,15 +47,12 @@ impl Tiers {
         until.filter(|_| it.why == Why::Reserve && seeks)
     }
 
-    /// Pieces that may be under way from or to a member: a client's request waits for all of them
-    /// where it seeks. An array has several disks for them.
-    fn pieces_max(&self, member: MemberId) -> usize {
+    /// Whether as many pieces are under way from or to a member as may be: where it seeks a
+    /// client's request waits for all of them. An array has several disks for them.
+    fn is_crowded(&self, member: MemberId) -> bool {
         let is_array = self.set.member(member).settings.stripe_blocks > 1;
-        match self.seeks(member) {
-            true if is_array => 4,
-            true => 1,
-            false => usize::MAX,
-        }
+        let most = if is_array { ARRAY_PIECES_MAX } else { 1 };
+        self.seeks(member) && self.moves.copying(member) >= most
     }
 
     /// Whether a member takes much longer for what lies elsewhere than for what comes next.
@@ -114,13 +114,12 @@ impl Tiers {
     }
 
     fn step_move(&mut self, extent: u32) {
-        // One that is dropped for another takes more with it.
+        // A step of one may have ended another.
         let Some(it) = self.moves.moves.get(&extent) else { return };
         let (why, it_is_contended) = (it.why, it.is_contended);
         match it.step.clone() {
-            Step::Said(_) => {}
+            Step::Said(_) | Step::Copying(..) => {}
             Step::Wanted(range) => self.try_piece(extent, range),
-            Step::Copying(..) => {}
             Step::Ready => {
                 let mut todo = self.map.blocks(extent).without(it.copied);
                 if self.is(Mutant::CommitBeforeCopy) {
@@ -167,22 +166,17 @@ impl Tiers {
     fn may_copy(&mut self, extent: u32, why: Why) -> bool {
         let it = &self.moves.moves[&extent];
         let (from, to) = (MemberId(it.from.member()), MemberId(it.to.member()));
-        let is_crowded = |member| self.moves.copying(member) >= self.pieces_max(member);
-        if why != Why::NoRoom && (is_crowded(from) || is_crowded(to)) {
-            return false;
-        }
-        let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
-        let yields = (why.yields() && !is_idle) || self.gives_way_until(it).is_some();
         if why == Why::NoRoom {
             return true;
         }
+        let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
+        let yields = (why.yields() && !is_idle) || self.gives_way_until(it).is_some();
         if self.moves.is_paused || (yields && self.moves.floor.is_spent()) {
             return false;
         }
         let is_small = self.is(Mutant::BudgetTooSmall);
         let least = if is_small { (Blocks::PIECE * BLOCK_SIZE) as i64 } else { 1 };
-        let budget = self.moves.budget(why);
-        budget.has(least)
+        self.moves.budget(why).has(least) && !self.is_crowded(from) && !self.is_crowded(to)
     }
 
     /// Copies a piece as soon as nobody changes it.

@@ -312,10 +312,40 @@ fn pieces_to(world: &mut World, to: MemberId) -> Rc<RefCell<Vec<(u64, u64)>>> {
 }
 
 #[test]
+fn a_disk_that_seeks_is_given_one_large_piece_at_a_time() {
+    let devices =
+        World::new(&spec(vec![member(1, 0, 8), member(2, 1, 8)], 4), still()).without(&[]);
+    let mut world = World::open_as(devices, still(), |number, it| MemberSettings {
+        piece_blocks: [4, 64][number],
+        ..it
+    });
+    assert_eq!(world.command(pin(0, 4, 0)), CommandReply::Changed);
+    (0..4_u64).for_each(|extent| world.write(extent * EXTENT_SIZE, EXTENT_SIZE as usize, 1));
+    let slots = superblock(&world.devices[1]).expect("it is a member").layout().slots_offset();
+    world.decide(move |effect| match effect {
+        Effect::Write { member: SLOW, offset, .. } if *offset >= slots => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(world.command(pin(0, 4, 1)), CommandReply::Changed);
+    world.pass(20);
+    let len = |effect: &Effect| match effect {
+        Effect::Write { buf, .. } => buf.len(),
+        other => panic!("{other:?} is held"),
+    };
+    assert_eq!(world.held.iter().map(len).collect::<Vec<usize>>(), [256 << 10]);
+    world.release();
+    world.pass(200);
+    assert!((0..4).all(|extent| place(&world, extent) == Some(SLOW)));
+}
+
+#[test]
 fn an_array_is_given_whole_stripes() {
     for stripe in [48, 128, 256] {
         let devices = two().without(&[]);
-        let mut world = World::open_striped(devices, still(), stripe);
+        let mut world = World::open_as(devices, still(), |_, it| MemberSettings {
+            stripe_blocks: stripe,
+            ..it
+        });
         world.write(0, 2 * EXTENT_SIZE as usize, 1);
         let pieces = pieces_to(&mut world, SLOW);
         world.begin(Command::Evacuate(0));

@@ -104,19 +104,21 @@ impl World {
 
     /// Opens the set that is found on these devices, each at the place of its number.
     pub fn open(devices: Vec<Vec<u8>>, tuning: Tuning) -> World {
-        World::open_striped(devices, tuning, 0)
+        World::open_as(devices, tuning, |_, it| it)
     }
 
-    /// The same; all of them are RAID arrays with stripes of so many blocks.
-    pub fn open_striped(devices: Vec<Vec<u8>>, tuning: Tuning, stripe_blocks: u32) -> World {
+    /// The same; members are what is made of their number and usual settings.
+    pub fn open_as(
+        devices: Vec<Vec<u8>>,
+        tuning: Tuning,
+        of: impl Fn(usize, MemberSettings) -> MemberSettings,
+    ) -> World {
         let found: Vec<Superblock> = devices.iter().filter_map(|it| superblock(it)).collect();
         let assembled = assemble(&found).expect("a set");
-        let settings = |found: &Option<usize>| MemberSettings {
-            stripe_blocks,
-            ..World::settings(found.is_some())
-        };
+        let settings =
+            |(number, found): (usize, &Option<usize>)| of(number, World::settings(found.is_some()));
         let settings = Settings {
-            members: assembled.found.iter().map(settings).collect(),
+            members: assembled.found.iter().enumerate().map(settings).collect(),
             superblock: assembled.superblock,
             boot: [1; 16],
             tuning,
