@@ -36,6 +36,9 @@ pub(crate) struct Barrier {
     flushing: BTreeMap<MemberId, bool>,
     /// Members of which a flush of data failed that was needed.
     failed: BTreeSet<MemberId>,
+    /// It goes on without a member that does not answer, of which it would confirm something: it
+    /// begins again when what is under way has ended.
+    is_void: bool,
     /// Flushes that failed, whatever they were for; how many had when this one began; and of how
     /// many clients were told. What a client wrote while one was under way is told of by the next.
     failures: u64,
@@ -60,6 +63,7 @@ impl Barrier {
             confirmed,
             flushing: BTreeMap::new(),
             failed: BTreeSet::new(),
+            is_void: false,
             failures: 0,
             failures_before: 0,
             told: 0,
@@ -153,6 +157,26 @@ impl Barrier {
         if !is_ok && is_needed && self.step == Step::Data {
             self.failed.insert(member);
         }
+    }
+
+    /// The flush of a member is not waited for: nothing of it is to be confirmed any more.
+    pub fn go_without(&mut self, member: MemberId) {
+        self.flushing.remove(&member).expect("it is being flushed");
+        self.is_void = true;
+    }
+
+    /// Whether one has to begin again.
+    pub fn is_void(&self) -> bool {
+        self.is_void
+    }
+
+    /// One that is void is over, and the next is for all that waited for it.
+    pub fn begin_again(&mut self) {
+        assert!(self.step == Step::Data && self.flushing.is_empty());
+        self.is_void = false;
+        self.step = Step::Idle;
+        self.waiting.append(&mut self.next);
+        self.next = std::mem::take(&mut self.waiting);
     }
 
     /// A flush failed, whatever it was for.

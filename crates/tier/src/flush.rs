@@ -32,6 +32,7 @@ impl Tiers {
                 Step::Saying(seq) if self.journal.is_everywhere(seq) => self.flush_holders(),
                 // What is being flushed ends first.
                 _ if self.barrier.is_flushing() => return,
+                Step::Data if self.barrier.is_void() => self.barrier.begin_again(),
                 Step::Holders => self.end_barrier(),
                 Step::Saying(_) | Step::Data if !self.journal.is_held() => self.end_barrier(),
                 _ => return,
@@ -63,7 +64,8 @@ impl Tiers {
         self.barrier.begin(target, self.io.now());
         self.io.stir();
         let asks_again = self.barrier.has_clients() && !self.is(Mutant::NotAskedAgain);
-        let dirty = self.set.take_dirty(asks_again);
+        let hanging = self.io.hanging().filter(|&it| self.is_kept_without(it)).collect();
+        let dirty = self.set.take_dirty(asks_again, &hanging);
         if self.set.superblock().is_ephemeral() || self.is(Mutant::FlushSkipsMembers) {
             return;
         }
@@ -76,6 +78,7 @@ impl Tiers {
     fn may_say(&self) -> bool {
         let is_confirmed = self.barrier.target() <= self.barrier.confirmed();
         !self.barrier.is_flushing()
+            && !self.barrier.is_void()
             && (is_confirmed || self.journal.is_everywhere(self.barrier.target()))
     }
 

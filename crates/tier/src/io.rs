@@ -1,9 +1,10 @@
 //! I/O under way: names, what each is for, and what it keeps in use.
 
 use crate::event::{Effect, MemberId, Notice};
+use crate::limits::{HANG_LOOK_NS, HANG_NS};
 use forebay_format::io::{Buf, BufPool, OpId, Time};
 use forebay_format::tier::Place;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What an I/O is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) enum Purpose {
     Recovery(u64),
     /// A member is told that a place is free.
     Trim(Place),
+    /// Nothing any more: it took too long for what it was for.
+    GivenUp,
 }
 
 /// An I/O under way.
@@ -54,6 +57,9 @@ pub(crate) struct Io {
     under_way: BTreeMap<OpId, UnderWay>,
     effects: Vec<Effect>,
     bufs: BufPool,
+    /// Members that had not ended an I/O for long when that was last looked at, and when that was.
+    hanging: BTreeSet<MemberId>,
+    looked: Time,
     /// Counts what happens, so that rounds go on as long as something does.
     stirred: u64,
 }
@@ -69,6 +75,8 @@ impl Io {
             under_way: BTreeMap::new(),
             effects: Vec::new(),
             bufs: BufPool::new(KEPT_BYTES),
+            hanging: BTreeSet::new(),
+            looked: now,
             stirred: 0,
         }
     }
@@ -155,6 +163,41 @@ impl Io {
     /// When the oldest I/O of a member began that is under way.
     pub fn oldest(&self, member: MemberId) -> Option<Time> {
         self.under_way.values().filter(|it| it.member == member).map(|it| it.began).min()
+    }
+
+    /// Whether a member did not end an I/O for long, when that was last looked at.
+    pub fn hangs(&self, member: MemberId) -> bool {
+        self.hanging.contains(&member)
+    }
+
+    /// The members that did not.
+    pub fn hanging(&self) -> impl Iterator<Item = MemberId> {
+        self.hanging.iter().copied()
+    }
+
+    /// When to look again whether I/O takes too long.
+    pub fn look_due(&self) -> Option<Time> {
+        // Names are given in order.
+        let overdue = self.under_way.values().next().map(|it| it.began + HANG_NS);
+        let due = overdue.or((!self.hanging.is_empty()).then_some(0))?;
+        Some(due.max(self.looked + HANG_LOOK_NS))
+    }
+
+    /// Looks which members take too long for an I/O, hints aside. Those that do.
+    pub fn look(&mut self) -> Vec<(OpId, UnderWay)> {
+        self.looked = self.now;
+        let old = self.under_way.iter().take_while(|(_, it)| it.began + HANG_NS <= self.now);
+        let is_hint = |it: &UnderWay| matches!(it.purpose, Purpose::Trim(_) | Purpose::Wipe);
+        let old = old.filter(|(_, it)| !is_hint(it)).map(|(&op, &it)| (op, it));
+        let old: Vec<(OpId, UnderWay)> = old.collect();
+        self.hanging = old.iter().map(|(_, it)| it.member).collect();
+        old
+    }
+
+    /// What an I/O under way was for does not wait for it any more.
+    pub fn give_up(&mut self, op: OpId) {
+        self.stir();
+        self.under_way.get_mut(&op).expect("it is under way").purpose = Purpose::GivenUp;
     }
 
     pub fn is_idle(&self) -> bool {

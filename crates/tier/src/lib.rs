@@ -19,6 +19,7 @@ mod cut;
 pub mod event;
 mod flush;
 mod gone;
+mod hang;
 mod health;
 mod heat;
 mod io;

@@ -43,6 +43,10 @@ pub(crate) const SPILL_REST_NS: Time = 250_000_000;
 pub(crate) const FULL_REST_NS: Time = 10_000_000_000;
 /// How long a member counts as sick after a read or write of it has failed.
 pub(crate) const SICK_NS: Time = 300_000_000_000;
+/// How long an I/O may take before what need not wait for it does not, and how often that is looked
+/// at while one takes longer.
+pub(crate) const HANG_NS: Time = 5_000_000_000;
+pub(crate) const HANG_LOOK_NS: Time = 1_000_000_000;
 
 const _: () = assert!(DOUBLES_MAX * 16 >= ENTRIES_MAX);
 const _: () = assert!(Blocks::PIECE == 16);

@@ -3,6 +3,17 @@
 use crate::settings::MemberSettings;
 use forebay_format::tier::MemberEntry;
 
+/// What was written to a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// Of the map.
+    Map,
+    /// Of an extent that lives elsewhere.
+    Copy,
+    /// Of an extent that lives there.
+    Data,
+}
+
 /// A member.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
@@ -15,6 +26,9 @@ pub(crate) struct Member {
     /// believed only where it is whole.
     has_data: bool,
     asked_data: bool,
+    /// And of extents that live there, which are nowhere else.
+    has_own: bool,
+    asked_own: bool,
     /// It failed to keep data that it was asked to, and has not been asked with success since.
     owes: bool,
     /// It has been asked since that.
@@ -40,6 +54,8 @@ impl Member {
             is_dirty: false,
             has_data: false,
             asked_data: false,
+            has_own: false,
+            asked_own: false,
             owes: false,
             is_asked: false,
             clients: 0,
@@ -50,10 +66,24 @@ impl Member {
         }
     }
 
-    /// A write has ended, of data or of the map.
-    pub fn written(&mut self, is_data: bool) {
+    /// A write has ended.
+    pub fn written(&mut self, what: Written) {
         self.is_dirty = true;
-        self.has_data |= is_data;
+        self.has_data |= what != Written::Map;
+        self.has_own |= what == Written::Data;
+    }
+
+    /// Whether it has data of extents that live there, and has not kept them.
+    pub fn has_own(&self) -> bool {
+        self.has_own || self.asked_own || self.owes
+    }
+
+    /// It does not answer: what it was asked to keep it is asked again.
+    pub fn is_not_asked(&mut self) {
+        self.is_dirty = true;
+        self.is_asked = false;
+        self.has_data |= std::mem::take(&mut self.asked_data);
+        self.has_own |= std::mem::take(&mut self.asked_own);
     }
 
     /// It failed to keep what it was asked to.
@@ -65,7 +95,7 @@ impl Member {
     /// It has kept what it was asked to.
     pub fn kept(&mut self) {
         if std::mem::take(&mut self.is_asked) {
-            (self.owes, self.asked_data) = (false, false);
+            (self.owes, self.asked_data, self.asked_own) = (false, false, false);
         }
     }
 
@@ -79,6 +109,7 @@ impl Member {
         }
         self.is_asked = true;
         self.asked_data |= std::mem::take(&mut self.has_data);
+        self.asked_own |= std::mem::take(&mut self.has_own);
         Some(is_dirty)
     }
 

@@ -286,6 +286,12 @@ impl Moves {
         self.moves.iter().filter(|(_, it)| touches(it)).map(|(&extent, _)| extent).collect()
     }
 
+    /// Whether extents live on a member that have not left their old place.
+    pub fn has_come(&self, member: MemberId) -> bool {
+        let mut said = self.said.iter().map(|(_, extent)| &self.moves[extent]);
+        said.any(|it| it.to.member() == member.0)
+    }
+
     /// Both places of an extent that moves.
     pub fn places(&self) -> impl Iterator<Item = (u32, Place, Place)> {
         self.moves.iter().map(|(&extent, it)| (extent, it.from, it.to))

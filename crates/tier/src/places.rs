@@ -8,11 +8,21 @@ use forebay_format::tier::Place;
 impl Tiers {
     /// A place for a new extent: on the fastest tier that has one.
     pub(crate) fn choose_place(&mut self, extent: u32) -> Option<Place> {
+        let place = self.choose_among(extent, Self::roomiest);
+        // Where nobody else has room, on who does not answer.
+        place.or_else(|| self.choose_among(extent, Self::roomiest_of_all))
+    }
+
+    fn choose_among(
+        &mut self,
+        extent: u32,
+        roomiest: impl Fn(&Self, u8) -> Option<MemberId>,
+    ) -> Option<Place> {
         let tiers = self.set.tiers().to_vec();
         let pinned = self.pin_of(extent).into_iter().map(|tier| (0, tier));
         let mut is_spilling = false;
         for (rank, tier) in pinned.chain(tiers.iter().copied().enumerate()) {
-            let Some(place) = self.place_on(tier) else {
+            let Some(place) = roomiest(self, tier).and_then(|it| self.place_on(it)) else {
                 is_spilling |= !self.is_refusing(tier);
                 if self.is(Mutant::FullIsWaitedFor) && self.space.is_freeing() {
                     return None;
@@ -32,9 +42,7 @@ impl Tiers {
         None
     }
 
-    /// A free place on a tier, on the member with most room.
-    fn place_on(&mut self, tier: u8) -> Option<Place> {
-        let member = self.roomiest(tier)?;
+    fn place_on(&mut self, member: MemberId) -> Option<Place> {
         let place = self.space.take(member)?;
         if self.is(Mutant::PlaceTwice) && self.io.now().is_multiple_of(7) {
             self.space.retire(place, 0, self.barrier.confirmed());
@@ -42,9 +50,19 @@ impl Tiers {
         Some(place)
     }
 
+    /// The member of a tier with most room.
     pub(crate) fn roomiest(&self, tier: u8) -> Option<MemberId> {
+        self.most_room(self.set.taking(tier).filter(|&it| !self.io.hangs(it)))
+    }
+
+    /// The same, whether it answers or not.
+    fn roomiest_of_all(&self, tier: u8) -> Option<MemberId> {
+        self.most_room(self.set.taking(tier))
+    }
+
+    fn most_room(&self, members: impl Iterator<Item = MemberId>) -> Option<MemberId> {
         let is_able = |&it: &MemberId| self.space.free(it) > 0 && !self.is_full(it);
-        let members = self.set.taking(tier).filter(is_able);
+        let members = members.filter(is_able);
         members.max_by_key(|&member| (self.space.free(member), std::cmp::Reverse(member)))
     }
 
@@ -53,10 +71,15 @@ impl Tiers {
         self.health.is_full(member, self.io.now())
     }
 
-    /// Whether a tier has no room because its devices said so, whatever is free.
+    /// Whether a tier has no room because its devices said so or do not answer, whatever is free.
     pub(crate) fn is_refusing(&self, tier: u8) -> bool {
         let mut able = self.set.taking(tier).filter(|&it| self.space.free(it) > 0).peekable();
-        able.peek().is_some() && able.all(|it| self.is_full(it))
+        able.peek().is_some() && able.all(|it| self.is_full(it) || self.io.hangs(it))
+    }
+
+    /// Whether a device of a tier does not answer.
+    pub(crate) fn is_silent(&self, tier: u8) -> bool {
+        self.set.taking(tier).any(|it| self.io.hangs(it))
     }
 
     /// Slots of a tier, and those that are free or will be when moves under way are done.

@@ -12,6 +12,7 @@ use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, WALK_BUSY_NS, WALK_I
 use crate::moves::{Line, Why};
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
+use crate::view::Pending;
 use forebay_format::io::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -401,6 +402,10 @@ impl Tiers {
                 continue;
             }
             let own = self.set.member(MemberId(place.member())).tier;
+            if self.io.hangs(MemberId(place.member())) {
+                self.rest(it.extent, Pending::NoAnswer);
+                continue;
+            }
             let is_pinned = self.pin_of(it.extent).is_some() && !self.is(Mutant::PinForgotten);
             if own != it.from {
                 continue;
@@ -434,6 +439,7 @@ impl Tiers {
             };
             match to {
                 Some(to) => left -= usize::from(self.begin_move(it.extent, to, it.why)),
+                None if self.is_silent(it.to) => self.rest(it.extent, Pending::NoAnswer),
                 None => self.planner.unplaced += 1,
             }
         }

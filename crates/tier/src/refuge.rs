@@ -75,6 +75,7 @@ impl Tiers {
         let resting = self.moves.resting(extent, self.io.now());
         // One that cannot be read cannot leave.
         let is_tried = self.requests.part(number).refused > REFUSALS_MAX
+            || self.io.hangs(MemberId(place.member()))
             || resting == Some(Pending::SourceFails);
         let tier = self.set.member(MemberId(place.member())).tier;
         match self.refuge(tier) {

@@ -2,7 +2,7 @@
 //! says who belongs to the set.
 
 use crate::event::{CommandId, MemberId};
-use crate::member::Member;
+use crate::member::{Member, Written};
 use crate::settings::{MemberSettings, Settings};
 use forebay_format::io::Buf;
 use forebay_format::tier::{
@@ -186,9 +186,19 @@ impl Set {
         self.superblock.block.members[usize::from(member.0)].state = state;
     }
 
-    /// A write to a member has ended, of data or of the map.
-    pub fn written(&mut self, member: MemberId, is_data: bool) {
-        self.members[usize::from(member.0)].written(is_data);
+    /// A write to a member has ended.
+    pub fn written(&mut self, member: MemberId, what: Written) {
+        self.members[usize::from(member.0)].written(what);
+    }
+
+    /// A member does not answer: what it was asked to keep it is asked again.
+    pub fn is_not_asked(&mut self, member: MemberId) {
+        self.members[usize::from(member.0)].is_not_asked();
+    }
+
+    /// Whether a member has data of extents that live there, and has not kept them.
+    pub fn has_own(&self, member: MemberId) -> bool {
+        self.member(member).has_own()
     }
 
     /// A member failed to keep what it was asked to: nothing is said of it. If there were data
@@ -203,10 +213,18 @@ impl Set {
     }
 
     /// Members that have to be flushed, and whether they were written to; what is written from now
-    /// on is for the next flush. With those that owe something from before, if that is asked for.
-    pub fn take_dirty(&mut self, owing_too: bool) -> Vec<(MemberId, bool)> {
+    /// on is for the next flush. With those that owe something from before, if that is asked for,
+    /// and without some.
+    pub fn take_dirty(
+        &mut self,
+        owing_too: bool,
+        without: &BTreeSet<MemberId>,
+    ) -> Vec<(MemberId, bool)> {
         let mut dirty = Vec::new();
         for (number, it) in self.members.iter_mut().enumerate() {
+            if without.contains(&MemberId(number as u8)) {
+                continue;
+            }
             let is_used = self.superblock.block.members[number].is_used();
             if let Some(is_dirty) = it.take_dirty(is_used, owing_too) {
                 dirty.push((MemberId(number as u8), is_dirty));

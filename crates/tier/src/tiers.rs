@@ -8,6 +8,7 @@ use crate::health::Health;
 use crate::io::{Io, Purpose, UnderWay};
 use crate::journal::Journal;
 use crate::map::Map;
+use crate::member::Written;
 use crate::moves::Moves;
 use crate::pins::Pins;
 use crate::plan::Planner;
@@ -185,6 +186,7 @@ impl Tiers {
     /// Asks each owner once.
     fn round(&mut self) {
         if self.goes_on() {
+            self.step_hangs();
             self.make_parts();
             self.serve_waiting();
             self.step_plan();
@@ -217,7 +219,7 @@ impl Tiers {
         let now = self.io.now();
         let making = (self.requests.is_making() || self.rounds_left == 0).then_some(now);
         let plan = self.plan_due();
-        [making, self.barrier.due(), plan].into_iter().flatten().min()
+        [making, self.barrier.due(), plan, self.io.look_due()].into_iter().flatten().min()
     }
 
     fn done(&mut self, op: OpId, completion: Completion) {
@@ -245,7 +247,7 @@ impl Tiers {
             Purpose::Settle(member, copy) => self.settled(member, copy, completion),
             Purpose::Recovery(step) => self.recovery_done(step, completion),
             Purpose::Trim(place) => self.space.trimmed(place),
-            Purpose::Wipe => self.io.give(completion.buf),
+            Purpose::Wipe | Purpose::GivenUp => self.io.give(completion.buf),
         }
     }
 
@@ -263,13 +265,26 @@ impl Tiers {
             self.flush_failed(what.member);
         }
         if what.is_write && is_ok {
-            self.set.written(what.member, what.place.is_some());
+            let written = self.what_was_written(what);
+            self.set.written(what.member, written);
         }
         if let Some(place) = what.place {
             self.space.release(place, self.barrier.confirmed());
             if what.is_client {
                 self.set.client_ends(what.member);
             }
+        }
+    }
+
+    fn what_was_written(&mut self, what: &UnderWay) -> Written {
+        match (what.purpose, what.place) {
+            (_, None) => Written::Map,
+            (Purpose::Part(part), Some(place)) => {
+                let extent = self.requests.part(part).extent;
+                let lives_there = self.map.place(extent).is_none_or(|it| it == place);
+                if lives_there { Written::Data } else { Written::Copy }
+            }
+            _ => Written::Copy,
         }
     }
 

@@ -77,6 +77,8 @@ pub enum Pending {
     TargetFails,
     /// The member where it lives is not there.
     Away,
+    /// The member where it lives, or where it should go, does not answer.
+    NoAnswer,
 }
 
 /// The machine as it is now.

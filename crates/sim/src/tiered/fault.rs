@@ -6,6 +6,7 @@ use super::plan::Faults;
 use crate::disk::{Fault, FlushLoss, IoKind};
 use crate::rng::{Rng, mix};
 use forebay_format::SECTOR_SIZE;
+use forebay_format::io::Time;
 use forebay_format::tier::HEAD_OFFSETS;
 use forebay_tier::Command;
 use std::collections::BTreeSet;
@@ -40,6 +41,10 @@ impl Trouble {
     }
 }
 
+/// Time that a member hangs, nanoseconds, about.
+const HANG_NS: u64 = 5_000_000_000;
+/// Makes the numbers by which members hang others than all others.
+const HANGS: u64 = 0x4a26_5eed_0000_0001;
 /// Makes the numbers by which members have no room others than all others.
 const NO_ROOM: u64 = 0x4e0_0f5a_ce00_0001;
 
@@ -61,6 +66,7 @@ impl Faults {
             loss: Some(rng.pick(&[FlushLoss::Nothing, FlushLoss::Some, FlushLoss::Forget])),
             dies: share(rng),
             no_room: own.pick(&[0.0, 0.0, 0.6]),
+            hangs: own.pick(&[0.0, 0.0, 0.7]),
             missing: share(rng),
             rot: share(rng),
             reckless: rng.pick(&[0.0, 0.0, 0.0, 0.3]),
@@ -161,6 +167,9 @@ impl Tiered {
         if faults.no_room > 0.0 {
             self.plan_no_room(faults.no_room);
         }
+        if faults.hangs > 0.0 {
+            self.plan_hang(faults.hangs);
+        }
         if self.rng.chance(faults.dies)
             && let Some(victim) = self.victim()
         {
@@ -206,6 +215,19 @@ impl Tiered {
         }
     }
 
+    /// A member ends nothing for a while, so long that it is not waited for; or a little less.
+    fn plan_hang(&mut self, share: f64) {
+        let mut rng = Rng::new(mix(self.hash ^ HANGS));
+        if !rng.chance(share) {
+            return;
+        }
+        let member = rng.below(self.disks.len() as u64) as usize;
+        let from = self.now + rng.log_range(1, FAULT_NS) - 1;
+        let until = from + rng.log_range(HANG_NS / 2, 4 * HANG_NS);
+        self.say(|_| format!("member {member} does not answer from {from} to {until}"));
+        self.life.hangs = Some((member, from..until));
+    }
+
     fn plan_fault(&mut self, kind: IoKind, lasting: f64) {
         let member = self.rng.below(self.disks.len() as u64) as usize;
         let spared = member == self.trouble.spared && !self.life.reckless;
@@ -231,8 +253,21 @@ impl Tiered {
         self.disks[member].faults.push(fault);
     }
 
+    /// When an I/O of a member ends that would end then.
+    pub(super) fn end_of(&mut self, member: usize, end: Time) -> Time {
+        match &self.life.hangs {
+            Some((hangs, during)) if *hangs == member && during.contains(&end) => {
+                let late = during.end + (end - self.now);
+                self.coverage.mark("I/O of members that hang");
+                late
+            }
+            _ => end,
+        }
+    }
+
     /// Errors end.
     pub(super) fn heal(&mut self) {
+        self.life.hangs = None;
         for disk in &mut self.disks {
             disk.faults.clear();
             disk.no_room = None;

@@ -127,7 +127,8 @@ impl Tiered {
         self.ops.insert(op, entry);
         let latency = &self.plan.members[member].latency;
         let after = if self.calm { latency.base_ns } else { latency.draw(&mut self.rng) };
-        self.schedule(after, Due::Io(op));
+        let end = self.end_of(member, self.now + after);
+        self.schedule(end - self.now, Due::Io(op));
         Ok(())
     }
 

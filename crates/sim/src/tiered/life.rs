@@ -6,9 +6,11 @@ use super::{Due, Flow, Step, Tiered, set};
 use crate::disk::{CutReport, IoKind};
 use crate::model::{Crash, Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
+use forebay_format::io::Time;
 use forebay_format::tier::{Superblock, member_state};
 use forebay_tier::{Assembled, Command, OpenError, Tiers};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Starts in a row that a crash ends.
 const RECOVERY_CRASHES_MAX: u64 = 5;
@@ -49,6 +51,8 @@ pub struct Life {
     /// A tier that is empty and will be removed.
     pub is_empty: Option<u8>,
     pub flush_failed: BTreeSet<usize>,
+    /// A member that ends nothing in this time.
+    pub hangs: Option<(usize, Range<Time>)>,
     /// Also the last holder of the map may fail.
     pub reckless: bool,
     /// It ends soon after a move has begun.

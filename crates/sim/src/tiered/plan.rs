@@ -112,6 +112,8 @@ pub struct Faults {
     pub dies: f64,
     /// Share of lives in which members have no room for anything new for a while.
     pub no_room: f64,
+    /// Share of lives in which a member does not answer for a while.
+    pub hangs: f64,
     /// Share of starts at which a member is missing.
     pub missing: f64,
     /// Share of starts before which the map of one of two holders rots.

@@ -3,7 +3,7 @@
 
 use super::Step;
 use crate::event::{MemberId, Notice};
-use crate::limits::MOVE_RETRY_NS;
+use crate::limits::{HANG_NS, MOVE_RETRY_NS};
 use crate::map::{State, lost_entry};
 use crate::tiers::Tiers;
 use crate::view::Pending;
@@ -138,7 +138,29 @@ impl Tiers {
         }
     }
 
-    fn rest(&mut self, extent: u32, why: Pending) {
-        self.moves.resting.insert(extent, (self.io.now() + MOVE_RETRY_NS, why));
+    /// A member does not answer: moves from and to it end, and what has come to it goes back where
+    /// its old place has all of it.
+    pub(crate) fn moves_hang(&mut self, member: MemberId) {
+        for extent in self.moves.touching(member) {
+            let it = &self.moves.moves[&extent];
+            let is_whole = it.missed.and(self.map.blocks(extent)).is_empty();
+            match it.step {
+                Step::Said(_) if it.to.member() == member.0 && is_whole => {
+                    self.go_back(extent, member);
+                    self.rest(extent, Pending::NoAnswer);
+                }
+                Step::Said(_) => {}
+                _ => {
+                    self.drop_move(extent, 0);
+                    self.rest(extent, Pending::NoAnswer);
+                }
+            }
+        }
+    }
+
+    /// A move of an extent is not begun for a while.
+    pub(crate) fn rest(&mut self, extent: u32, why: Pending) {
+        let lasts = if why == Pending::NoAnswer { 2 * HANG_NS } else { MOVE_RETRY_NS };
+        self.moves.resting.insert(extent, (self.io.now() + lasts, why));
     }
 }

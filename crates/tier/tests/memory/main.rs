@@ -1,6 +1,7 @@
 //! The machine on devices that are memory, each I/O of which ends at once.
 
 mod failing;
+mod hanging;
 mod members;
 mod moves;
 mod older;

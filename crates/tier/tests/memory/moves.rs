@@ -72,7 +72,7 @@ fn what_an_evacuation_planned_is_not_begun_when_it_was_cancelled() {
     }
     hold_writes(&mut world, SLOW, BLOCK);
     world.begin(Command::Evacuate(0));
-    world.pass(2);
+    world.pass(1);
     assert_eq!((world.tiers.moving(), world.held.len()), (1, 1), "one leaves, others wait for it");
     assert_eq!(world.command(Command::Cancel(0)), CommandReply::Changed);
     assert_eq!(world.command(pin(3, 1, 0)), CommandReply::Changed);

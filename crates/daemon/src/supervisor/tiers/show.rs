@@ -384,6 +384,7 @@ fn why_pending(why: Pending) -> &'static str {
         Pending::NoRoom => "there is no room where it should go",
         Pending::SourceFails => "where it is cannot be read; it is tried again",
         Pending::TargetFails => "where it should go cannot be written; it is tried again",
+        Pending::NoAnswer => "a device does not answer",
         Pending::Away => "the device where it is, is missing",
     }
 }
