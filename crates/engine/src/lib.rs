@@ -178,6 +178,7 @@ mod segment;
 pub mod settings;
 mod slab;
 mod volume;
+mod window;
 mod writeback;
 
 pub use engine::{BlockStatus, Engine, State, VolumeView};
@@ -194,3 +195,4 @@ pub use op::command::{FLUSH_FAILED, POOL_IS_FULL};
 pub use open_error::{OpenError, WhyClosed};
 pub use settings::{DeviceSettings, Distrust, OriginSettings, Presence, Settings, Tuning, Witness};
 pub use slab::Keyed;
+pub use window::{SMALL_BYTES_MAX, Window};

@@ -1,5 +1,6 @@
 //! Every bound of the engine, in one place.
 
+use forebay_format::BLOCK_SIZE;
 use forebay_format::record::{ENTRIES_MAX, PAYLOAD_BLOCKS_MAX};
 
 /// Blocks of one client request; larger ones are refused (front ends split).
@@ -78,6 +79,10 @@ pub const LOST_SEGMENTS_SHARE: u32 = 4;
 pub const LOST_SEGMENTS: &str = "too much of it cannot be read";
 /// Writes that wait because room is short and go on together: they share a record.
 pub const WAVE_WRITES_MAX: usize = 32;
+/// Blocks after which no more go on with them: others wait for the pause behind them.
+pub const WAVE_BLOCKS_MAX: u64 = 256;
+/// Blocks of a write that passes large ones, and waits for no window.
+pub const SMALL_WRITE_BLOCKS_MAX: u64 = crate::window::SMALL_BYTES_MAX / BLOCK_SIZE as u64;
 /// Longest pause between two waves.
 pub const WAVE_NS_MAX: u64 = 100_000_000;
 /// Time that a block of room is taken to need before any has come back.

@@ -10,6 +10,7 @@ use crate::limits::{
     RECORD_ENTRIES,
 };
 use crate::requests::ReqKey;
+use crate::window::{SMALL_BYTES_MAX, Window};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::Buf;
 use forebay_format::record::{Entry, EntryKind};
@@ -51,11 +52,16 @@ struct Gather {
     readers: Vec<OpId>,
     /// Some of its blocks replaced dirty ones.
     over_dirty: bool,
-    /// When its first entry came.
+    /// When its first entry came; of one under way, when it was sent.
     since: Time,
 }
 
 impl Gather {
+    /// Bytes of what is written for it.
+    fn bytes(&self) -> u64 {
+        (1 + u64::from(self.payload)) * BLOCK_SIZE as u64
+    }
+
     /// Whether `slot` is one of its payload.
     pub fn holds(&self, slot: Slot) -> bool {
         (self.payload_slot..self.payload_slot.behind(self.payload)).contains(&slot)
@@ -131,6 +137,8 @@ impl Pace {
 pub struct Log {
     /// How fast writes come and records go.
     pace: Pace,
+    /// How much of large records is under way best.
+    window: Window,
     /// Open segments, by point.
     open: [Option<SegmentId>; 3],
     /// Records being gathered, by point.
@@ -265,6 +273,26 @@ impl Log {
         self.backlog.clear();
     }
 
+    /// Whether a large write of so many blocks may be appended now: else small ones would wait for
+    /// all records that it fills.
+    pub fn admits(&mut self, blocks: u64) -> bool {
+        self.window.admits(blocks * BLOCK_SIZE as u64)
+    }
+
+    /// A dirty-class record of so many bytes is sent.
+    fn sends(&mut self, bytes: u64) {
+        if bytes > SMALL_BYTES_MAX {
+            self.window.begin(bytes);
+        }
+    }
+
+    /// One has ended that was sent then.
+    fn arrives(&mut self, now: Time, sent: Time, bytes: u64) {
+        if bytes > SMALL_BYTES_MAX {
+            self.window.end(now, sent, bytes);
+        }
+    }
+
     /// Whether a dirty-class record could not be written: the log ends before it.
     fn is_broken(&self) -> bool {
         self.broken
@@ -380,6 +408,11 @@ impl Log {
     /// Whether a dirty-class record is the oldest under way.
     pub(crate) fn is_oldest(&self, seq: Seq) -> bool {
         self.sent_dirty.front().is_some_and(|sent| sent.seq == seq)
+    }
+
+    /// Whether a record under way is of the dirty class.
+    fn is_dirty(&self, seq: Seq) -> bool {
+        self.sent_dirty.binary_search_by_key(&seq, |sent| sent.seq).is_ok()
     }
 
     /// Whether a dirty-class record up to `seq` has not ended.

@@ -170,6 +170,11 @@ impl Req {
         }
     }
 
+    /// Blocks of its range.
+    pub fn blocks(&self) -> u64 {
+        self.last - self.first + 1
+    }
+
     /// What it waits for.
     pub fn waits_for(&self) -> Wait {
         self.wait

@@ -10,6 +10,7 @@ mod goal;
 mod job;
 mod label;
 mod lane;
+mod line;
 mod rest;
 mod tiers;
 mod watch;
@@ -254,13 +255,14 @@ impl Executor {
             tries,
             looks,
             started: now,
+            given: None,
             told,
             given_up,
         };
-        self.start_job(driver, job);
+        self.start_job(driver, now, job);
     }
 
-    fn start_job(&mut self, driver: &mut Driver, mut job: Job) {
+    fn start_job(&mut self, driver: &mut Driver, now: Time, mut job: Job) {
         if job.device.is_none() {
             self.with_workers.insert(job.number, Label::of(&job));
             return self.helper.submit(job);
@@ -279,10 +281,9 @@ impl Executor {
                 }
                 self.finished.push((job, result));
             }
-            Way::Ring => {
-                if let Some(job) = lane.enter(job) {
-                    let slot = self.jobs.insert(job);
-                    self.start_slot(driver, slot);
+            Way::Line => {
+                if let Some(job) = lane.line.enter(now, job) {
+                    self.give(driver, job);
                 }
             }
             Way::Workers => {
@@ -290,6 +291,27 @@ impl Executor {
                 lane.workers.submit(job);
             }
         }
+    }
+
+    /// Has a job carried out whose turn it is.
+    fn give(&mut self, driver: &mut Driver, job: Job) {
+        let lane = self.lanes.get_mut(&job.goal).expect("it stays while it has jobs");
+        if lane.uses_ring() {
+            let slot = self.jobs.insert(job);
+            return self.start_slot(driver, slot);
+        }
+        self.with_workers.insert(job.number, Label::of(&job));
+        lane.workers.submit(job);
+    }
+
+    /// A job that was in line has ended, or ends here: those have turns that come next.
+    fn leave_line(&mut self, driver: &mut Driver, now: Time, job: &Job) {
+        let Some(lane) = self.lanes.get_mut(&job.goal) else { return };
+        lane.line.left(now, job);
+        while let Some(next) = self.lanes.get_mut(&job.goal).and_then(|it| it.line.next(now)) {
+            self.give(driver, next);
+        }
+        self.drop_closed(job.goal);
     }
 
     /// Gives the ring what is left of a job.
@@ -311,6 +333,7 @@ impl Executor {
     pub fn arrived(
         &mut self,
         driver: &mut Driver,
+        now: Time,
         (slot, result, buf): (u32, i32, Option<Buf>),
         notices: &mut Notices,
     ) {
@@ -318,7 +341,7 @@ impl Executor {
         job.buf = buf.unwrap_or_default();
         if job.given_up {
             // What it brought must not be believed any more.
-            drop(self.leave_ring(driver, slot));
+            drop(self.leave_ring(driver, now, slot));
             return;
         }
         let again = matches!(-result, libc::EAGAIN | libc::EINTR) && job.tries < TRIES_MAX;
@@ -339,20 +362,15 @@ impl Executor {
             error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
             _ => Ok(()),
         };
-        if let Some(job) = self.leave_ring(driver, slot) {
+        if let Some(job) = self.leave_ring(driver, now, slot) {
             self.end_job(job, result, notices);
         }
     }
 
     /// The kernel is done with a job. It comes back if it was waited for.
-    fn leave_ring(&mut self, driver: &mut Driver, slot: u32) -> Option<Job> {
+    fn leave_ring(&mut self, driver: &mut Driver, now: Time, slot: u32) -> Option<Job> {
         let job = self.jobs.remove(slot).expect("a job of the ring");
-        let lane = self.lanes.get_mut(&job.goal).expect("it stays while it has jobs");
-        if let Some(next) = lane.left() {
-            let slot = self.jobs.insert(next);
-            self.start_slot(driver, slot);
-        }
-        self.drop_closed(job.goal);
+        self.leave_line(driver, now, &job);
         (!job.given_up).then_some(job)
     }
 
@@ -386,13 +404,13 @@ impl Executor {
         out: &mut Vec<(OpId, Completion)>,
         notices: &mut Notices,
     ) {
-        self.take_finished(now, notices);
+        self.take_finished(driver, now, notices);
         self.turn_tiers(driver, now, notices);
         out.append(&mut self.done);
     }
 
     /// Takes in what threads, and origins that are no devices, have ended.
-    fn take_finished(&mut self, now: Time, notices: &mut Notices) {
+    fn take_finished(&mut self, driver: &mut Driver, now: Time, notices: &mut Notices) {
         let mut finished = std::mem::take(&mut self.finished);
         for (job, result) in finished.drain(..) {
             self.end_job(job, result, notices);
@@ -402,7 +420,7 @@ impl Executor {
             lane.workers.collect(&mut finished);
         }
         for (job, result) in finished.drain(..) {
-            self.drop_closed(job.goal);
+            self.leave_line(driver, now, &job);
             // Of one that was given up the engine knows already.
             if self.with_workers.remove(&job.number).is_some() {
                 self.end_job(job, result, notices);
@@ -428,10 +446,9 @@ impl Executor {
 
     /// Begins nothing more that threads are to do. Whether none of them is at anything.
     pub fn threads_rest(&mut self) -> bool {
-        let lanes = self.lanes.values_mut().map(|lane| &mut lane.workers);
-        let mut rest = true;
-        for workers in lanes.chain([&mut self.helper]) {
-            rest &= workers.rests();
+        let mut rest = self.helper.rests();
+        for lane in self.lanes.values_mut() {
+            rest &= lane.threads_rest();
         }
         rest
     }

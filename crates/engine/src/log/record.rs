@@ -135,7 +135,10 @@ impl Engine {
         self.log.spare_entries.push(std::mem::take(&mut gather.entries));
         let sent = Sent { seq, dseq, record: gather, writes, copies: 0 };
         match point {
-            Point::Dirty => self.log.sent_dirty.push_back(sent),
+            Point::Dirty => {
+                self.log.sends(sent.record.bytes());
+                self.log.sent_dirty.push_back(sent);
+            }
             _ => self.log.sent_clean.push(sent),
         }
         self.write_copy(seq, first, offset, buf, 0);
@@ -197,8 +200,11 @@ impl Engine {
         }
         let sent = self.log.sent(seq).expect("under way");
         if sent.writes == 0 {
-            let took = self.io.now() - sent.record.since;
-            self.log.pace.record_took(took);
+            let (now, since, bytes) = (self.io.now(), sent.record.since, sent.record.bytes());
+            self.log.pace.record_took(now - since);
+            if self.log.is_dirty(seq) {
+                self.log.arrives(now, since, bytes);
+            }
             self.serve_readers(seq, &buf);
             self.complete_clean(seq);
             self.complete_dirty();

@@ -16,8 +16,9 @@ impl Engine {
     pub(crate) fn stall(&mut self, name: ReqKey) {
         self.reqs.wait(name, Wait::Room);
         let first = self.is(Mutant::OneServedLast);
-        let volume = self.reqs.get(name).volume;
-        self.reqs.turns.wait(volume, name, first);
+        let req = self.reqs.get(name);
+        let (volume, blocks) = (req.volume, req.blocks());
+        self.reqs.turns.wait(volume, (name, blocks), first);
         self.resume_stalled();
         let waits = self.reqs.find(name).is_some_and(|req| req.waits_for() == Wait::Room);
         self.reqs.stalls += u64::from(waits);
@@ -35,11 +36,10 @@ impl Engine {
         let entries = self.reqs.waiting(Queue::Entries).iter();
         due.at(entries.map(|&name| since(name) + ROOM_NS_MAX));
         for (_, id) in self.reqs.turns.volumes() {
-            let first = self.reqs.turns.first(id).expect("one of it waits");
             if !self.is(Mutant::WakeLost) {
                 due.at([self.reqs.turns.pause_until()]);
             }
-            due.at([since(first) + STALL_NS_MAX]);
+            due.at(self.reqs.turns.firsts(id).map(|first| since(first) + STALL_NS_MAX));
         }
         if self.reqs.turns.len() > 0 {
             // Others need not wait for one that hangs.
@@ -71,10 +71,12 @@ impl Engine {
 
     /// Lets the first write of a volume go on that waits. Whether it waits no more.
     fn resume_one(&mut self, id: VolumeId) -> bool {
-        let Some(name) = self.reqs.turns.first(id) else { return false };
+        let held = self.holds_large(id);
+        let Some(name) = self.reqs.turns.first(id, held) else { return false };
         let req = self.reqs.get(name);
+        let blocks = req.blocks();
         if req.error.is_some() || self.log.is_dead() {
-            self.reqs.turns.leave(id, 0);
+            self.reqs.turns.leave(id, blocks, 0);
             self.reqs.wait(name, Wait::Parts);
             self.reqs.fail(name, IoError::Io);
             if self.reqs.get(name).pending == 0 {
@@ -89,13 +91,21 @@ impl Engine {
         }
         let pauses = self.io.now() < self.reqs.turns.pause_until();
         let waits = pauses || self.dirty_share() >= self.tuning().dirty_max;
-        let blocks = req.last - req.first + 1;
         if waits || !self.append_blocks(name) {
             return self.stalled_gives_way(name);
         }
-        self.reqs.turns.leave(id, blocks);
+        self.reqs.turns.leave(id, blocks, blocks);
         self.throttle(blocks);
         true
+    }
+
+    /// Whether the next large write of a volume waits until records before it are written. Nothing
+    /// holds back one that fails anyway.
+    fn holds_large(&mut self, id: VolumeId) -> bool {
+        let Some(name) = self.reqs.turns.first_large(id) else { return false };
+        let req = self.reqs.get(name);
+        let fails = req.error.is_some() || self.log.is_dead();
+        !fails && !self.log.admits(req.blocks() - req.written)
     }
 
     /// Whether the origin of a volume takes nothing, and others should not wait for it.
@@ -175,7 +185,8 @@ impl Engine {
         if bound {
             return false;
         }
-        self.reqs.turns.leave(req.volume, 0);
+        let (id, blocks) = (req.volume, req.blocks());
+        self.reqs.turns.leave(id, blocks, 0);
         self.go_around(name);
         true
     }

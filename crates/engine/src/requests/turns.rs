@@ -1,19 +1,51 @@
 //! Turns: which of the writes that wait for room in the log takes some next, and after which pause.
 //!
-//! Each volume has a line. Of several each gets as many blocks as the others (start-time fair
-//! queueing, Goyal et al. 1996). What was written goes in waves, each with one pause behind it.
+//! Each volume has a line of small writes and one of large ones. Of several volumes each gets as
+//! many blocks as the others, and so do the two lines of one (start-time fair queueing, Goyal et
+//! al. 1996): who writes little does not wait for what others have under way. What was written goes
+//! in waves, each with one pause behind it.
 
 use crate::event::{Time, VolumeId};
+use crate::limits::{SMALL_WRITE_BLOCKS_MAX, WAVE_BLOCKS_MAX};
 use crate::requests::ReqKey;
 use std::collections::VecDeque;
 
-/// The writes of a volume that wait, in order.
-#[derive(Debug)]
+/// Writes that wait, in order.
+#[derive(Debug, Default)]
 struct Line {
-    volume: VolumeId,
     waiting: VecDeque<ReqKey>,
+    /// Blocks that they were given, since none of this volume waited.
+    served: u64,
+}
+
+/// The writes of a volume that wait.
+#[derive(Debug)]
+struct Lines {
+    volume: VolumeId,
+    /// Small ones, and large ones.
+    lines: [Line; 2],
+    /// Blocks that the line which was served last had been given.
+    clock: u64,
     /// Blocks that they were given, since none of any volume waited.
     served: u64,
+}
+
+impl Lines {
+    fn is_empty(&self) -> bool {
+        self.lines.iter().all(|line| line.waiting.is_empty())
+    }
+
+    /// The line whose turn it is: a large write may be `held` back.
+    fn turn(&self, held: bool) -> Option<usize> {
+        let lines = if held { &self.lines[..1] } else { &self.lines[..] };
+        let waiting = (0..lines.len()).filter(|&at| !lines[at].waiting.is_empty());
+        waiting.min_by_key(|&at| lines[at].served)
+    }
+}
+
+/// Which line a write of so many blocks is in.
+fn line_of(blocks: u64) -> usize {
+    usize::from(blocks > SMALL_WRITE_BLOCKS_MAX)
 }
 
 /// Writes that share a pause.
@@ -32,7 +64,7 @@ struct Wave {
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// By volume.
-    lines: Vec<Line>,
+    lines: Vec<Lines>,
     waiting: usize,
     /// Blocks that the volume which was served last had been given.
     clock: u64,
@@ -44,28 +76,33 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    fn line(&self, volume: VolumeId) -> Option<&Line> {
+    fn lines(&self, volume: VolumeId) -> Option<&Lines> {
         let at = self.lines.binary_search_by_key(&volume, |line| line.volume).ok()?;
         Some(&self.lines[at])
     }
 
-    fn line_mut(&mut self, volume: VolumeId) -> &mut Line {
+    fn lines_mut(&mut self, volume: VolumeId) -> &mut Lines {
         let at = match self.lines.binary_search_by_key(&volume, |line| line.volume) {
             Ok(at) => at,
             Err(at) => {
-                self.lines.insert(at, Line { volume, waiting: VecDeque::new(), served: 0 });
+                let lines = <[Line; 2]>::default();
+                self.lines.insert(at, Lines { volume, lines, clock: 0, served: 0 });
                 at
             }
         };
         &mut self.lines[at]
     }
 
-    /// A write waits: behind the others of its volume, or `first` of them.
-    pub(crate) fn wait(&mut self, volume: VolumeId, write: ReqKey, first: bool) {
+    /// A write of so many blocks waits: behind others like it of its volume, or `first` of them.
+    pub(crate) fn wait(&mut self, volume: VolumeId, (write, blocks): (ReqKey, u64), first: bool) {
         let clock = self.clock;
-        let line = self.line_mut(volume);
+        let lines = self.lines_mut(volume);
+        if lines.is_empty() {
+            lines.served = lines.served.max(clock);
+        }
+        let line = &mut lines.lines[line_of(blocks)];
         if line.waiting.is_empty() {
-            line.served = line.served.max(clock);
+            line.served = line.served.max(lines.clock);
         }
         match first {
             true => line.waiting.push_front(write),
@@ -81,13 +118,13 @@ impl Turns {
 
     /// Whether any of a volume does.
     pub(crate) fn is_waiting(&self, volume: VolumeId) -> bool {
-        self.waiting > 0 && self.first(volume).is_some()
+        self.waiting > 0 && self.lines(volume).is_some_and(|lines| !lines.is_empty())
     }
 
     /// The volumes whose writes wait, with what they were given so far.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = (u64, VolumeId)> {
-        let waiting = self.lines.iter().filter(|line| !line.waiting.is_empty());
-        waiting.map(|line| (line.served, line.volume))
+        let waiting = self.lines.iter().filter(|lines| !lines.is_empty());
+        waiting.map(|lines| (lines.served, lines.volume))
     }
 
     /// As [`Turns::volumes`], in a list, which is to be given back when they had their turns.
@@ -105,20 +142,35 @@ impl Turns {
 
     /// What a volume was given so far whose writes wait.
     pub(crate) fn given(&self, volume: VolumeId) -> Option<u64> {
-        let line = self.line(volume).filter(|line| !line.waiting.is_empty())?;
-        Some(line.served)
+        let lines = self.lines(volume).filter(|lines| !lines.is_empty())?;
+        Some(lines.served)
     }
 
-    /// The first of a volume that waits.
-    pub(crate) fn first(&self, volume: VolumeId) -> Option<ReqKey> {
-        self.line(volume)?.waiting.front().copied()
+    /// The write of a volume whose turn it is. Large ones may be `held` back.
+    pub(crate) fn first(&self, volume: VolumeId, held: bool) -> Option<ReqKey> {
+        let lines = self.lines(volume)?;
+        lines.lines[lines.turn(held)?].waiting.front().copied()
     }
 
-    /// The first of a volume waits no more: it took so many blocks.
-    pub(crate) fn leave(&mut self, volume: VolumeId, blocks: u64) {
-        let line = self.line_mut(volume);
+    /// The first large write of a volume.
+    pub(crate) fn first_large(&self, volume: VolumeId) -> Option<ReqKey> {
+        self.lines(volume)?.lines[1].waiting.front().copied()
+    }
+
+    /// The first of each line of a volume.
+    pub(crate) fn firsts(&self, volume: VolumeId) -> impl Iterator<Item = ReqKey> {
+        let lines = self.lines(volume).into_iter().flat_map(|lines| &lines.lines);
+        lines.filter_map(|line| line.waiting.front().copied())
+    }
+
+    /// A write of `blocks` blocks waits no more, the first of its line: it took `taken` of them.
+    pub(crate) fn leave(&mut self, volume: VolumeId, blocks: u64, taken: u64) {
+        let lines = self.lines_mut(volume);
+        let line = &mut lines.lines[line_of(blocks)];
         line.waiting.pop_front().expect("one of it waits");
-        line.served += blocks;
+        lines.clock = lines.clock.max(line.served);
+        line.served += taken;
+        lines.served += taken;
         self.waiting -= 1;
     }
 
@@ -130,21 +182,22 @@ impl Turns {
     /// What others get meanwhile is not owed to a volume.
     pub(crate) fn owes_nothing(&mut self, volume: VolumeId) {
         let clock = self.clock;
-        let line = self.line_mut(volume);
-        line.served = line.served.max(clock);
+        let lines = self.lines_mut(volume);
+        lines.served = lines.served.max(clock);
     }
 
     /// A volume is removed: nothing of it waits.
     pub(crate) fn forget(&mut self, volume: VolumeId) {
         assert!(!self.is_waiting(volume), "its requests have ended");
-        self.lines.retain(|line| line.volume != volume);
+        self.lines.retain(|lines| lines.volume != volume);
     }
 
     /// A write took so many blocks. Those of its wave, if that has ended.
     pub(crate) fn took(&mut self, blocks: u64) -> Option<u64> {
         self.wave.blocks += blocks;
         self.wave.left = self.wave.left.saturating_sub(1);
-        (self.wave.left == 0).then_some(self.wave.blocks)
+        let is_over = self.wave.left == 0 || self.wave.blocks >= WAVE_BLOCKS_MAX;
+        is_over.then_some(self.wave.blocks)
     }
 
     /// A pause, and behind it the next wave, of `most` writes at most.
@@ -179,28 +232,83 @@ mod tests {
         let (a, b) = (VolumeId(1), VolumeId(2));
         let mut turns = Turns::default();
         for write in 0..4 {
-            turns.wait(a, ReqKey::nth(write), false);
+            turns.wait(a, (ReqKey::nth(write), 8), false);
         }
         let serve = |turns: &mut Turns| {
             let (given, volume) = turns.volumes().min().unwrap();
-            turns.leave(volume, 8);
+            turns.leave(volume, 8, 8);
             turns.served(given);
             volume
         };
         assert_eq!([serve(&mut turns), serve(&mut turns)], [a, a]);
-        turns.wait(b, ReqKey::nth(9), false);
-        assert_eq!((turns.len(), turns.first(b)), (3, Some(ReqKey::nth(9))));
+        turns.wait(b, (ReqKey::nth(9), 8), false);
+        assert_eq!((turns.len(), turns.first(b, false)), (3, Some(ReqKey::nth(9))));
         assert_eq!([serve(&mut turns), serve(&mut turns)], [b, a], "not b for ever");
-        turns.wait(a, ReqKey::nth(10), true);
-        assert_eq!(turns.first(a), Some(ReqKey::nth(10)));
+        turns.wait(a, (ReqKey::nth(10), 8), true);
+        assert_eq!(turns.first(a, false), Some(ReqKey::nth(10)));
         turns.forget(b);
+    }
+
+    /// Serves a volume, and says whether that was a large write.
+    fn serve(turns: &mut Turns, volume: VolumeId, held: bool, large: ReqKey) -> Option<bool> {
+        let first = turns.first(volume, held)?;
+        let blocks = if first == large { 256 } else { 1 };
+        turns.leave(volume, blocks, blocks);
+        Some(first == large)
+    }
+
+    #[test]
+    fn a_small_write_passes_large_ones_however_many_wait() {
+        let (volume, large, small) = (VolumeId(1), ReqKey::nth(0), ReqKey::nth(1));
+        let mut turns = Turns::default();
+        (0..128).for_each(|_| turns.wait(volume, (large, 256), false));
+        assert_eq!(serve(&mut turns, volume, false, large), Some(true));
+        for _ in 0..100 {
+            turns.wait(volume, (small, 1), false);
+            assert_eq!(serve(&mut turns, volume, false, large), Some(false));
+            assert_eq!(serve(&mut turns, volume, false, large), Some(true));
+        }
+        assert_eq!((turns.len(), turns.firsts(volume).count()), (27, 1));
+        assert_eq!(turns.first_large(volume), Some(large));
+    }
+
+    #[test]
+    fn small_writes_without_end_leave_large_ones_as_many_blocks() {
+        let (volume, large, small) = (VolumeId(1), ReqKey::nth(0), ReqKey::nth(1));
+        let mut turns = Turns::default();
+        (0..10).for_each(|_| turns.wait(volume, (large, 256), false));
+        (0..10_000).for_each(|_| turns.wait(volume, (small, 1), false));
+        let served = (0..2570).filter(|_| serve(&mut turns, volume, false, large) == Some(true));
+        assert_eq!(served.count(), 10);
+    }
+
+    #[test]
+    fn large_writes_that_are_held_back_hold_no_small_ones_back() {
+        let (volume, large, small) = (VolumeId(1), ReqKey::nth(0), ReqKey::nth(1));
+        let mut turns = Turns::default();
+        (0..10).for_each(|_| turns.wait(volume, (large, 256), false));
+        assert_eq!(turns.first(volume, true), None);
+        (0..1000).for_each(|_| turns.wait(volume, (small, 1), false));
+        for _ in 0..1000 {
+            assert_eq!(serve(&mut turns, volume, true, large), Some(false));
+        }
+        assert_eq!(serve(&mut turns, volume, false, large), Some(true));
+    }
+
+    #[test]
+    fn a_wave_of_large_writes_is_over_when_it_has_taken_enough() {
+        let mut turns = Turns::default();
+        (0..32).for_each(|n| turns.wait(VolumeId(1), (ReqKey::nth(n), 256), false));
+        turns.pause(0, 0, 32);
+        assert_eq!(turns.took(WAVE_BLOCKS_MAX - 1), None);
+        assert_eq!(turns.took(1), Some(WAVE_BLOCKS_MAX));
     }
 
     #[test]
     fn a_wave_has_one_pause_which_only_becomes_shorter() {
         let mut turns = Turns::default();
-        turns.wait(VolumeId(1), ReqKey::nth(0), false);
-        turns.wait(VolumeId(1), ReqKey::nth(1), false);
+        turns.wait(VolumeId(1), (ReqKey::nth(0), 1), false);
+        turns.wait(VolumeId(1), (ReqKey::nth(1), 1), false);
         assert_eq!(turns.took(3), Some(3));
         turns.pause(100, 50, 64);
         assert_eq!((turns.pause_is_for(149), turns.pause_is_for(150)), (Some(3), None));

@@ -58,6 +58,8 @@ pub(super) struct Job {
     /// Looks at it since the ring has it.
     pub looks: u32,
     pub started: Time,
+    /// When the device was given it, if it was in line.
+    pub given: Option<Time>,
     /// Whether its slowness was told.
     pub told: bool,
     /// The engine was told that it failed, and has another buffer in the place of this one. The

@@ -44,9 +44,10 @@ fn filled(len: usize, byte: u8) -> Buf {
 }
 
 impl Rig {
-    /// Starts effects, in this order, and waits for all. Completions are sorted by op.
+    /// Starts effects, in this order, and waits for all, and for what is under way. Completions are
+    /// sorted by op.
     fn run(&mut self, effects: impl IntoIterator<Item = Effect>) -> Vec<Completion> {
-        let mut wanted = 0;
+        let mut wanted = self.executor.under_way();
         for effect in effects {
             self.executor.start(&mut self.driver, 0, effect);
             wanted += 1;
@@ -59,7 +60,7 @@ impl Rig {
             for arrival in arrivals.drain(..) {
                 if let crate::driver::Arrival::Io(slot, result, buf) = arrival {
                     let (executor, driver) = (&mut self.executor, &mut self.driver);
-                    executor.arrived(driver, (slot, result, buf), &mut self.notices);
+                    executor.arrived(driver, 0, (slot, result, buf), &mut self.notices);
                 }
             }
             self.executor.collect(&mut self.driver, 0, &mut done, &mut self.notices);
@@ -81,7 +82,7 @@ impl Rig {
                     && slot != stuck
                 {
                     let (executor, driver) = (&mut self.executor, &mut self.driver);
-                    executor.arrived(driver, (slot, result, buf), &mut self.notices);
+                    executor.arrived(driver, 0, (slot, result, buf), &mut self.notices);
                 }
             }
             self.executor.collect(&mut self.driver, 0, &mut done, &mut self.notices);
@@ -137,6 +138,26 @@ fn a_batch_beyond_the_rings_size_is_written_flushed_and_read_back() {
             assert!(done.buf.bytes().iter().all(|&byte| byte == n as u8), "block {n}");
         }
         assert_eq!(rig.bytes_at(512, 1024), [0; 1024]);
+    });
+}
+
+/// Up to 128 large reads were in the ring: a block waited for 128 MiB.
+#[test]
+fn a_small_read_waits_for_few_large_ones() {
+    on_both(|backend| {
+        let mut rig = rig(backend);
+        let given = |rig: &Rig| rig.executor.jobs.len() + rig.executor.with_workers.len();
+        for _ in 0..40 {
+            let read = rig.read(0, 1 << 20);
+            rig.executor.start(&mut rig.driver, 0, read);
+        }
+        assert_eq!(given(&rig), 1, "large ones that the device was given");
+        let read = rig.read(0, 4096);
+        rig.executor.start(&mut rig.driver, 0, read);
+        assert_eq!((given(&rig), rig.executor.under_way()), (2, 41), "a small one at once");
+        let huge = rig.read(0, BYTES as usize);
+        let done = rig.run([huge]);
+        assert!(done.len() == 42 && done.iter().all(|it| it.result.is_ok()));
     });
 }
 
@@ -279,7 +300,7 @@ fn what_a_given_up_device_still_works_on_is_neither_believed_nor_freed() {
             for arrival in arrivals.drain(..) {
                 if let crate::driver::Arrival::Io(slot, result, buf) = arrival {
                     let (executor, driver) = (&mut rig.executor, &mut rig.driver);
-                    executor.arrived(driver, (slot, result, buf), &mut rig.notices);
+                    executor.arrived(driver, 0, (slot, result, buf), &mut rig.notices);
                 }
             }
             rig.executor.collect(&mut rig.driver, 0, &mut done, &mut rig.notices);

@@ -96,7 +96,7 @@ impl Executor {
             for effect in effects {
                 self.carry_out_below(driver, now, volume, effect, notices);
             }
-            self.take_finished(now, notices);
+            self.take_finished(driver, now, notices);
         }
     }
 

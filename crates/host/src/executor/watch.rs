@@ -76,7 +76,7 @@ impl Executor {
         let goal = Goal::Engine(Target::Cache(device));
         let Some(lane) = self.lanes.get_mut(&goal) else { return };
         lane.given_up = true;
-        let waiting = std::mem::take(lane.waiting()).into_iter().map(|job| (job.op, job.buf));
+        let waiting = lane.line.drain().map(|job| (job.op, job.buf));
         let mut ended: Vec<(OpId, Buf)> = waiting.collect();
         for (number, op, buf) in lane.workers.give_up() {
             self.with_workers.remove(&number);

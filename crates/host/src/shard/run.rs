@@ -174,7 +174,7 @@ impl Shard {
             match arrival {
                 Arrival::Io(slot, result, buf) => {
                     let (executor, driver) = (&mut self.executor, &mut self.driver);
-                    executor.arrived(driver, (slot, result, buf), &mut self.notices);
+                    executor.arrived(driver, self.now, (slot, result, buf), &mut self.notices);
                 }
                 Arrival::Received(key, result, input) => {
                     self.clients.received(key, (result, input));

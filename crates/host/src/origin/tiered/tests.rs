@@ -114,13 +114,13 @@ impl Rig {
     fn pass(&mut self, done: &mut Vec<(OpId, Completion)>) {
         let mut arrivals = Vec::new();
         self.driver.wait(Some(Duration::from_millis(1)), &mut arrivals).unwrap();
+        let now = self.now();
         for arrival in arrivals {
             if let Arrival::Io(slot, result, buf) = arrival {
                 let (executor, driver) = (&mut self.executor, &mut self.driver);
-                executor.arrived(driver, (slot, result, buf), &mut self.notices);
+                executor.arrived(driver, now, (slot, result, buf), &mut self.notices);
             }
         }
-        let now = self.now();
         self.executor.collect(&mut self.driver, now, done, &mut self.notices);
     }
 
