@@ -6,8 +6,11 @@
 
 use crate::event::MemberId;
 use crate::io::{Io, Purpose, UnderWay};
-use crate::limits::{RECORDS_PER_CHANGE, RECORDS_PER_WRITE, RECORDS_SPARE, UNCONFIRMED_MAX};
+use crate::limits::{
+    LEISURE_NS, RECORDS_PER_CHANGE, RECORDS_PER_WRITE, RECORDS_SPARE, UNCONFIRMED_MAX,
+};
 use forebay_format::BLOCK_SIZE;
+use forebay_format::io::Time;
 use forebay_format::tier::{ENTRIES_MAX, Entry, Record, TierLayout};
 use std::collections::VecDeque;
 
@@ -63,6 +66,9 @@ pub(crate) struct Journal {
     open: Vec<Entry>,
     /// It is to be written though it may say nothing but what is confirmed.
     is_forced: bool,
+    /// Somebody waits for it, or may lose by it if it is not written; else only for this time.
+    is_urgent: bool,
+    open_until: Option<Time>,
     next: u64,
     /// The last record that says anything of an extent.
     last: u64,
@@ -103,6 +109,8 @@ impl Journal {
             layout,
             open: Vec::new(),
             is_forced: false,
+            is_urgent: false,
+            open_until: None,
             next,
             last: next - 1,
             closed: VecDeque::new(),
@@ -198,8 +206,22 @@ impl Journal {
         self.say(entry)
     }
 
+    /// The same for what nobody waits for: it is written with what others say, or a while later.
+    pub fn append_at_leisure(&mut self, entry: Entry, now: Time) -> u64 {
+        self.promised -= 1;
+        let seq = self.take_in(entry);
+        self.open_until.get_or_insert(now + LEISURE_NS);
+        seq
+    }
+
     /// Says something without a promise: what a checkpoint says again, what a failure makes known.
     pub fn say(&mut self, entry: Entry) -> u64 {
+        let seq = self.take_in(entry);
+        self.is_urgent = true;
+        seq
+    }
+
+    fn take_in(&mut self, entry: Entry) -> u64 {
         self.last = self.next;
         let same = |it: &&mut Entry| it.extent == entry.extent && it.kind == entry.kind;
         if let Some(before) = self.open.iter_mut().find(same) {
@@ -237,7 +259,7 @@ impl Journal {
         Record { epoch, seq, confirmed, durable, entries }.encode(self.set, &mut bytes);
         self.closed.push_back(bytes);
         self.next += 1;
-        self.is_forced = false;
+        (self.is_forced, self.is_urgent, self.open_until) = (false, false, None);
     }
 
     /// All up to record `seq` is durable but for a record that says so: the number of that one.
@@ -267,10 +289,21 @@ impl Journal {
         self.is_held() && self.alive().all(|holder| holder.written >= seq)
     }
 
+    /// Somebody waits for the record that is open.
+    pub fn hurry(&mut self) {
+        self.is_urgent |= !self.open.is_empty();
+    }
+
+    /// When the record that is open is to be written, if nobody waits for it.
+    pub fn due(&self) -> Option<Time> {
+        self.open_until.filter(|_| !self.is_urgent)
+    }
+
     /// Writes what is to be written to holders that write nothing.
     pub fn send(&mut self, io: &mut Io) {
         let first_is_idle = self.alive().next().is_some_and(|holder| !holder.is_writing);
-        if first_is_idle {
+        self.is_urgent |= self.due().is_some_and(|due| due <= io.now());
+        if first_is_idle && self.is_urgent {
             self.close();
         }
         let (first, next) = (self.first, self.next);

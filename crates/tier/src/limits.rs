@@ -20,6 +20,8 @@ pub(crate) const GATHER_SHORT_NS: Time = 5_000_000_000;
 /// does not wait for one; and where a tier is short of places.
 pub(crate) const QUIET_SHARE: u64 = 200;
 pub(crate) const SHORT_SHARE: u64 = 50;
+/// How long a record stays open that nobody waits for.
+pub(crate) const LEISURE_NS: Time = 1_000_000_000;
 /// Moves that have only to be confirmed, after which they are.
 pub(crate) const SAID_MAX: usize = 2048;
 /// Pages that changed, after which a checkpoint is due: a start writes so many at most, and a few

@@ -377,7 +377,10 @@ impl Tiers {
         let own = if self.is(Mutant::PaddingRestores) { blocks } else { covered(&range) };
         let error = error.or((!is_held).then_some(IoError::Io));
         if error.is_some() || !is_first {
-            return self.end_part(number, error);
+            return match self.missing_at_old_place(extent) {
+                Some(seq) if error.is_none() => self.said_by(number, seq),
+                _ => self.end_part(number, error),
+            };
         }
         let State { place, blocks: before } = self.map.state(extent);
         let lost = self.map.lost(extent);

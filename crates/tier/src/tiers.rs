@@ -219,7 +219,10 @@ impl Tiers {
         let now = self.io.now();
         let making = (self.requests.is_making() || self.rounds_left == 0).then_some(now);
         let plan = self.plan_due();
-        [making, self.barrier.due(), plan, self.io.look_due()].into_iter().flatten().min()
+        [making, self.barrier.due(), plan, self.journal.due(), self.io.look_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn done(&mut self, op: OpId, completion: Completion) {

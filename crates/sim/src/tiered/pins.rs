@@ -55,7 +55,14 @@ impl Tiered {
         let extents: Vec<u64> =
             (0..self.space.extents_max()).filter(|&it| self.is_written(it)).collect();
         let is_sound = self.tiers.as_ref().is_some_and(|tiers| tiers.lost().next().is_none());
-        if tiers.is_empty() || extents.is_empty() || !is_sound || !self.life.leaving.is_empty() {
+        // Without the map nothing moves.
+        let is_held = view.members.iter().any(|it| it.is_holder);
+        if !is_held
+            || tiers.is_empty()
+            || extents.is_empty()
+            || !is_sound
+            || !self.life.leaving.is_empty()
+        {
             return Ok(());
         }
         let (tier, extent) = (self.rng.pick(&tiers), self.rng.pick(&extents));

@@ -6,6 +6,7 @@ use crate::Mutant;
 use crate::event::MemberId;
 use crate::io::{Purpose, UnderWay};
 use crate::map::State;
+use crate::part::state_entry;
 use crate::tiers::Tiers;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::{Completion, Time};
@@ -262,7 +263,7 @@ impl Tiers {
             self.journal.forgo();
             self.drop_move(extent, 0);
         } else {
-            let seq = self.say_state(extent, State { place: Some(to), blocks });
+            let seq = self.say_moved(extent, State { place: Some(to), blocks });
             self.moves.say(extent, seq);
             self.io.stir();
             if self.is(Mutant::SourceFreedEarly) {
@@ -271,6 +272,16 @@ impl Tiers {
             }
         }
         self.requests.unclaim(extent);
+    }
+
+    /// The map says that an extent lives elsewhere; room was promised. No client waits for that,
+    /// and the old place has all until it is written: moves do not cost a write each.
+    fn say_moved(&mut self, extent: u32, state: State) -> u64 {
+        let (entry, now) = (state_entry(extent, state, self.map.entry(extent).heat), self.io.now());
+        let seq = self.journal.append_at_leisure(entry, now);
+        let now_s = self.now_s();
+        self.map.change(seq, extent, state, now_s);
+        seq
     }
 
     /// That the extent has moved is confirmed: the old place is not looked at any more.

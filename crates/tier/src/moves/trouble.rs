@@ -43,6 +43,18 @@ impl Tiers {
         (has_moved && is_whole && is_here).then_some(it.from)
     }
 
+    /// The record which says that an extent has moved, if a start after a kill would need it: the
+    /// old place does not have all that was written.
+    pub(crate) fn missing_at_old_place(&mut self, extent: u32) -> Option<u64> {
+        let it = self.moves.moves.get(&extent)?;
+        let Step::Said(seq) = it.step else { return None };
+        if it.missed.is_empty() || self.journal.is_said(seq) {
+            return None;
+        }
+        self.journal.hurry();
+        Some(seq)
+    }
+
     /// Reads a part where its extent lives, or has lived until now.
     pub(crate) fn read_from(&mut self, part: u64, place: Place, buf: Buf) {
         let it = self.requests.part(part);

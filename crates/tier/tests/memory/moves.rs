@@ -1,10 +1,10 @@
 //! Moves beside writes and beside devices that fail, and which moves are made.
 
-use crate::world::{Fate, World, filled, member, spec, still, superblock};
+use crate::world::{Fate, JOURNAL_BLOCKS, World, filled, member, spec, still, superblock};
 use forebay_format::io::IoError;
-use forebay_format::tier::EXTENT_SIZE;
+use forebay_format::tier::{EXTENT_SIZE, JOURNAL_OFFSET};
 use forebay_tier::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
@@ -361,4 +361,44 @@ fn an_array_is_given_whole_stripes() {
         let shared = if 256 % stripe == 0 { 0 } else { 4 * (stripe - 1) };
         assert!(whole >= 512 - shared, "stripes of {stripe}: {whole} of 512 blocks: {pieces:?}");
     }
+}
+
+#[test]
+fn moves_do_not_take_a_record_each() {
+    let mut world = World::new(&spec(vec![member(1, 0, 32), member(2, 1, 32)], 32), still());
+    for extent in 0..24 {
+        world.write(extent * EXTENT_SIZE, 4096, 1);
+    }
+    let written = Rc::new(Cell::new(0));
+    let count = Rc::clone(&written);
+    let records = JOURNAL_OFFSET..JOURNAL_OFFSET + u64::from(JOURNAL_BLOCKS) * BLOCK;
+    world.decide(move |effect| {
+        let is_record = matches!(effect, Effect::Write { offset, .. } if records.contains(offset));
+        count.set(count.get() + u32::from(is_record));
+        Fate::Done
+    });
+    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
+    assert_eq!(world.tiers.free_slots(MemberId(0)), 32);
+    // Both members hold the map.
+    assert!(written.get() <= 8, "{} writes for 24 moves", written.get());
+}
+
+#[test]
+fn what_the_old_place_has_missed_is_answered_when_a_start_finds_the_new_one() {
+    let mut world = two();
+    world.write(0, 4096, 1);
+    assert_eq!(world.command(pin(0, 1, 1)), CommandReply::Changed);
+    while place(&world, 0) != Some(SLOW) {
+        world.pass(1);
+    }
+    let slots = superblock(&world.devices[0]).expect("it is a member").layout().slots_offset();
+    world.decide(move |effect| match effect {
+        Effect::Write { member, offset, .. } if member.0 == 0 && *offset >= slots => Fate::Fails,
+        _ => Fate::Done,
+    });
+    let id = world.submit(Io::Write { offset: 0, buf: filled(4096, 2) });
+    assert_eq!(world.answer(id), Some(Ok(())));
+    // The process is killed.
+    let mut world = World::open(world.devices.clone(), still());
+    assert_eq!(world.byte(0), Ok(2));
 }
