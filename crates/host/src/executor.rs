@@ -172,8 +172,7 @@ impl Executor {
         self.asked.retain(|(of, _), _| *of != volume);
         let is_of = |goal: &&Goal| goal.target() == Target::Origin(volume);
         for goal in self.lanes.keys().filter(is_of).copied().collect::<Vec<Goal>>() {
-            self.lanes.get_mut(&goal).expect("it is there").closed = true;
-            self.drop_closed(goal);
+            self.close_lane(goal);
         }
     }
 

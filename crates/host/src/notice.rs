@@ -138,8 +138,9 @@ fn tier_notice(
         }
         OpenFailed(why) => write!(f, "{why}"),
         HolderLost(member) => {
-            write!(f, "member {} failed to keep the map; another copy goes on", member.0)
+            write!(f, "member {} does not keep the map any more; another copy goes on", member.0)
         }
+        HolderFound(member) => write!(f, "member {} keeps a copy of the map from now on", member.0),
         BlocksLost { extent, blocks } => write!(
             f,
             "{blocks} blocks at {extent} MiB are lost: they were written since the last flush, \

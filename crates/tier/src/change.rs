@@ -7,7 +7,7 @@
 //! that leave, and only then do superblocks name the others (T9).
 
 use crate::Mutant;
-use crate::event::{Addition, At, CommandId, CommandReply, MemberId, Refusal};
+use crate::event::{Addition, At, CommandId, CommandReply, MemberId, Notice, Refusal};
 use crate::io::{Purpose, UnderWay};
 use crate::set::After;
 use crate::tiers::Tiers;
@@ -39,20 +39,36 @@ enum Step {
     Flushing,
 }
 
-/// A member that joins, or members that leave.
+/// A member that joins, or members that leave; or others come to hold the map.
 #[derive(Debug)]
 pub(crate) struct Change {
+    /// Who asked for it.
     id: CommandId,
     joins: Option<MemberId>,
     leave: Vec<MemberId>,
     step: Step,
 }
 
+/// Nobody asked for it.
+const OWN: CommandId = CommandId(u64::MAX);
+
+impl Change {
+    /// Others come to hold the map, of our own accord.
+    pub fn of_holders() -> Change {
+        Change { id: OWN, joins: None, leave: Vec::new(), step: Step::Holders }
+    }
+
+    /// Whether nobody asked for it: it gives way to those that somebody asks for.
+    pub fn is_own(&self) -> bool {
+        self.id == OWN
+    }
+}
+
 impl Tiers {
     /// The number of the next new member; `None` if there can be no more, or while others join or
     /// leave.
     pub fn next_member(&self) -> Option<MemberId> {
-        if self.change.is_some() {
+        if self.change.as_ref().is_some_and(|it| !it.is_own()) {
             return None;
         }
         let is_early = self.is(Mutant::NumberReusedEarly);
@@ -157,7 +173,7 @@ impl Tiers {
         let leave = self.set.of_tier(tier);
         match () {
             () if leave.is_empty() => Some(Refusal::NoTier),
-            () if self.next_holders(&leave).is_empty() => Some(Refusal::LastPersistent),
+            () if self.next_holders(&leave, false).is_empty() => Some(Refusal::LastPersistent),
             () => None,
         }
     }
@@ -184,7 +200,7 @@ impl Tiers {
         let is_known = usize::from(member.0) < self.set.len() && self.set.is_used(member);
         let refusal = match is_known {
             false => Refusal::NoMember,
-            true if self.set.is_here(member) && !self.health.is_failing(member) => Refusal::IsHere,
+            true if self.is_well(member) => Refusal::IsHere,
             true if self.set.is_here(member) && !self.journal.is_held_without(member) => {
                 Refusal::LastPersistent
             }
@@ -198,19 +214,31 @@ impl Tiers {
         self.reply(id, CommandReply::Refused(refusal));
     }
 
+    /// Whether a member is there, answers and does not fail.
+    fn is_well(&self, member: MemberId) -> bool {
+        self.set.is_here(member) && !self.health.is_failing(member) && !self.io.hangs(member)
+    }
+
+    /// How many may hold the map.
+    pub(crate) fn holders_max(&self) -> usize {
+        if self.set.superblock().is_ephemeral() { 1 } else { HOLDERS_MAX }
+    }
+
     /// Who should hold the map when these have left: who does now, and others as far as there are
-    /// any, best on another tier.
-    fn next_holders(&self, leave: &[MemberId]) -> Vec<MemberId> {
+    /// any, best on another tier; of our own accord only those that fail nothing.
+    pub(crate) fn next_holders(&self, leave: &[MemberId], is_own: bool) -> Vec<MemberId> {
         let stays = |member: MemberId| !leave.contains(&member);
         let mut holders: Vec<MemberId> =
             self.journal.staying().filter(|&it| stays(it)).take(HOLDERS_MAX).collect();
         let is_here: BTreeSet<MemberId> = self.set.here().collect();
         let is_fit = |number: u8| {
             let member = MemberId(number);
-            stays(member) && is_here.contains(&member) && !self.journal.is_unfit(member)
+            let is_sick = is_own && self.health.is_sick(member, self.io.now());
+            let is_able = is_here.contains(&member) && !self.io.hangs(member) && !is_sick;
+            stays(member) && is_able && !self.journal.is_unfit(member)
         };
         let members = self.set.superblock().members();
-        let most = if self.set.superblock().is_ephemeral() { 1 } else { HOLDERS_MAX };
+        let most = self.holders_max();
         let tier = |member: MemberId| self.set.member(member).tier;
         let first = holders.first().copied();
         let elsewhere = |it: u8| first.is_none_or(|first| tier(MemberId(it)) != tier(first));
@@ -261,8 +289,8 @@ impl Tiers {
     /// Others come to hold the map. Whether they are through.
     fn recruit(&mut self) -> bool {
         let change = self.change.as_ref().expect("one is under way");
-        let leave = change.leave.clone();
-        let holders = self.next_holders(&leave);
+        let (leave, is_own) = (change.leave.clone(), change.is_own());
+        let holders = self.next_holders(&leave, is_own);
         if holders.is_empty() || !self.journal.is_held() {
             self.change_failed();
             return true;
@@ -366,6 +394,10 @@ impl Tiers {
     fn end_change(&mut self) {
         let Some(change) = self.change.take() else { return };
         self.io.stir();
+        if change.is_own() {
+            let holds = self.journal.staying().last().expect("others hold the map");
+            return self.notice(Notice::HolderFound(holds));
+        }
         let reply = change.joins.map_or(CommandReply::Changed, CommandReply::Added);
         self.reply(change.id, reply);
     }
@@ -380,7 +412,9 @@ impl Tiers {
         }
         let joined = change.joins.filter(|&it| self.set.is_used(it));
         let reply = joined.map_or(CommandReply::Refused(Refusal::Failed), CommandReply::Added);
-        self.reply(change.id, reply);
+        if change.id != OWN {
+            self.reply(change.id, reply);
+        }
     }
 
     /// A holder has failed: if nobody is left of those that superblocks are about to name, who was

@@ -23,6 +23,9 @@ impl Tiers {
                 | Command::CloseUp
                 | Command::Pin { .. }
         );
+        if is_of_members {
+            self.give_way();
+        }
         if is_of_members && self.change.is_some() {
             return self.reply(id, CommandReply::Refused(Refusal::Busy));
         }

@@ -75,9 +75,9 @@ pub enum Command {
     /// Removes a tier that is empty. Others hold the map first if its members did. At last their
     /// superblocks are overwritten. The numbers of the other tiers stay.
     Remove(u8),
-    /// Gives a member up that is not there, for good: it is no member any more, whatever comes
-    /// back. The extents that live there are lost: what of them was written fails to be read until
-    /// it is written again or discarded.
+    /// Gives a member up that is not there, fails or does not answer, for good: it is no member any
+    /// more, whatever comes back. The extents that live there are lost: what of them was written
+    /// fails to be read until it is written again or discarded.
     GiveUp(MemberId),
     /// Has the numbers of tiers follow each other, where some have gone: 0 is the fastest. What
     /// was pinned to a tier that has gone is not pinned any more.
@@ -273,6 +273,8 @@ pub enum Notice {
     OpenFailed(OpenError),
     /// A member does not keep the map any more: it failed.
     HolderLost(MemberId),
+    /// A member has come to hold the map in the place of one that was lost.
+    HolderFound(MemberId),
     /// Blocks of an extent are lost: they were written since the last flush, which failed.
     BlocksLost {
         /// The extent.

@@ -386,6 +386,11 @@ impl Journal {
         self.holders[index].role != Role::Joins
     }
 
+    /// Whether a member has all of the map.
+    pub fn has_map_on(&self, member: MemberId) -> bool {
+        self.alive().any(|holder| holder.role != Role::Joins && holder.member == member)
+    }
+
     /// Members that have the map and go on to hold it.
     pub fn staying(&self) -> impl Iterator<Item = MemberId> {
         let staying = self.holders.iter().filter(|holder| holder.role == Role::Holds);
@@ -419,6 +424,13 @@ impl Journal {
     /// Others hold the map instead of a member.
     pub fn let_go(&mut self, member: MemberId) {
         self.set_role(member, Role::Leaves, Role::Left);
+        self.forget();
+    }
+
+    /// Members that do not have the map yet do not get it.
+    pub fn let_go_of_joining(&mut self) {
+        let joining = self.holders.iter_mut().filter(|it| it.role == Role::Joins);
+        joining.for_each(|it| it.role = Role::Left);
         self.forget();
     }
 

@@ -22,6 +22,7 @@ mod gone;
 mod hang;
 mod health;
 mod heat;
+mod holders;
 mod io;
 mod journal;
 mod limits;

@@ -103,6 +103,8 @@ pub struct Tiers {
     pub(crate) evacuation: Option<(CommandId, u8)>,
     /// Who joins or leaves.
     pub(crate) change: Option<Change>,
+    /// Who held the map and did not answer.
+    pub(crate) silent: BTreeSet<MemberId>,
     pub(crate) left_to_stop: LeftToStop,
     /// Rounds that the last call could still have made.
     rounds_left: u32,
@@ -135,6 +137,7 @@ impl Tiers {
             opening: None,
             evacuation: None,
             change: None,
+            silent: BTreeSet::new(),
             left_to_stop: LeftToStop::Map,
             rounds_left: ROUNDS_MAX,
             mutant: settings.mutant,
@@ -193,6 +196,7 @@ impl Tiers {
             self.step_moves();
             self.step_evacuation();
             self.serve_waiting();
+            self.step_holders();
             // Before the next checkpoint begins: who joins may want one of its own.
             self.step_change();
             self.step_checkpoint();
@@ -315,6 +319,11 @@ impl Tiers {
     pub fn place_of(&self, extent: u32) -> Option<(MemberId, u32)> {
         let place = self.map.place(extent)?;
         Some((MemberId(place.member()), place.slot()))
+    }
+
+    /// Whether a member is there and is used.
+    pub fn is_here(&self, member: MemberId) -> bool {
+        self.set.is_here(member)
     }
 
     /// Moves under way.

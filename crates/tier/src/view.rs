@@ -203,7 +203,7 @@ impl Tiers {
                 _ => MemberState::None,
             },
             is_here: member.settings.is_here,
-            is_holder: self.journal.holders().any(|(_, holder)| holder == number),
+            is_holder: self.journal.has_map_on(number),
             is_volatile: self.set.is_volatile(number),
             slots,
             used: slots - free,

@@ -27,6 +27,7 @@ impl Executor {
     /// Asks something of the tiered origin of a volume. If there is none, nobody answers.
     pub fn ask_tiers(
         &mut self,
+        driver: &mut Driver,
         now: Time,
         volume: VolumeId,
         command: Command,
@@ -35,9 +36,17 @@ impl Executor {
         self.number_next += 1;
         let id = CommandId(self.number_next);
         if let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) {
+            let given_up = match command {
+                Command::GiveUp(member) => Some(member),
+                _ => None,
+            };
             self.asked.insert((volume, id), reply);
             tiered.tell(now, Event::Command(id, command));
             self.stirred.insert(volume);
+            if let Some(member) = given_up.filter(|&it| !tiered.is_here(it)) {
+                // What it has not ended nobody waits for any more.
+                self.give_up_lane(driver, Goal::Member(volume, member));
+            }
         }
     }
 
@@ -70,11 +79,7 @@ impl Executor {
     fn close_members(&mut self, volume: VolumeId) {
         let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };
         for number in tiered.drop_members() {
-            let goal = Goal::Member(volume, number);
-            if let Some(lane) = self.lanes.get_mut(&goal) {
-                lane.closed = true;
-                self.drop_closed(goal);
-            }
+            self.close_lane(Goal::Member(volume, number));
         }
     }
 
@@ -152,12 +157,13 @@ impl Executor {
         let member = member.expect("the rest is I/O on members");
         let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) else { return };
         match tiered.device(member) {
-            Some(device) if is_cut(&device, &work, offset, &buf, notices) => {
-                self.end(Goal::Member(volume, member), op, Err(IoError::Io), buf);
-            }
             Some(device) => {
-                let goal = (Goal::Member(volume, member), op);
-                self.start_on(driver, now, goal, (work, offset, buf), Some(device));
+                let goal = Goal::Member(volume, member);
+                let is_given_up = self.lanes.get(&goal).is_some_and(|lane| lane.given_up);
+                if is_given_up || is_cut(&device, &work, offset, &buf, notices) {
+                    return self.end(goal, op, Err(IoError::Io), buf);
+                }
+                self.start_on(driver, now, (goal, op), (work, offset, buf), Some(device));
             }
             None => tiered.submit_below(op, member, origin_io(work, offset, buf), now),
         }

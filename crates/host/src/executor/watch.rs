@@ -73,8 +73,18 @@ impl Executor {
     /// will. Memory that the kernel may still write to stays with the driver, until the I/O ends;
     /// the engine gets other.
     pub fn give_up(&mut self, driver: &mut Driver, device: DeviceId, notices: &mut Notices) {
-        let goal = Goal::Engine(Target::Cache(device));
-        let Some(lane) = self.lanes.get_mut(&goal) else { return };
+        if let Some((path, ios)) = self.give_up_lane(driver, Goal::Engine(Target::Cache(device))) {
+            notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios });
+        }
+    }
+
+    /// The same for whatever has a lane: its path, and how many I/Os were under way.
+    pub(super) fn give_up_lane(
+        &mut self,
+        driver: &mut Driver,
+        goal: Goal,
+    ) -> Option<(String, usize)> {
+        let lane = self.lanes.get_mut(&goal)?;
         lane.given_up = true;
         let waiting = lane.line.drain().map(|job| (job.op, job.buf));
         let mut ended: Vec<(OpId, Buf)> = waiting.collect();
@@ -92,7 +102,21 @@ impl Executor {
             };
             ended.push((job.op, stand_in));
         }
-        notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios: ended.len() });
+        let ios = ended.len();
         ended.into_iter().for_each(|(op, buf)| self.end(goal, op, Err(IoError::Io), buf));
+        Some((path, ios))
+    }
+
+    /// Closes a device when what is under way on it has ended; one that is given up at once: nobody
+    /// waits for what is under way there, and another may come in its place.
+    pub(super) fn close_lane(&mut self, goal: Goal) {
+        let Some(lane) = self.lanes.get_mut(&goal) else { return };
+        lane.closed = true;
+        if lane.given_up {
+            self.lanes.remove(&goal);
+            let jobs = self.jobs.iter_mut().map(|(_, job)| job);
+            jobs.filter(|job| job.goal == goal).for_each(|job| job.given = None);
+        }
+        self.drop_closed(goal);
     }
 }

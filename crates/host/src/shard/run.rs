@@ -265,7 +265,7 @@ impl Shard {
                 self.command(Command::OriginLost(volume), Some(reply));
             }
             Message::Tiers(volume, command, reply) => {
-                self.executor.ask_tiers(self.now, volume, command, reply);
+                self.executor.ask_tiers(&mut self.driver, self.now, volume, command, reply);
             }
             Message::RestTiers(volume, reply) => self.executor.rest_tiers(volume, Some(reply)),
             Message::RouseTiers(volume, reply) => {

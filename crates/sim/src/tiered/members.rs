@@ -215,7 +215,7 @@ impl Tiered {
     }
 
     /// Others may hold the map now.
-    fn look_at_holders(&mut self) {
+    pub(super) fn look_at_holders(&mut self) {
         let view = self.tiers().view();
         let holders = view.members.iter().filter(|it| it.is_holder);
         let holders: Vec<usize> = holders.map(|it| usize::from(it.member.0)).collect();

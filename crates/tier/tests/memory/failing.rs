@@ -155,3 +155,22 @@ fn a_stop_is_answered_once_though_nobody_gets_its_superblock() {
     world.pass(5);
     assert!(world.tiers.is_stopped() && world.done.is_empty());
 }
+
+#[test]
+fn another_takes_the_map_over_when_one_fails_to_keep_it() {
+    let tiers = (0..3).map(|tier| member(tier + 1, tier, 4)).collect();
+    let mut world = World::new(&spec(tiers, 4), still());
+    world.write(0, 4096, 1);
+    world.broken = Some(MemberId(0));
+    world.write(EXTENT_SIZE, 4096, 2);
+    world.pass(20);
+    let view = world.tiers.view();
+    let holders: Vec<u8> =
+        view.members.iter().filter(|it| it.is_holder).map(|it| it.member.0).collect();
+    assert_eq!(holders, [1, 2]);
+    assert!(world.notices.contains(&Notice::HolderFound(MemberId(2))));
+    assert_eq!(flush(&mut world), Ok(()));
+    // Its copy alone is the map.
+    let mut world = World::open(world.without(&[1]), still());
+    assert_eq!((world.byte(0), world.byte(EXTENT_SIZE)), (Ok(1), Ok(2)));
+}

@@ -1,12 +1,11 @@
 //! Members that do not answer: who need not wait for them does not.
 
-use crate::world::{Fate, World, filled, member, spec, still, superblock};
+use crate::world::{Fate, SECOND, World, filled, member, spec, still, superblock};
 use forebay_format::io::{Buf, IoError};
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_tier::*;
 
 const BLOCK: u64 = 4096;
-const SECOND: u64 = 1_000_000_000;
 /// It does not hold the map.
 const FAR: MemberId = MemberId(2);
 
@@ -37,11 +36,10 @@ fn hang(world: &mut World, who: MemberId) {
 /// So many seconds pass.
 fn wait(world: &mut World, seconds: u64) {
     let until = world.now + seconds * SECOND;
-    while world.tiers.deadline().is_some_and(|due| due <= until) {
-        world.pass(1);
+    while let Some(due) = world.tiers.deadline().filter(|&due| due <= until) {
+        world.tick(due);
     }
-    world.now = until;
-    world.pass(1);
+    world.tick(until);
 }
 
 fn answer_in(world: &mut World, seconds: u64, io: Io) -> Option<Result<(), IoError>> {
@@ -164,4 +162,62 @@ fn new_extents_come_to_a_member_that_hangs_where_nobody_else_has_room() {
     world.release();
     assert_eq!(world.answer(id), Some(Ok(())));
     assert_eq!(place(&world, 5), Some(MemberId(0)));
+}
+
+/// Nothing ends on a member any more.
+fn hang_as_a_whole(world: &mut World, who: MemberId) {
+    world.decide(move |effect| match effect {
+        Effect::Write { member, .. }
+        | Effect::Read { member, .. }
+        | Effect::Flush { member, .. }
+        | Effect::Discard { member, .. }
+            if *member == who =>
+        {
+            Fate::Held
+        }
+        _ => Fate::Done,
+    });
+}
+
+fn holders(world: &World) -> Vec<u8> {
+    let view = world.tiers.view();
+    view.members.iter().filter(|it| it.is_holder).map(|it| it.member.0).collect()
+}
+
+#[test]
+fn a_flush_does_not_wait_for_a_holder_of_the_map_that_hangs_and_that_is_one_again() {
+    let mut world = World::new(&spec(vec![member(1, 0, 4), member(2, 1, 8)], 8), still());
+    world.write(0, 4096, 1);
+    assert_eq!(holders(&world), [0, 1]);
+    hang_as_a_whole(&mut world, MemberId(1));
+    world.write(EXTENT_SIZE, 4096, 2);
+    assert_eq!(answer_in(&mut world, 7, Io::Flush), Some(Ok(())));
+    assert_eq!(holders(&world), [0]);
+    world.write(2 * EXTENT_SIZE, 4096, 3);
+    assert_eq!(world.ask(Io::Flush).result, Ok(()), "the next does not ask it");
+    world.release();
+    wait(&mut world, 30);
+    assert_eq!(holders(&world), [0, 1]);
+    world.write(3 * EXTENT_SIZE, 4096, 4);
+    assert_eq!(world.ask(Io::Flush).result, Ok(()));
+    // Its copy alone is the map.
+    let mut world = World::open(world.without(&[0]), still());
+    assert_eq!(world.tiers.place_of(3), Some((MemberId(0), 3)));
+    assert_eq!(world.byte(0), Err(IoError::Io), "it lives on who is gone");
+}
+
+#[test]
+fn who_is_given_up_may_hang() {
+    let mut world = three();
+    world.write(0, 4096, 1);
+    hang_as_a_whole(&mut world, FAR);
+    assert_eq!(world.command(pin(1, 1, 2)), CommandReply::Changed);
+    assert_eq!(answer_in(&mut world, 7, write_of(EXTENT_SIZE, 2)), None);
+    world.begin(Command::GiveUp(FAR));
+    // The executor ends what is under way there.
+    world.fail_held();
+    world.pass(2);
+    assert_eq!(world.done.pop(), Some(CommandReply::Changed));
+    world.write(EXTENT_SIZE, 4096, 3);
+    assert_eq!((world.byte(0), world.byte(EXTENT_SIZE)), (Ok(1), Ok(3)));
 }

@@ -6,6 +6,7 @@ use forebay_tier::*;
 use std::collections::BTreeSet;
 
 const BLOCK: usize = 4096;
+pub const SECOND: Time = 1_000_000_000;
 pub const JOURNAL_BLOCKS: u32 = 64;
 /// Where slots begin.
 const SLOTS_OFFSET: u64 = EXTENT_SIZE;
@@ -343,14 +344,22 @@ impl World {
         completion
     }
 
+    /// So many ticks, each when it is due; what is held is not held for so long that it hangs.
     pub fn pass(&mut self, ticks: u32) {
         for _ in 0..ticks {
             let Some(due) = self.tiers.deadline() else { return };
-            self.now = self.now.max(due);
-            let mut out = Vec::new();
-            self.tiers.handle(self.now, Event::Tick, &mut out);
-            self.run(out);
+            if !self.held.is_empty() && due >= self.now + SECOND {
+                return;
+            }
+            self.tick(due);
         }
+    }
+
+    pub fn tick(&mut self, at: Time) {
+        self.now = self.now.max(at);
+        let mut out = Vec::new();
+        self.tiers.handle(self.now, Event::Tick, &mut out);
+        self.run(out);
     }
 
     pub fn command(&mut self, command: Command) -> CommandReply {
