@@ -178,6 +178,9 @@ lines! {
             "to use it: forebay volume resize {volume} --size {size_mib}M",
         DeviceIsThere { device: String, volume: String } =
             "{device} is a device of the tiers of volume {volume}",
+        IsNoDevice { device: String, volume: String } =
+            "{device} is no device of volume {volume}: it was being added or removed when that was \
+             cut short; it is not remembered any more",
         WouldEvacuate { used_bytes: Bytes, tier: u8, devices: Names, pace: Pace } =
             "would move {used_bytes} off tier {tier} ({devices}); {pace}",
         Evacuates { used_bytes: Bytes, tier: u8 } = "{used_bytes} are moving off tier {tier}",

@@ -144,6 +144,10 @@ fn remove(
         Request::TierRemove(TierRemove { name, tier, drop_lost, dry_run, overcommit })
     };
     let planned = ask(client, &remove(true))?;
+    if planned.outcome == Outcome::Changed {
+        // It was no device any more, and only remembered as one.
+        return finish(cli.output, planned);
+    }
     if drop_lost {
         if dry_run {
             return finish(cli.output, planned);

@@ -260,6 +260,13 @@ impl State {
         self.tiered.iter().find(|it| it.name == volume)
     }
 
+    /// Whether devices of a volume's tiers, by identity, are to join or to leave.
+    pub fn set_unsettled(&mut self, volume: &str, uuids: &[String], unsettled: bool) {
+        let own = self.tiered.iter_mut().filter(|it| it.name == volume);
+        let members = own.flat_map(|it| &mut it.members).filter(|it| uuids.contains(&it.uuid));
+        members.for_each(|it| it.unsettled = unsettled);
+    }
+
     /// What was last seen of the pool with this name.
     pub fn seen(&self, pool: &str) -> Option<&PoolSeen> {
         self.seen.iter().find(|seen| seen.name == pool)

@@ -25,6 +25,7 @@ mod taken;
 mod tiers;
 mod tiers_again;
 mod tiers_changed;
+mod tiers_cut_short;
 mod tiers_failing;
 mod tiers_found;
 mod tiers_kept;

@@ -104,6 +104,7 @@ fn names_of_devices_follow_what_was_found_and_stay_apart() {
         uuid: uuid.into(),
         tier: 0,
         use_percent: 100,
+        unsettled: false,
     };
     let renamed = |found: &[(&str, &str)]| {
         let mut tiers = TieredState {
@@ -138,6 +139,7 @@ fn what_is_pinned_goes_with_its_tier_and_not_with_its_number() {
         uuid: uuid.into(),
         tier,
         use_percent: 100,
+        unsettled: false,
     };
     let pin = |first, tier| PinState { first, count: 1, tier };
     let mut tiers = TieredState {
@@ -171,7 +173,7 @@ fn names_of_devices_are_kept_of_as_many_removed_volumes_as_the_limit() {
         state.tiered.push(TieredState {
             name: name.clone(),
             set: number.to_string(),
-            members: vec![MemberState { uri, uuid, tier: 0, use_percent: 100 }],
+            members: vec![MemberState { uri, uuid, tier: 0, use_percent: 100, unsettled: false }],
             overcommit: false,
             overcommit_lent: false,
             placement: Placement::Heat,

@@ -187,6 +187,17 @@ impl TieredState {
         });
     }
 
+    /// Drops devices that are none of the set, with what is pinned to a tier that is left without
+    /// any. Those that were dropped.
+    pub fn keep_members(&mut self, is_member: impl Fn(&MemberState) -> bool) -> Vec<MemberState> {
+        let dropped: Vec<_> = self.members.extract_if(.., |it| !is_member(it)).collect();
+        if !dropped.is_empty() {
+            let TieredState { members, pins, .. } = self;
+            pins.retain(|pin| members.iter().any(|it| it.tier == pin.tier));
+        }
+        dropped
+    }
+
     /// Where the device with this identity is.
     pub fn uri_of(&self, uuid: &[u8; 16]) -> Option<&str> {
         let uuid = hex(uuid);
@@ -261,4 +272,7 @@ pub struct MemberState {
     pub tier: u8,
     /// How much of it is used, in percent.
     pub use_percent: u8,
+    /// It was to join or to leave, and nobody has heard how that went: the set says it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsettled: bool,
 }

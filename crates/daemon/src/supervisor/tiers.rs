@@ -12,6 +12,7 @@ mod holds;
 mod members;
 mod pace;
 mod pins;
+mod record;
 mod search;
 mod show;
 mod witness;
@@ -155,6 +156,7 @@ impl Supervisor {
                     uuid: uuid.clone(),
                     tier,
                     use_percent,
+                    unsettled: false,
                 })
                 .collect(),
             overcommit,
@@ -201,7 +203,7 @@ impl Supervisor {
         for (_, uri) in uris.iter().enumerate().filter(|(index, _)| !used.contains(index)) {
             tracing::error!(volume = name, "a tier is missing: {}", back::is_older(uri));
         }
-        let known = &self.learn_numbers(known, &tiered.snapshot(0));
+        let known = &self.follow_set(known, &tiered.snapshot(0)).0;
         begin_moves(&mut tiered, known);
         let found = tiered.given().map(|(uuid, index)| (hex(&uuid), uris[index].clone()));
         // Memory has no name of its own.
@@ -306,13 +308,14 @@ impl Supervisor {
     /// Makes an ephemeral set again whose content is gone: nothing of it is served from anywhere.
     fn make_anew(&self, known: &TieredState, why: &str) -> Result<Tiered, OriginError> {
         let name = known.name.as_str();
+        let known = &record::without_strays(known, |it| check_is_ours(known, it).is_ok());
         let given = known.members.iter().map(|it| Given {
             uri: it.uri.clone(),
             tier: it.tier,
             use_percent: it.use_percent,
         });
         for member in known.members.iter().filter(|it| memory_bytes(&it.uri).is_none()) {
-            self.check_is_ours(known, member)?;
+            check_is_ours(known, member)?;
         }
         let bytes = self.store.get().volume(name).map(|volume| volume.bytes);
         let spec = NewTiered { name: name.to_string(), bytes, overcommit: known.overcommit };
@@ -330,22 +333,22 @@ impl Supervisor {
         self.memories.let_go(name, |uuid| state.members.iter().any(|it| it.uuid == uuid));
         Ok(made)
     }
+}
 
-    /// A device that is to be used anew has to be the one that the set was on.
-    fn check_is_ours(&self, known: &TieredState, member: &MemberState) -> Result<(), OriginError> {
-        let opened = Member::open(&member.uri)?;
-        let is_tmpfs = opened.is_volatile();
-        // It may have been made anew before, when that could not be remembered.
-        let is_ours = opened.superblock()?.map(|it| {
-            hex(&it.block.set) == known.set
-                || (it.is_ephemeral() && field_text(&it.block.name) == known.name)
-        });
-        if is_ours.unwrap_or(is_tmpfs) {
-            return Ok(());
-        }
-        let why = format!("{} is no device of volume {}", member.uri, known.name);
-        Err(TieredError::Create(why).into())
+/// A device that is to be used anew has to be the one that the set was on.
+fn check_is_ours(known: &TieredState, member: &MemberState) -> Result<(), OriginError> {
+    let opened = Member::open(&member.uri)?;
+    let is_tmpfs = opened.is_volatile();
+    // It may have been made anew before, when that could not be remembered.
+    let is_ours = opened.superblock()?.map(|it| {
+        hex(&it.block.set) == known.set
+            || (it.is_ephemeral() && field_text(&it.block.name) == known.name)
+    });
+    if is_ours.unwrap_or(is_tmpfs) {
+        return Ok(());
     }
+    let why = format!("{} is no device of volume {}", member.uri, known.name);
+    Err(TieredError::Create(why).into())
 }
 
 /// Has tiers that were just opened move what should move. What is pinned comes first: it would

@@ -80,6 +80,7 @@ impl Supervisor {
                 uuid: hex(&entry.uuid),
                 tier: entry.tier,
                 use_percent: 100,
+                unsettled: false,
             }));
         }
         members.sort_by_key(|it| it.tier);

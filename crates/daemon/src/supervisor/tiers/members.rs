@@ -4,8 +4,9 @@ use super::change::refused;
 use super::health::check_not_stuck;
 use super::holds::what_is_lost;
 use super::memory_bytes;
+use super::record::numbers_of;
 use crate::convert::{hex, random_uuid};
-use crate::state::{MemberState, TieredState};
+use crate::state::MemberState;
 use crate::supervisor::late::in_time;
 use crate::supervisor::plan::{file_of, same_file};
 use crate::supervisor::pool::wipe;
@@ -16,11 +17,11 @@ use forebay_api::reply::Done;
 use forebay_api::request::{TierAdd, TierRemove};
 use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
 use forebay_api::told::{IsHere, Names, Renumbered};
-use forebay_api::{ApiError, Hint, Outcome, Told};
+use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Told};
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot, share_of};
 use forebay_tier::{At, Command, CommandReply, MemberId, Refusal};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ impl Supervisor {
     ) -> Result<Done, ApiError> {
         let (name, device) = (&wanted.name, &wanted.device);
         let (found, now) = self.find_tiers(name)?;
+        self.drop_strays(name, &now);
         let info = self.tiers_info(name, &now);
         if let Some(there) = info.devices.iter().find(|it| same_file(&it.device, device)) {
             return is_there(name, &info, (there, wanted.at));
@@ -67,13 +69,15 @@ impl Supervisor {
             TierAt::Before(tier) => At::Before(tier),
             TierAt::Tier(_) | TierAt::Slowest => At::Join(tier),
         };
-        // Remembered first: a device that is remembered and is no member is left alone.
-        let uri = device.clone();
-        let known = MemberState { uri, uuid: hex(&uuid), tier, use_percent };
-        self.remember_member(name, at, known)?;
+        // Memory that is remembered and not kept would be taken for lost, and the volume with it.
         if let Some((file, bytes)) = memory {
             self.memories.keep(name, &hex(&uuid), file, bytes);
         }
+        // Remembered first: a device that is remembered and is no member is dropped.
+        let uri = device.clone();
+        let known = MemberState { uri, uuid: hex(&uuid), tier, use_percent, unsettled: true };
+        self.remember_member(name, at, known)
+            .inspect_err(|_| self.memories.let_go(name, |member| member != hex(&uuid)))?;
         let new = NewDevice { uuid, use_percent, at };
         let id = found.snapshot.view.id;
         let answer = found.open.handle.add_member(id, (member, new));
@@ -84,6 +88,7 @@ impl Supervisor {
                 Err(refused(why))
             }
             _ => {
+                self.settle_members(name, &[hex(&uuid)]);
                 let (device, volume) = (device.clone(), name.clone());
                 let told = Told::DeviceAdded { volume, data_bytes, device, tier };
                 let mut done = Done::new(Outcome::Changed, told);
@@ -138,41 +143,14 @@ impl Supervisor {
         self.check_memory_of(&[device.to_string()])
     }
 
-    fn remember_member(&self, name: &str, at: At, new: MemberState) -> Result<(), ApiError> {
-        self.remember(|all| {
-            let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == name) else { return };
-            if let At::Before(tier) = at {
-                let later = tiers.members.iter_mut().filter(|it| it.tier >= tier);
-                later.for_each(|it| it.tier += 1);
-                tiers.pins.iter_mut().filter(|it| it.tier >= tier).for_each(|it| it.tier += 1);
-            }
-            tiers.members.push(new);
-            tiers.members.sort_by_key(|it| it.tier);
-        })
-    }
-
-    /// Forgets a device; with `at`, it never came.
-    fn forget_member(&self, name: &str, uuid: &str, at: Option<At>) -> Result<(), ApiError> {
-        self.remember(|all| {
-            let Some(tiers) = all.tiered.iter_mut().find(|it| it.name == name) else { return };
-            tiers.members.retain(|it| it.uuid != uuid);
-            if at.is_none() {
-                let TieredState { members, pins, .. } = tiers;
-                pins.retain(|pin| members.iter().any(|it| it.tier == pin.tier));
-            }
-            if let Some(At::Before(tier)) = at {
-                let later = tiers.members.iter_mut().filter(|it| it.tier > tier);
-                later.for_each(|it| it.tier -= 1);
-                tiers.pins.iter_mut().filter(|it| it.tier > tier).for_each(|it| it.tier -= 1);
-            }
-        })?;
-        self.memories.let_go(name, |member| member != uuid);
-        Ok(())
-    }
-
     pub(in crate::supervisor) fn tier_remove(&self, wanted: &TierRemove) -> Result<Done, ApiError> {
         let name = &wanted.name;
         let (found, now) = self.find_tiers(name)?;
+        let strays = self.drop_strays(name, &now);
+        if let Some(stray) = strays.into_iter().find(|it| same_file(&it.uri, &wanted.tier)) {
+            let (device, volume) = (stray.uri, name.clone());
+            return Ok(Done::new(Outcome::Changed, Told::IsNoDevice { device, volume }));
+        }
         if wanted.drop_lost {
             return self.give_up_device(wanted);
         }
@@ -197,7 +175,11 @@ impl Supervisor {
         let id = found.snapshot.view.id;
         let own = found.open.handle.look_at_tiers(id, move |it, _| it.devices_of(number));
         let own = own.map_err(|error| shard_error(&found.pool, &error))?.unwrap_or_default();
+        self.unsettle_members(name, &uuids)?;
         if let Err(error) = self.ask_tiers(&found, Command::Remove(number)) {
+            if error.kind != ErrorKind::Failed {
+                self.settle_members(name, &uuids);
+            }
             // Of one that is being emptied it ends with that.
             if larger.is_some() && tier.left_bytes.is_none() {
                 self.end_overcommit(name, false)?;
@@ -232,30 +214,13 @@ impl Supervisor {
         }
         let (_, now) = self.find_tiers(name)?;
         if let Some(known) = self.store.get().tiers_of(name) {
-            self.learn_numbers(known, &now);
+            self.follow_set(known, &now);
         }
         let now = numbers_of(&now);
         let pairs = before.iter().filter_map(|(uuid, tier)| Some((*tier, *now.get(uuid)?)));
         let changed: BTreeSet<(u8, u8)> = pairs.filter(|(was, is)| was != is).collect();
         let tiers = Renumbered(changed.into_iter().collect());
         Ok((!tiers.0.is_empty()).then_some(Told::Renumbered { tiers }))
-    }
-
-    /// What tiers are called the devices say themselves; what is remembered follows.
-    pub(super) fn learn_numbers(&self, known: &TieredState, now: &TiersSnapshot) -> TieredState {
-        let (numbers, mut learnt) = (numbers_of(now), known.clone());
-        learnt.renumber(&numbers);
-        if learnt == *known {
-            return learnt;
-        }
-        let change = self.store.change(|all| {
-            let own = all.tiered.iter_mut().filter(|it| it.name == known.name);
-            own.for_each(|it| it.renumber(&numbers));
-        });
-        if let Err(error) = change {
-            tracing::error!(volume = known.name, "numbers of tiers: {}", error.message);
-        }
-        learnt
     }
 
     /// Gives up a device that will never be back.
@@ -356,13 +321,6 @@ fn not_lost(volume: &str, named: &str, meant: &[&TierDevice]) -> ApiError {
     let text = format!("{device} is here, and neither fails nor was cut: it can be emptied");
     let volume = volume.to_string();
     ApiError::usage(text).hint(Hint::EmptyTier { volume, device })
-}
-
-/// The tier of each member, by its identity.
-fn numbers_of(now: &TiersSnapshot) -> BTreeMap<String, u8> {
-    let used = now.view.members.iter().zip(&now.uuids);
-    let used = used.filter(|(it, _)| it.state != forebay_tier::MemberState::None);
-    used.map(|(it, uuid)| (hex(uuid), it.tier)).collect()
 }
 
 /// Opens a device that is to be added, with its memory if it is that.
