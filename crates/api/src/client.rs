@@ -120,8 +120,16 @@ impl Client {
             got.map_err(broken)?;
         }
         parse_answer(&answer).map_err(|why| {
-            ApiError::failed(format!("the answer at {}: {why}", self.socket.display()))
-                .hint(Hint::SeeTo { what: Care::Socket })
+            let at = self.socket.display();
+            match why {
+                Unread::Cut => ApiError::failed(format!(
+                    "forebayd at {at} ended while it answered: what was asked for may be done, or \
+                     not"
+                ))
+                .hint(Hint::SeeTo { what: Care::Ended }),
+                Unread::Foreign(why) => ApiError::failed(format!("the answer at {at}: {why}"))
+                    .hint(Hint::SeeTo { what: Care::Socket }),
+            }
         })
     }
 }
@@ -135,26 +143,34 @@ fn connect_error(error: &std::io::Error) -> String {
     }
 }
 
+/// Why an answer cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+enum Unread {
+    /// It ends in the middle, or before it began.
+    Cut,
+    /// It is none of ours.
+    Foreign(String),
+}
+
 /// Splits an answer into status and body.
-fn parse_answer(answer: &[u8]) -> Result<(u16, Vec<u8>), String> {
+fn parse_answer(answer: &[u8]) -> Result<(u16, Vec<u8>), Unread> {
+    let foreign = |why: &str| Unread::Foreign(why.to_string());
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
-    let parsed = response.parse(answer).map_err(|error| format!("not HTTP ({error})"))?;
+    let parsed =
+        response.parse(answer).map_err(|error| Unread::Foreign(format!("not HTTP ({error})")))?;
     let httparse::Status::Complete(start) = parsed else {
-        return Err("it ends in the middle of the headers".to_string());
+        return Err(Unread::Cut);
     };
-    let status = response.code.ok_or("no status")?;
+    let status = response.code.ok_or_else(|| foreign("no status"))?;
     let body = &answer[start..];
     let length = response.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
     let Some(length) = length else {
         return Ok((status, body.to_vec()));
     };
     let text = std::str::from_utf8(length.value).unwrap_or_default();
-    let length: usize = text.trim().parse().map_err(|_| "a bad content-length".to_string())?;
-    match body.get(..length) {
-        Some(body) => Ok((status, body.to_vec())),
-        None => Err(format!("{} of {length} bytes arrived", body.len())),
-    }
+    let length: usize = text.trim().parse().map_err(|_| foreign("a bad content-length"))?;
+    body.get(..length).map(|body| (status, body.to_vec())).ok_or(Unread::Cut)
 }
 
 #[cfg(test)]
@@ -171,15 +187,39 @@ mod tests {
 
     #[test]
     fn a_cut_or_foreign_answer_is_an_error() {
-        for answer in [
-            &b""[..],
-            b"NBDMAGIC",
-            b"HTTP/1.1 200 OK\r\nContent-",
-            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}",
-            b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}",
+        for (answer, is_cut) in [
+            (&b""[..], true),
+            (b"NBDMAGIC", false),
+            (b"HTTP/1.1 200 OK\r\nContent-", true),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}", true),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}", false),
         ] {
-            assert!(parse_answer(answer).is_err(), "{:?}", String::from_utf8_lossy(answer));
+            let why = parse_answer(answer).unwrap_err();
+            assert_eq!(why == Unread::Cut, is_cut, "{:?}", String::from_utf8_lossy(answer));
         }
+    }
+
+    /// Whoever asked a daemon that was killed read of the middle of headers.
+    #[test]
+    fn a_daemon_that_ends_while_it_answers_is_said_to_have_ended() {
+        let dir = std::env::temp_dir().join(format!("forebay-cut-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let socket = dir.join("control.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for answer in [&b""[..], b"HTTP/1.1 200 OK\r\nContent-"] {
+            let error = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut stream = listener.accept().unwrap().0;
+                    let mut asked = [0; 4096];
+                    let _ = stream.read(&mut asked).unwrap();
+                    stream.write_all(answer).unwrap();
+                });
+                Client::new(&socket).ask(&Request::Status).unwrap_err()
+            });
+            assert!(error.message.contains("ended while it answered"), "{error:?}");
+            assert!(error.hints.texts()[0].contains("ask again"), "{error:?}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -37,6 +37,7 @@ lines! {
         "take it away (unplug it, or rename the file), then: forebay volume detach {volume} \
          --force, forebay volume attach {volume}, forebay tier remove {volume} {device} \
          --drop-lost",
+    PauseMoves { volume: String } = "to have nothing move: forebay tier pause {volume}",
     EmptyTier { volume: String, device: String } =
         "while it can be read: forebay tier evacuate {volume} {device}",
     CancelEvacuation { volume: String, tier: u8 } =
@@ -265,6 +266,7 @@ words! {
         Files = "reads of them fail until they are written again: restore these files",
         Memory = "then do it again, before forebayd is stopped",
         Socket = "check that this is a socket of forebayd",
+        Ended = "when forebayd runs again, see how far it came (forebay status), and ask again",
         Version = "use forebay and forebayd of the same version",
         Program = "install forebayd beside forebay, or put it into the search path",
         Build = "build or install forebayd beside forebay: cargo build --release",

@@ -233,6 +233,8 @@ pub enum DeviceState {
     Leaving,
     /// It is there, and failed to read or write lately.
     Failing,
+    /// It is there, and has not ended an I/O for long.
+    NoAnswer,
     /// Its file was cut while it was in use: nothing of it is believed any more.
     Cut,
 }
@@ -245,6 +247,7 @@ impl DeviceState {
             DeviceState::Missing => "missing",
             DeviceState::Leaving => "leaving",
             DeviceState::Failing => "failing",
+            DeviceState::NoAnswer => "no-answer",
             DeviceState::Cut => "cut",
         }
     }

@@ -201,10 +201,11 @@ lines! {
             "tier {tier} of volume {volume} is gone; {devices} is free",
         Renumbered { tiers: Renumbered } = "{tiers}",
         WouldGiveUpDevice { device: String, is_here: IsHere, lost_bytes: Bytes } =
-            "would give up {device}{is_here}, and {lost_bytes} that lived there",
+            "would give up {device}{is_here}, and at most {lost_bytes} that lived there",
         DeviceGivenUp { device: String, volume: String, lost_bytes: Bytes } =
             "{device} is no device of volume {volume} any more: {lost_bytes} that lived there is \
              lost, and fails to be read until it is written again or discarded",
+        PinsWait { why: String } = "{why}: what has no room there waits for it",
         Pinned { pinned_bytes: Bytes, volume: String, tier: u8 } =
             "{pinned_bytes} of volume {volume} live on tier {tier}, where it has room",
         Unpinned { unpinned_bytes: Bytes, volume: String } =

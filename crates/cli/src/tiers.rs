@@ -9,7 +9,7 @@ use forebay_api::request::{
     ExplainTiers, Named, TierAdd, TierChange, TierPin, TierRemove, TierSet,
 };
 use forebay_api::size::human;
-use forebay_api::tiers::{ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
+use forebay_api::tiers::{DeviceState, ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
 use forebay_api::{ApiError, Body, Client, Hint, Outcome, Request, Told};
 use std::path::Path;
 
@@ -28,11 +28,24 @@ const DEVICES: &[Column<TierDevice>] = &[
     Column::bytes("WRITTEN", "written_bytes", |it| it.written_bytes),
     Column::bytes("MOVED IN", "moved_in_bytes", |it| it.moved_in_bytes),
     Column::bytes("MOVED OUT", "moved_out_bytes", |it| it.moved_out_bytes),
-    Column::words("MAP", "holds_map", |it: &TierDevice| {
-        if it.holds_map { "yes" } else { "" }.to_string()
-    })
-    .wide(),
+    Column::words("MAP", "holds_map", |it: &TierDevice| yes_or_no(it.holds_map)).wide(),
+    Column::words("FAILING", "failing", |it: &TierDevice| yes_or_no(it.failing)).wide(),
+    Column::count("READ ERRORS", "read_errors", |it: &TierDevice| it.read_errors).wide(),
+    Column::count("WRITE ERRORS", "write_errors", |it: &TierDevice| it.write_errors).wide(),
+    Column::words("FULL", "full", |it: &TierDevice| yes_or_no(it.full)).wide(),
+    Column::count("WAITS", "waits_s", |it: &TierDevice| it.waits_s).wide(),
 ];
+
+fn yes_or_no(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.to_string()
+}
+
+/// What is said below a device.
+fn below(it: &TierDevice) -> Vec<String> {
+    let is_silent = it.state == DeviceState::NoAnswer;
+    let silent = is_silent.then(|| format!("has not answered for {} s", it.waits_s));
+    silent.into_iter().collect()
+}
 
 const EXTENTS: &[Column<ExtentInfo>] = &[
     Column::number("LBA", "lba", |it| (it.offset / SECTOR) as f64, |lba| format!("{lba:.0}")),
@@ -274,7 +287,7 @@ pub fn lines(tiers: &TiersInfo) -> Vec<String> {
     if tiers.lost_bytes > 0 {
         lines.push(field("LOST", &human(tiers.lost_bytes)));
     }
-    lines.extend(output::table(DEVICES, &tiers.devices, false, |_| Vec::new()));
+    lines.extend(output::table(DEVICES, &tiers.devices, false, below));
     lines
 }
 

@@ -110,8 +110,8 @@ impl std::fmt::Display for HostNotice {
                 let path = path.display();
                 write!(
                     f,
-                    "{path} was cut while it was in use, from {was} to {now} bytes: what lives on \
-                     it fails"
+                    "{path} was cut while it was in use, from {was} to {now} bytes or less: what \
+                     lives on it fails"
                 )
             }
             HostNotice::Text(text) => f.write_str(text),

@@ -39,6 +39,7 @@ words! {
         Missing = "",
         Cut = ", which is here and was cut",
         Failing = ", which is here and fails",
+        NoAnswer = ", which is here and does not answer",
     }
 }
 
@@ -114,15 +115,34 @@ pub enum Keeper {
         /// What is told of what was chosen for them, if that is kept apart.
         chosen: Option<String>,
     },
+    /// Nobody: it was on tiers of which one was memory.
+    Nobody {
+        /// The others, which still say whose they were.
+        devices: Vec<String>,
+    },
 }
 
 impl fmt::Display for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Keeper::Tiers { lack, ephemeral, chosen } = self else {
-            return f.write_str("its origin holds everything");
+        let (lack, ephemeral, chosen) = match self {
+            Keeper::Origin => return f.write_str("its origin holds everything"),
+            Keeper::Nobody { devices } if devices.is_empty() => {
+                return f.write_str("what it held is gone with its memory");
+            }
+            Keeper::Nobody { devices } => {
+                let devices = devices.join(" and ");
+                return write!(
+                    f,
+                    "what it held is gone with its memory; {devices} may be used anew, with --force"
+                );
+            }
+            Keeper::Tiers { lack, ephemeral, chosen } => (lack, *ephemeral, chosen),
         };
-        let until = if *ephemeral { " until the machine is started anew" } else { "" };
-        write!(f, "its tiers hold everything{lack}{until}")?;
+        write!(f, "its tiers hold everything{lack}")?;
+        if ephemeral {
+            let comma = if *lack == Lack::Nothing { "" } else { "," };
+            write!(f, "{comma} until the machine is started anew")?;
+        }
         chosen.iter().try_for_each(|words| write!(f, "; {words}"))
     }
 }
@@ -143,9 +163,9 @@ impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Lack::Nothing => Ok(()),
-            Lack::LostBytes(bytes) => write!(f, " but {} of it, which is lost,", human(*bytes)),
+            Lack::LostBytes(bytes) => write!(f, " but {} of it, which is lost", human(*bytes)),
             Lack::Devices(devices) => {
-                write!(f, " but what is on {}, which is missing,", devices.join(", "))
+                write!(f, " but what is on {}, which is missing", devices.join(", "))
             }
         }
     }

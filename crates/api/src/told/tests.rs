@@ -52,12 +52,20 @@ fn what_is_told_is_a_line_and_its_fields() {
         ),
         (
             Told::Removed { volume: v(), keeper: keeper(Lack::LostBytes(1 << 20), Some("chosen")) },
-            "volume v is removed; its tiers hold everything but 1.0M of it, which is lost,; chosen",
+            "volume v is removed; its tiers hold everything but 1.0M of it, which is lost; chosen",
         ),
         (
             Told::Removed { volume: v(), keeper: keeper(Lack::Devices(names().0), None) },
             "volume v is removed; its tiers hold everything but what is on /dev/a, /dev/b, which \
              is missing, until the machine is started anew",
+        ),
+        (
+            Told::Removed {
+                volume: v(),
+                keeper: Keeper::Nobody { devices: vec!["/dev/a".to_string()] },
+            },
+            "volume v is removed; what it held is gone with its memory; /dev/a may be used anew, \
+             with --force",
         ),
         (
             Told::DegradedAction { hint: Hint::ListVolumes },

@@ -111,7 +111,7 @@ pub enum TierCommand {
         /// heat (what is used moves up) or spill (fill one, then the next)
         #[arg(long)]
         placement: Option<Placement>,
-        /// Most that moves copy in a second, as 100M
+        /// Most that moves copy in a second, as 100M; not below 1M
         #[arg(long, value_name = "SIZE")]
         rate: Option<String>,
         /// When moves may run, as 22:00-06:00 in the time zone of forebayd, or always

@@ -117,7 +117,7 @@ fn a_device_that_is_here_and_useless_is_given_up_or_it_is_said_how() {
     big(&world);
     fill(&world, "big", 4);
     let said = ask(&world, "tier remove big 0 --drop-lost -y").expect(2);
-    said.complains("fast.img is here, and neither fails nor was cut")
+    said.complains("fast.img is here, answers, and neither fails nor was cut")
         .complains("forebay tier evacuate big");
     cut_and_noticed(&world, "fast.img", MIB);
     let planned = ask(&world, "tier remove big 0 --drop-lost --dry-run").expect(0);

@@ -156,6 +156,11 @@ impl Supervisor {
         let state = self.store.get();
         let Some(tiers) = state.tiers_of(name) else { return Keeper::Origin };
         let ephemeral = tiers.boot.is_some();
+        if ephemeral && kind == JobKind::Remove {
+            // Its memory is let go of, and of the others none is served without that.
+            let others = tiers.members.iter().filter(|it| !it.uri.starts_with("ram:"));
+            return Keeper::Nobody { devices: others.map(|it| it.uri.clone()).collect() };
+        }
         let lack = self.what_tiers_lack(name);
         let is_removed = kind == JobKind::Remove && !ephemeral;
         let chosen = tiers.chosen().kept_here().filter(|_| is_removed);

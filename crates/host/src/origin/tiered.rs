@@ -22,6 +22,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// How old the machine's time may be while somebody waits for an I/O.
+const SHOWN_NS: Time = 1_000_000_000;
+
 /// Why a tiered origin cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TieredError {
@@ -83,7 +86,7 @@ pub struct TiersSnapshot {
     pub view: View,
     /// Identities of the members, by number.
     pub uuids: Vec<[u8; 16]>,
-    /// Bytes that members were cut to while they were in use, by number.
+    /// Bytes that members had when it was seen that they were cut in use, by number.
     pub cut: Vec<Option<u64>>,
     /// Writes that were refused because no member had room.
     pub no_room_writes: u64,
@@ -114,6 +117,8 @@ pub struct Tiered {
     resizing: Option<(CommandId, u64)>,
     /// Writes that were refused because no member had room.
     no_room_writes: u64,
+    /// When the machine was told anything last: it knows no other time.
+    told_at: Time,
     /// What the start told.
     notices: Vec<Notice>,
     /// What the machine wanted as it was told something.
@@ -191,6 +196,7 @@ impl Tiered {
             layout,
             resizing: None,
             no_room_writes: 0,
+            told_at: 0,
             notices: Vec::new(),
             effects: Vec::new(),
             unanswered: BTreeSet::new(),
@@ -269,8 +275,13 @@ impl Tiered {
 
     /// What there is to show of it.
     pub fn snapshot(&self, now: Time) -> TiersSnapshot {
+        let mut view = self.tiers.view();
+        // An I/O goes on taking time while nothing happens.
+        for it in view.members.iter_mut().filter(|it| it.waits_ns > 0) {
+            it.waits_ns += now.saturating_sub(self.told_at);
+        }
         TiersSnapshot {
-            view: self.tiers.view(),
+            view,
             uuids: self.uuids.clone(),
             cut: self.members.iter().map(|it| it.as_ref().and_then(Member::cut_to)).collect(),
             no_room_writes: self.no_room_writes,
@@ -402,6 +413,7 @@ impl Tiered {
         if let Event::Command(id, Command::Resize(bytes)) = &event {
             self.resizing = Some((*id, *bytes));
         }
+        self.told_at = now;
         self.tiers.handle(now, event, &mut self.effects);
     }
 
@@ -409,6 +421,7 @@ impl Tiered {
     pub(crate) fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
         let before = out.len();
         out.append(&mut self.effects);
+        self.told_at = now;
         self.tiers.settle(now, out);
         let Some((resize, bytes)) = self.resizing else { return };
         for effect in &out[before..] {
@@ -440,7 +453,7 @@ impl Tiered {
                 spindle.poll(now, &mut ended);
             }
         }
-        let is_due = self.tiers.deadline().is_some_and(|due| due <= now);
+        let is_due = self.tiers_due().is_some_and(|due| due <= now);
         let is_stirred = !ended.is_empty() || is_due || !self.effects.is_empty();
         for (op, completion) in ended {
             self.tell(now, Event::Done(op, completion));
@@ -457,7 +470,14 @@ impl Tiered {
             Member::Spindle(spindle) => spindle.next_due(),
             Member::File(_) => None,
         });
-        spindles.chain(self.tiers.deadline()).min()
+        spindles.chain(self.tiers_due()).min()
+    }
+
+    /// When the machine has to be told the time: it is shown how long I/O takes that somebody waits
+    /// for.
+    fn tiers_due(&self) -> Option<Time> {
+        let shown = (!self.is_idle()).then_some(self.told_at + SHOWN_NS);
+        [self.tiers.deadline(), shown].into_iter().flatten().min()
     }
 }
 

@@ -58,7 +58,7 @@ impl Supervisor {
         let leaves = |tier: u8| info.evacuations.iter().any(|it| it.tier == tier);
         let stays = |it: &&&TierDevice| match it.state {
             DeviceState::Ok => true,
-            DeviceState::Failing => !leaves(it.tier),
+            DeviceState::Failing | DeviceState::NoAnswer => !leaves(it.tier),
             DeviceState::Missing | DeviceState::Leaving | DeviceState::Cut => false,
         };
         let staying: Vec<_> = others.iter().filter(stays).collect();

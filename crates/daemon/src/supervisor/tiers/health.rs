@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// A device counts as stuck when it has not ended an I/O for so many seconds.
-const STUCK_S: u64 = 5;
+pub(super) const STUCK_S: u64 = 5;
 
 /// Tells of each device that is not well. Whether there is any.
 pub(super) fn tell(volume: &str, info: &TiersInfo, attention: &mut Attention) -> bool {
@@ -31,7 +31,7 @@ pub(super) fn tell(volume: &str, info: &TiersInfo, attention: &mut Attention) ->
         let see_to = |what| vec![Hint::SeeTo { what }];
         if let Some(bytes) = it.cut_to_bytes {
             let text = format!(
-                "{name} was cut to {} while it was in use: what lives on it cannot be read",
+                "{name} was cut to {} or less while it was in use: what lives on it cannot be read",
                 human(bytes)
             );
             let restore = Hint::RestoreTier { volume: own(), device: device() };

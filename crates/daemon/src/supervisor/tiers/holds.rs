@@ -64,6 +64,12 @@ impl Supervisor {
             let look = Hint::LookAtFile { path: path.to_string() };
             return Err(error.hint(look).hint(overwrite));
         };
+        if let Some(why) = self.why_of_no_use(&superblock) {
+            let words = in_words(&content, path)?;
+            let text = format!("{path} holds {words} {why}; it was not touched");
+            let inspect = Hint::Inspect { path: path.to_string() };
+            return Err(ApiError::refused(text).hint(inspect).hint(overwrite));
+        }
         let (places, missing) = self.places_of(&superblock, all)?;
         let words = in_words(&content, path)?;
         let text = format!("{path} holds {words} and was not touched{missing}");
@@ -72,6 +78,18 @@ impl Supervisor {
             .hint(Hint::ServeTiers { volume, devices: Devices::Paths(places) })
             .hint(Hint::Inspect { path: path.to_string() })
             .hint(overwrite))
+    }
+
+    /// Why no volume could be served from a device: its content has ended, or the volume goes on
+    /// without it.
+    fn why_of_no_use(&self, superblock: &Superblock) -> Option<&'static str> {
+        let state = self.store.get();
+        let known = state.tiered.iter().find(|it| it.set == hex(&superblock.block.set));
+        match known {
+            Some(_) => Some("which goes on without it: it was given up, or had left"),
+            None if superblock.is_ephemeral() => Some("which had memory and has ended with that"),
+            None => None,
+        }
     }
 
     /// Where the devices of a set are, of those that are known; and which of them are not among

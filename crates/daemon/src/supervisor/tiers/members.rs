@@ -5,6 +5,7 @@ use super::health::check_not_stuck;
 use super::holds::what_is_lost;
 use super::memory_bytes;
 use super::record::numbers_of;
+use super::show::pins_that_wait;
 use crate::convert::{hex, random_uuid};
 use crate::state::MemberState;
 use crate::supervisor::late::in_time;
@@ -18,6 +19,7 @@ use forebay_api::request::{TierAdd, TierRemove};
 use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
 use forebay_api::told::{IsHere, Names, Renumbered};
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Told};
+use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
 use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot, share_of};
 use forebay_tier::{At, Command, CommandReply, MemberId, Refusal};
@@ -233,7 +235,8 @@ impl Supervisor {
         };
         let meant: Vec<&TierDevice> = info.devices.iter().filter(is_meant).collect();
         // One that is missing rather than one that only fails.
-        let order = [DeviceState::Missing, DeviceState::Cut, DeviceState::Failing];
+        let order =
+            [DeviceState::Missing, DeviceState::Cut, DeviceState::Failing, DeviceState::NoAnswer];
         let of_state = |state: &DeviceState| meant.iter().find(|it| it.state == *state);
         let Some(&device) = order.iter().find_map(of_state) else {
             return Err(not_lost(name, &wanted.tier, &meant));
@@ -248,6 +251,7 @@ impl Supervisor {
             let is_here = match device.state {
                 DeviceState::Cut => IsHere::Cut,
                 DeviceState::Failing => IsHere::Failing,
+                DeviceState::NoAnswer => IsHere::NoAnswer,
                 DeviceState::Missing | DeviceState::Ok | DeviceState::Leaving => IsHere::Missing,
             };
             let device = device.device.clone();
@@ -255,17 +259,28 @@ impl Supervisor {
             return Ok(Done::new(Outcome::Planned, told));
         }
         self.check_memory()?;
+        let lost_before = now.view.lost_blocks;
         match self.tell_tiers_to(&found, Command::GiveUp(MemberId(number as u8)))? {
             CommandReply::Refused(Refusal::IsHere) => return Err(is_here(name, device)),
             CommandReply::Refused(why) => return Err(refused(why)),
             CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_) => {}
         }
         self.forget_member(name, &uuid, None)?;
+        // What had just moved there may be where it was before.
+        let view = self.find_tiers(name)?.1.view;
+        let lives = view.members.get(number).map_or(0, |it| u64::from(it.extents) * EXTENT_SIZE);
+        let blocks = view.lost_blocks.saturating_sub(lost_before) * BLOCK_SIZE as u64;
+        let lost_bytes = Bytes(lives + blocks);
         let (device, volume) = (device.device.clone(), name.clone());
         let told = Told::DeviceGivenUp { device, volume, lost_bytes };
         let mut done = Done::new(Outcome::Changed, told);
         done.told.extend(self.close_up(&found)?);
-        let rest = self.tiers_info(name, &self.find_tiers(name)?.1).capacity_bytes;
+        let info = self.tiers_info(name, &self.find_tiers(name)?.1);
+        if let Some(known) = self.store.get().tiers_of(name) {
+            let waits = pins_that_wait(known, &info.devices).into_iter();
+            done.told.extend(waits.map(|it| Told::PinsWait { why: it.reason }));
+        }
+        let rest = info.capacity_bytes;
         let bytes = found.snapshot.view.bytes;
         if bytes > rest {
             let (volume, size_bytes, rest_bytes) = (name.clone(), Bytes(bytes), Bytes(rest));
@@ -301,6 +316,7 @@ fn how_it_is_here(device: &TierDevice) -> Option<&'static str> {
     match device.state {
         DeviceState::Cut => Some("was cut"),
         DeviceState::Failing => Some("fails"),
+        DeviceState::NoAnswer => Some("does not answer"),
         DeviceState::Missing | DeviceState::Ok | DeviceState::Leaving => None,
     }
 }
@@ -318,7 +334,8 @@ fn not_lost(volume: &str, named: &str, meant: &[&TierDevice]) -> ApiError {
     let Some(device) = meant.first().map(|it| it.device.clone()) else {
         return ApiError::usage(format!("volume {volume} has no tier or device {named}"));
     };
-    let text = format!("{device} is here, and neither fails nor was cut: it can be emptied");
+    let text =
+        format!("{device} is here, answers, and neither fails nor was cut: it can be emptied");
     let volume = volume.to_string();
     ApiError::usage(text).hint(Hint::EmptyTier { volume, device })
 }

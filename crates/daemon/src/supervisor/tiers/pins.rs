@@ -15,6 +15,8 @@ use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_tier::Command;
 
+/// The least rate of moves: at less, one mebibyte takes longer than moves are waited for.
+const RATE_MIN: u64 = EXTENT_SIZE;
 /// Ranges that may be pinned in a volume.
 const PINS_MAX: usize = 4096;
 
@@ -70,7 +72,8 @@ impl Supervisor {
             self.check_not_larger(&found, &now)?;
         }
         let rate = match wanted.rate.as_deref().map(str::parse::<Size>).transpose() {
-            Ok(Some(Size::Bytes(bytes @ 1..))) => Some(bytes),
+            Ok(Some(Size::Bytes(bytes @ RATE_MIN..))) => Some(bytes),
+            Ok(Some(Size::Bytes(_))) => return Err(too_slow(name)),
             Ok(None) => None,
             Ok(Some(_)) => return Err(ApiError::usage("give the rate as a size, such as 100M")),
             Err(why) => return Err(ApiError::usage(why)),
@@ -122,6 +125,12 @@ impl Supervisor {
             format!("volume {name} has {}, and its tiers hold {}", human(bytes), human(hold));
         Err(ApiError::refused(text).hint(Hint::SeeTo { what: Care::TiersMore }))
     }
+}
+
+fn too_slow(volume: &str) -> ApiError {
+    let least = human(RATE_MIN);
+    let text = format!("moves copy {least}/s at least: give the rate as a size, such as 100M");
+    ApiError::usage(text).hint(Hint::PauseMoves { volume: volume.to_string() })
 }
 
 /// Refuses more than fits: what is promised is kept.

@@ -1,5 +1,6 @@
 //! What there is to tell of tiers.
 
+use super::health::STUCK_S;
 use super::pace::is_outside;
 use super::witness;
 use crate::convert::hex;
@@ -19,7 +20,7 @@ use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::origin::tiered::{Tiered, TiersSnapshot};
 use forebay_tier::{Explained, MemberState, MemberView, NotHigher, Pending};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Most extents that one question may be about.
@@ -67,6 +68,7 @@ impl Supervisor {
                     reason: why_pending(*why).to_string(),
                     moves: (*moves).into(),
                 })
+                .chain(known.map_or_else(Vec::new, |it| pins_that_wait(it, &devices)))
                 .collect(),
             evacuations: evacuations
                 .map(|it| TierEvacuation { tier: it.tier, left_bytes: bytes(it.left) })
@@ -241,6 +243,22 @@ impl Supervisor {
     }
 }
 
+/// What is pinned to tiers that do not hold so much, as after a device of one was given up.
+pub(super) fn pins_that_wait(known: &TieredState, devices: &[TierDevice]) -> Vec<TierPending> {
+    let tiers: BTreeSet<u8> = known.pins.iter().map(|pin| pin.tier).collect();
+    let waits = tiers.into_iter().filter_map(|tier| {
+        let pinned = known.pins.iter().filter(|pin| pin.tier == tier);
+        let pinned: u64 = pinned.map(|pin| u64::from(pin.count)).sum();
+        let own = devices.iter().filter(|it| it.tier == tier && it.state != DeviceState::Missing);
+        let holds: u64 = own.map(|it| it.bytes / EXTENT_SIZE).sum();
+        let moves = pinned.checked_sub(holds).filter(|&it| it > 0)?;
+        let (pinned, holds) = (human(pinned * EXTENT_SIZE), human(holds * EXTENT_SIZE));
+        let reason = format!("{pinned} are pinned to tier {tier}, which holds {holds}");
+        Some(TierPending { reason, moves })
+    });
+    waits.collect()
+}
+
 fn name_of(known: Option<&TieredState>, uuid: &[u8; 16]) -> String {
     let unknown = || format!("unknown device {}", hex(uuid));
     known.and_then(|it| it.uri_of(uuid)).map_or_else(unknown, str::to_string)
@@ -252,7 +270,9 @@ fn name_of(known: Option<&TieredState>, uuid: &[u8; 16]) -> String {
 pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<String> {
     let leaves = |tier: u8| info.evacuations.iter().any(|it| it.tier == tier);
     let takes = |it: &&TierDevice| {
-        !leaves(it.tier) && matches!(it.state, DeviceState::Ok | DeviceState::Failing)
+        let is_used =
+            matches!(it.state, DeviceState::Ok | DeviceState::Failing | DeviceState::NoAnswer);
+        is_used && !leaves(it.tier)
     };
     let takes: Vec<&TierDevice> = info.devices.iter().filter(takes).collect();
     let capacity: u64 = takes.iter().map(|it| it.bytes).sum();
@@ -346,6 +366,7 @@ pub(super) fn extents_of(ranges: &[(u64, u64)], bytes: u64) -> Result<Vec<u32>, 
 }
 
 fn device(it: &MemberView, device: String, cut_to_bytes: Option<u64>) -> TierDevice {
+    let waits_s = it.waits_ns / 1_000_000_000;
     TierDevice {
         tier: it.tier,
         device,
@@ -353,6 +374,7 @@ fn device(it: &MemberView, device: String, cut_to_bytes: Option<u64>) -> TierDev
             _ if !it.is_here => DeviceState::Missing,
             _ if cut_to_bytes.is_some() => DeviceState::Cut,
             _ if it.is_sick => DeviceState::Failing,
+            _ if waits_s >= STUCK_S => DeviceState::NoAnswer,
             MemberState::Leaving => DeviceState::Leaving,
             _ => DeviceState::Ok,
         },
@@ -374,7 +396,7 @@ fn device(it: &MemberView, device: String, cut_to_bytes: Option<u64>) -> TierDev
         full: it.is_full,
         failing: it.is_sick,
         map_lost: it.lost_map,
-        waits_s: it.waits_ns / 1_000_000_000,
+        waits_s,
         cut_to_bytes,
     }
 }
@@ -387,6 +409,20 @@ fn why_pending(why: Pending) -> &'static str {
         Pending::NoAnswer => "a device does not answer",
         Pending::Away => "the device where it is, is missing",
     }
+}
+
+/// The next faster tier than that of an extent, and what is free there; `None` for an extent that
+/// leaves a tier, or is pinned elsewhere.
+fn room_above(it: &Explained, now: &TiersSnapshot) -> Option<(u8, u64)> {
+    let own = it.tier.filter(|_| it.pinned.is_none())?;
+    let used = now.view.members.iter().filter(|it| it.state != MemberState::None);
+    let is_leaving = |it: &MemberView| it.tier == own && it.state == MemberState::Leaving;
+    if used.clone().any(is_leaving) {
+        return None;
+    }
+    let above = used.clone().map(|it| it.tier).filter(|&tier| tier < own).max()?;
+    let free: u64 = used.filter(|it| it.tier == above).map(|it| u64::from(it.free)).sum();
+    Some((above, free * EXTENT_SIZE))
 }
 
 /// Why an extent is on no faster tier, in words.
@@ -414,6 +450,86 @@ fn why_not_higher(it: &Explained, now: &TiersSnapshot, known: Option<&TieredStat
              {coldest:.1}",
             it.heat
         ),
-        NotHigher::Soon => "it is about to move".to_string(),
+        NotHigher::Soon => match room_above(it, now) {
+            Some((tier, free)) => format!(
+                "it is among what moves to tier {tier} next, the hottest first: {} are free there",
+                human(free)
+            ),
+            None => "it is about to move".to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_tier::{Errors, MemberId, Traffic, View};
+
+    fn member(number: u8, tier: u8, free: u32) -> MemberView {
+        MemberView {
+            member: MemberId(number),
+            tier,
+            state: MemberState::In,
+            is_here: true,
+            is_holder: true,
+            is_volatile: false,
+            slots: 30,
+            used: 30 - free,
+            free,
+            extents: 30 - free,
+            traffic: Traffic::default(),
+            errors: Errors::default(),
+            is_full: false,
+            is_sick: false,
+            lost_map: false,
+            waits_ns: 0,
+        }
+    }
+
+    fn snapshot(members: Vec<MemberView>) -> TiersSnapshot {
+        let view = View {
+            members,
+            extents: 60,
+            placed: 30,
+            away: 0,
+            lost: 0,
+            lost_blocks: 0,
+            moving: 0,
+            is_paused: false,
+            evacuations: Vec::new(),
+            pending: BTreeMap::new(),
+        };
+        TiersSnapshot {
+            view,
+            uuids: vec![[1; 16], [2; 16]],
+            cut: vec![None, None],
+            no_room_writes: 0,
+            slots_offset: 0,
+            bytes_max: 0,
+            now_s: 0,
+            is_ephemeral: false,
+        }
+    }
+
+    /// 27 mebibytes were all about to move, and there was room for two.
+    #[test]
+    fn what_moves_next_is_told_with_the_room_there_is() {
+        let mut explained = Explained {
+            place: Some((MemberId(1), 3)),
+            tier: Some(1),
+            since: 0,
+            heat: 9.0,
+            pinned: None,
+            blocks: (256, 0),
+            why: NotHigher::Soon,
+        };
+        let mut now = snapshot(vec![member(0, 0, 2), member(1, 1, 20)]);
+        let why = why_not_higher(&explained, &now, None);
+        assert!(why.contains("to tier 0 next") && why.contains("2.0M are free there"), "{why}");
+        now.view.members[1].state = MemberState::Leaving;
+        assert_eq!(why_not_higher(&explained, &now, None), "it is about to move");
+        now.view.members[1].state = MemberState::In;
+        explained.pinned = Some(0);
+        assert_eq!(why_not_higher(&explained, &now, None), "it is about to move");
     }
 }

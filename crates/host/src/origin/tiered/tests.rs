@@ -74,6 +74,34 @@ fn a_member_of_which_one_superblock_cannot_be_read_is_known() {
     assert!(matches!(member.superblock(), Err(TieredError::Read { .. })));
 }
 
+/// What was shown of a device that did not answer stood still while nothing else happened.
+#[test]
+fn how_long_a_member_has_not_answered_grows() {
+    const SECOND: Time = 1_000_000_000;
+    let dir = TempDir::new().unwrap();
+    let mut tiered = made(&spec(None), &files(&dir, &[12, 12]), Tuning::default());
+    let mut wanted = Vec::new();
+    tiered.settle(0, &mut wanted);
+    wanted.clear();
+    tiered.submit(OpId(1), OriginIo::Write { offset: 0, buf: Buf::zeroed(4096) }, SECOND);
+    tiered.settle(SECOND, &mut wanted);
+    assert!(wanted.iter().any(|it| matches!(it, Effect::Write { .. })), "{wanted:?}");
+    // Nothing ends any more.
+    let waits = |tiered: &Tiered, now| {
+        let view = tiered.snapshot(now).view;
+        view.members.iter().map(|it| it.waits_ns).max().unwrap()
+    };
+    for second in 2..20 {
+        let now = second * SECOND;
+        assert!(tiered.next_due().is_some_and(|due| due <= now), "{second}");
+        tiered.poll(now);
+        tiered.settle(now, &mut wanted);
+        assert!(waits(&tiered, now) >= (second - 1) * SECOND, "{second}");
+        let later = waits(&tiered, now + SECOND / 2);
+        assert_eq!(later, waits(&tiered, now) + SECOND / 2);
+    }
+}
+
 impl Rig {
     fn new(dir: &TempDir, tiered: Tiered, backend: Backend) -> Rig {
         let waker = Waker::new().unwrap();
