@@ -9,6 +9,7 @@ mod discard;
 mod file_system;
 mod growth;
 mod hangs;
+mod hangs_tier;
 mod life;
 mod lost;
 mod machine;
@@ -30,7 +31,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 18] = [
+const TESTS: [Test; 19] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -101,6 +102,12 @@ const TESTS: [Test; 18] = [
         programs: &["nbdfuse", "nbdkit", "qemu-io"],
         kernel: None,
         run: hangs::cache_device,
+    },
+    Test {
+        name: "hangs-tier",
+        programs: &["nbdfuse", "nbdkit", "qemu-io"],
+        kernel: None,
+        run: hangs_tier::run,
     },
     Test { name: "discard", programs: &[], kernel: None, run: discard::run },
     Test { name: "lost", programs: &["nbdfuse", "nbdkit"], kernel: None, run: lost::run },

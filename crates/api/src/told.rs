@@ -132,6 +132,9 @@ lines! {
         IsDetached { volume: String } = "volume {volume} is detached",
         Detached { volume: String, keeper: Keeper } = "volume {volume} is detached; {keeper}",
         Removed { volume: String, keeper: Keeper } = "volume {volume} is removed; {keeper}",
+        NotWaitedFor { devices: Names, seconds: u64 } =
+            "{devices} has not answered for {seconds} s and is not waited for: what is under way \
+             there fails, and may still be written when it answers",
         RemovedWithLoss { volume: String, lost_bytes: Bytes } =
             "volume {volume} is removed; {lost_bytes} of dirty data is lost",
         UnreadableLost = "what could not be read of its dirty data is lost",

@@ -134,6 +134,12 @@ impl JobCell {
         answer
     }
 
+    /// Has the engine remove the volume though it said what may be lost, and waits for the answer.
+    pub fn remove_anyway(&self) -> Option<CommandReply> {
+        let reply = self.handle.command_start(Command::RemoveVolume(self.id)).ok()?;
+        self.follow(&reply)
+    }
+
     fn look(&self) {
         let Ok(snapshot) = self.handle.snapshot() else { return };
         let own = snapshot.volumes.iter().find(|volume| volume.view.id == self.id);

@@ -57,7 +57,7 @@ impl Sick {
         self.point.join("disk")
     }
 
-    fn signal(&self, name: &str) -> Result<()> {
+    pub fn signal(&self, name: &str) -> Result<()> {
         let told = Command::new("kill").args([name, &self.server.id().to_string()]).status()?;
         ensure!(told.success(), "nbdfuse is gone");
         Ok(())
@@ -91,7 +91,7 @@ pub fn until(limit: Duration, what: &str, mut is_so: impl FnMut() -> Result<bool
 }
 
 /// Reads or writes the first blocks of a volume with many requests at once, in time.
-fn io(daemon: &Daemon, volume: &str, words: &str, limit: Duration) -> Result<()> {
+pub fn io(daemon: &Daemon, volume: &str, words: &str, limit: Duration) -> Result<()> {
     let mut child = begin_io(daemon, volume, words)?;
     let ended =
         until(limit, &format!("{words} of volume {volume}"), || Ok(child.try_wait()?.is_some()));
@@ -102,7 +102,7 @@ fn io(daemon: &Daemon, volume: &str, words: &str, limit: Duration) -> Result<()>
     Ok(())
 }
 
-fn begin_io(daemon: &Daemon, volume: &str, words: &str) -> Result<Child> {
+pub fn begin_io(daemon: &Daemon, volume: &str, words: &str) -> Result<Child> {
     let uri = format!("nbd+unix:///{volume}?socket={}", daemon.nbd_socket().display());
     let mut command = Command::new("qemu-io");
     command.args(["-f", "raw", &uri]).stdin(Stdio::null()).stdout(Stdio::null());

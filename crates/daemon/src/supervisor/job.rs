@@ -15,12 +15,29 @@ use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-/// What is left to do when the engine is done; and how a volume was offered that leaves.
+/// What is left to do when the engine is done.
 pub(super) enum After {
     Nothing,
     Mode(Mode),
-    Detach(Option<Offer>),
-    Remove(Option<Offer>),
+    Detach(Leaving),
+    Remove(Leaving),
+}
+
+/// A volume that leaves.
+pub(super) struct Leaving {
+    /// How it was offered.
+    pub offered: Option<Offer>,
+    /// It goes though its last FLUSH fails.
+    pub force: bool,
+}
+
+impl After {
+    fn leaving(&self) -> Option<&Leaving> {
+        match self {
+            After::Detach(leaving) | After::Remove(leaving) => Some(leaving),
+            After::Nothing | After::Mode(_) => None,
+        }
+    }
 }
 
 impl Supervisor {
@@ -170,7 +187,14 @@ impl Supervisor {
     /// Waits for the engine, and finishes. Runs on the job's own thread.
     fn run_job(&self, pool: &str, job: &JobCell, reply: &Receiver<CommandReply>, after: After) {
         let (name, kind) = (job.volume.as_str(), job.kind.name());
-        let state = match job.follow(reply) {
+        let mut answer = job.follow(reply);
+        let has_failed =
+            |it: &CommandReply| matches!(it, CommandReply::Failed(why) if why == FLUSH_FAILED);
+        if after.leaving().is_some_and(|it| it.force) && answer.as_ref().is_some_and(has_failed) {
+            // Who insists need not ask again.
+            answer = job.remove_anyway();
+        }
+        let state = match answer {
             Some(CommandReply::Failed(why)) if why == FLUSH_FAILED => {
                 self.job_undo(pool, name, &after);
                 JobState::Failed { error: flush_failed(job.kind, name) }
@@ -214,8 +238,7 @@ impl Supervisor {
 
     /// Offers a volume again that was to leave.
     fn job_undo(&self, pool: &str, name: &str, after: &After) {
-        let (After::Detach(offered) | After::Remove(offered)) = after else { return };
-        if let Some(offer) = offered
+        if let Some(offer) = after.leaving().and_then(|it| it.offered.as_ref())
             && let Err(error) = self.export_volume(pool, name, offer)
         {
             tracing::error!(volume = name, "{}", error.message);

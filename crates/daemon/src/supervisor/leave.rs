@@ -1,6 +1,6 @@
 //! Volumes that leave: detached or removed, with their dirty data at home, or given up.
 
-use super::job::After;
+use super::job::{After, Leaving};
 use super::{FoundVolume, Supervisor};
 use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Bytes, Care, Flag, Leave};
@@ -207,6 +207,7 @@ impl Supervisor {
         if !drops {
             tell_loss(found, kind, force)?;
         }
+        let left = if force { self.leave_stuck(found)? } else { None };
         // A device that is in use stays, and with it all that its users have written.
         let offered = self.exports.down(name, force)?;
         if drops && let Err(error) = drop_dirty(found) {
@@ -216,11 +217,14 @@ impl Supervisor {
             return Err(error);
         }
         let command = Command::RemoveVolume(found.snapshot.view.id);
+        let leaving = Leaving { offered, force };
         let after = match kind {
-            JobKind::Detach => After::Detach(offered),
-            _ => After::Remove(offered),
+            JobKind::Detach => After::Detach(leaving),
+            _ => After::Remove(leaving),
         };
-        self.start_job(kind, found, command, after)
+        let mut done = self.start_job(kind, found, command, after)?;
+        done.told.extend(left);
+        Ok(done)
     }
 
     pub(super) fn remember_detached(&self, name: &str) -> Result<(), ApiError> {

@@ -1,12 +1,14 @@
 //! Devices of tiers that are there, and do not do what they should: what `status` says of them, and
 //! who waits for them.
 
+use crate::state::owner_of;
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::Care;
 use forebay_api::reply::Attention;
 use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierDevice, TiersInfo};
-use forebay_api::{ApiError, Hint};
+use forebay_api::told::Names;
+use forebay_api::{ApiError, Hint, Told};
 use forebay_host::shard::ShardError;
 use forebay_tier::CommandReply;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// A device counts as stuck when it has not ended an I/O for so many seconds.
 pub(super) const STUCK_S: u64 = 5;
+
+/// How often a device is looked at that may be about to answer.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 /// Tells of each device that is not well. Whether there is any.
 pub(super) fn tell(volume: &str, info: &TiersInfo, attention: &mut Attention) -> bool {
@@ -56,7 +61,7 @@ pub(super) fn tell(volume: &str, info: &TiersInfo, attention: &mut Attention) ->
             say(text, vec![Hint::SeeTo { what: Care::Disk }, empty, drop_lost()]);
         }
         if it.waits_s >= STUCK_S {
-            say(stuck(it), see_to(Care::SlowDisk));
+            say(stuck(it), vec![Hint::SeeTo { what: Care::SlowDisk }, drop_lost()]);
         }
     }
     attention.why.len() > before
@@ -89,6 +94,40 @@ pub(super) fn check_not_stuck(info: &TiersInfo) -> Result<(), ApiError> {
 }
 
 impl Supervisor {
+    /// A volume leaves by force: devices of its tiers that do not answer are not waited for. What
+    /// is left is what a kill would leave. It is told.
+    ///
+    /// # Errors
+    /// The tiers cannot be let go of.
+    pub(in crate::supervisor) fn leave_stuck(
+        &self,
+        found: &FoundVolume,
+    ) -> Result<Option<Told>, ApiError> {
+        let view = &found.snapshot.view;
+        if owner_of(&found.pool).is_none() {
+            // What a cache holds of it has to go home, whoever waits for it.
+            return Ok(None);
+        }
+        let begin = Instant::now();
+        let told = loop {
+            let Ok((_, now)) = self.find_tiers(&view.name) else { return Ok(None) };
+            let info = self.tiers_info(&view.name, &now);
+            let waits = |least| info.devices.iter().filter(move |it| it.waits_s >= least);
+            if let Some(seconds) = waits(STUCK_S).map(|it| it.waits_s).max() {
+                let devices = Names(waits(STUCK_S).map(|it| it.device.clone()).collect());
+                break Told::NotWaitedFor { devices, seconds };
+            }
+            if waits(1).count() == 0 || begin.elapsed() > Duration::from_secs(STUCK_S) {
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        };
+        let failed = |error| shard_error(&found.pool, &error);
+        found.open.handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
+        tracing::warn!(volume = view.name.as_str(), "{told}");
+        Ok(Some(told))
+    }
+
     /// Waits for the answer of tiers, and no longer when a device is stuck that has a part in it.
     pub(super) fn answer_of_tiers(
         &self,
@@ -174,7 +213,11 @@ mod tests {
             (
                 json!({"waits_s": 9}),
                 "/dev/sdb, on tier 1, has not answered for 9 s",
-                &[Care::SlowDisk.to_string().as_str()],
+                &[
+                    Care::SlowDisk.to_string().as_str(),
+                    "or, if it will never be back, and what lives there is lost: forebay tier \
+                     remove v /dev/sdb --drop-lost",
+                ],
             ),
             (
                 json!({"cut_to_bytes": 4096}),

@@ -1,0 +1,60 @@
+//! A device of tiers hangs: people are told, and for how long; it can be given up, or the volume be
+//! taken out of service, in a time that is known.
+
+use super::hangs::{SOON, Sick, begin_io, io, until};
+use crate::bench::daemon::{Daemon, Directory};
+use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+/// After five seconds a device counts as one that does not answer.
+const TOLD: Duration = Duration::from_secs(12);
+/// What `docs/tiers.md` promises for `volume detach --force`.
+const LEAVES: Duration = Duration::from_secs(20);
+
+/// # Errors
+/// The first step that fails.
+pub fn run() -> Result<()> {
+    let directory = Directory::create(None, "e2e-hangs-tier")?;
+    let sick = Sick::mount(&directory)?;
+    // What does not fit there is on the one that hangs.
+    let fast = directory.file("fast", 12 << 20)?.display().to_string();
+    let slow = sick.path().display().to_string();
+    let mut daemon = Daemon::start(&directory, &[])?;
+    let tiers = ["--tier", &fast, "--tier", &slow, "--placement", "spill", "--export", "nbd"];
+    daemon.forebay_within(SOON, &[&["volume", "create", "big"][..], &tiers].concat())?;
+    io(&daemon, "big", "write -P 1", SOON)?;
+    sick.signal("-STOP")?;
+    let mut stuck = begin_io(&daemon, "big", "write -P 2")?;
+    let told = while_it_hangs(&daemon, &slow);
+    sick.signal("-CONT")?;
+    let ended = until(SOON, "who waited goes on", || Ok(stuck.try_wait()?.is_some()));
+    let _ = stuck.kill();
+    let _ = stuck.wait();
+    told.and(ended)?;
+    until(SOON, "the volume is served again", || {
+        daemon.said(&["volume", "attach", "big"])?;
+        Ok(io(&daemon, "big", "read", SOON).is_ok())
+    })?;
+    daemon.stop()
+}
+
+fn while_it_hangs(daemon: &Daemon, slow: &str) -> Result<()> {
+    until(TOLD, "status names the device", || {
+        let (is_well, told) = daemon.said(&["status"])?;
+        Ok(!is_well && told.contains("has not answered for") && told.contains("action:"))
+    })?;
+    let waits = || -> Result<u64> {
+        let (_, shown) = daemon.said(&["tier", "show", "big"])?;
+        let told = shown.split("has not answered for ").nth(1);
+        let told = told.with_context(|| format!("tier show calls it well: {shown}"))?;
+        Ok(told.split(' ').next().unwrap_or_default().parse()?)
+    };
+    let first = waits()?;
+    std::thread::sleep(Duration::from_secs(3));
+    let then = waits()?;
+    ensure!((first + 2..first + 6).contains(&then), "{first} s, and 3 s later {then} s");
+    let (_, planned) = daemon.said(&["tier", "remove", "big", slow, "--drop-lost", "--dry-run"])?;
+    ensure!(planned.contains("which is here and does not answer"), "{planned}");
+    daemon.forebay_within(LEAVES, &["volume", "detach", "big", "--force"])?;
+    Ok(())
+}
