@@ -19,26 +19,43 @@ pub fn run() -> Result<()> {
     // What does not fit there is on the one that hangs.
     let fast = directory.file("fast", 12 << 20)?.display().to_string();
     let slow = sick.path().display().to_string();
+    let other = directory.file("other", 64 << 20)?.display().to_string();
     let mut daemon = Daemon::start(&directory, &[])?;
     let tiers = ["--tier", &fast, "--tier", &slow, "--placement", "spill", "--export", "nbd"];
     daemon.forebay_within(SOON, &[&["volume", "create", "big"][..], &tiers].concat())?;
     io(&daemon, "big", "write -P 1", SOON)?;
+    for words in ["write -P 2", "read"] {
+        let leaves = |daemon: &Daemon| leave(daemon, &slow);
+        hang(&daemon, &sick, words, &leaves)?;
+        until(SOON, "the volume is served again", || {
+            daemon.said(&["volume", "attach", "big"])?;
+            Ok(io(&daemon, "big", "read", SOON).is_ok())
+        })?;
+    }
+    let goes_on = |daemon: &Daemon| go_on(daemon, &slow, &other);
+    hang(&daemon, &sick, "read", &goes_on)?;
+    io(&daemon, "big", "read -P 3", SOON)?;
+    daemon.stop()
+}
+
+/// What an administrator does while the device hangs, and a client waits for it.
+fn hang(
+    daemon: &Daemon,
+    sick: &Sick,
+    words: &str,
+    does: &dyn Fn(&Daemon) -> Result<()>,
+) -> Result<()> {
     sick.signal("-STOP")?;
-    let mut stuck = begin_io(&daemon, "big", "write -P 2")?;
-    let told = while_it_hangs(&daemon, &slow);
+    let mut stuck = begin_io(daemon, "big", words)?;
+    let done = is_told(daemon).and_then(|()| does(daemon));
     sick.signal("-CONT")?;
     let ended = until(SOON, "who waited goes on", || Ok(stuck.try_wait()?.is_some()));
     let _ = stuck.kill();
     let _ = stuck.wait();
-    told.and(ended)?;
-    until(SOON, "the volume is served again", || {
-        daemon.said(&["volume", "attach", "big"])?;
-        Ok(io(&daemon, "big", "read", SOON).is_ok())
-    })?;
-    daemon.stop()
+    done.and(ended)
 }
 
-fn while_it_hangs(daemon: &Daemon, slow: &str) -> Result<()> {
+fn is_told(daemon: &Daemon) -> Result<()> {
     until(TOLD, "status names the device", || {
         let (is_well, told) = daemon.said(&["status"])?;
         Ok(!is_well && told.contains("has not answered for") && told.contains("action:"))
@@ -53,8 +70,23 @@ fn while_it_hangs(daemon: &Daemon, slow: &str) -> Result<()> {
     std::thread::sleep(Duration::from_secs(3));
     let then = waits()?;
     ensure!((first + 2..first + 6).contains(&then), "{first} s, and 3 s later {then} s");
+    Ok(())
+}
+
+/// The volume is taken out of service.
+fn leave(daemon: &Daemon, slow: &str) -> Result<()> {
     let (_, planned) = daemon.said(&["tier", "remove", "big", slow, "--drop-lost", "--dry-run"])?;
     ensure!(planned.contains("which is here and does not answer"), "{planned}");
     daemon.forebay_within(LEAVES, &["volume", "detach", "big", "--force"])?;
+    Ok(())
+}
+
+/// The device is given up for good, and another takes its place.
+fn go_on(daemon: &Daemon, slow: &str, other: &str) -> Result<()> {
+    daemon.forebay_within(SOON, &["tier", "remove", "big", slow, "--drop-lost", "--yes"])?;
+    daemon.forebay_within(SOON, &["tier", "add", "big", other])?;
+    io(daemon, "big", "write -P 3", SOON)?;
+    let (is_well, told) = daemon.said(&["status"])?;
+    ensure!(is_well, "{told}");
     Ok(())
 }

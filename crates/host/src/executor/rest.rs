@@ -98,7 +98,8 @@ impl Executor {
         }
         if let Some(Origin::Tiered(tiered)) = self.origins.get_mut(&volume) {
             let unanswered = tiered.take_unanswered();
-            let gone = |op| (op, Completion { result: Err(IoError::Gone), buf: Buf::empty() });
+            let result = Err(IoError::Gone);
+            let gone = |(op, len)| (op, Completion { result, buf: Buf::zeroed(len) });
             self.done.extend(unanswered.into_iter().map(gone));
         }
     }

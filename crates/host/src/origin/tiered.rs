@@ -18,7 +18,7 @@ use forebay_tier::{
 pub use member::Member;
 use member::PIECE_BLOCKS;
 pub use planned::{NewTier, NewTiered, Planned, share_of};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -123,8 +123,8 @@ pub struct Tiered {
     notices: Vec<Notice>,
     /// What the machine wanted as it was told something.
     effects: Vec<Effect>,
-    /// I/O of the engine that the machine has not answered.
-    unanswered: BTreeSet<OpId>,
+    /// I/O of the engine that the machine has not answered, with how long its buffer is.
+    unanswered: BTreeMap<OpId, usize>,
 }
 
 impl Tiered {
@@ -199,7 +199,7 @@ impl Tiered {
             told_at: 0,
             notices: Vec::new(),
             effects: Vec::new(),
-            unanswered: BTreeSet::new(),
+            unanswered: BTreeMap::new(),
         };
         tiered.run_to_open(effects)?;
         Ok(tiered)
@@ -382,6 +382,10 @@ impl Tiered {
 
     /// Takes an I/O on the origin.
     pub(crate) fn submit(&mut self, op: OpId, io: OriginIo, now: Time) {
+        let len = match &io {
+            OriginIo::Read { buf, .. } | OriginIo::Write { buf, .. } => buf.len(),
+            _ => 0,
+        };
         let io = match io {
             OriginIo::Read { offset, buf } => Io::Read { offset, buf },
             OriginIo::Write { offset, buf } => Io::Write { offset, buf },
@@ -389,7 +393,7 @@ impl Tiered {
             OriginIo::Zero { offset, len, unmap } => Io::Zero { offset, len, unmap },
             OriginIo::Discard { offset, len } => Io::Discard { offset, len },
         };
-        self.unanswered.insert(op);
+        self.unanswered.insert(op, len);
         self.tell(now, Event::Submit(IoId(op.0), io));
     }
 
@@ -403,8 +407,8 @@ impl Tiered {
         self.unanswered.is_empty()
     }
 
-    /// What it will not answer any more.
-    pub(crate) fn take_unanswered(&mut self) -> BTreeSet<OpId> {
+    /// What it will not answer any more, with how long its buffer is: that is with a device.
+    pub(crate) fn take_unanswered(&mut self) -> BTreeMap<OpId, usize> {
         std::mem::take(&mut self.unanswered)
     }
 
