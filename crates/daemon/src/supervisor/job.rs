@@ -15,6 +15,9 @@ use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+/// FLUSHes that may fail, one after the other, before one who insists is told.
+const INSISTS_MAX: u32 = 8;
+
 /// What is left to do when the engine is done.
 pub(super) enum After {
     Nothing,
@@ -190,9 +193,14 @@ impl Supervisor {
         let mut answer = job.follow(reply);
         let has_failed =
             |it: &CommandReply| matches!(it, CommandReply::Failed(why) if why == FLUSH_FAILED);
-        if after.leaving().is_some_and(|it| it.force) && answer.as_ref().is_some_and(has_failed) {
-            // Who insists need not ask again.
-            answer = job.remove_anyway();
+        if after.leaving().is_some_and(|it| it.force) {
+            // Who insists need not ask again, as often as something that was under way fails.
+            for _ in 0..INSISTS_MAX {
+                if !answer.as_ref().is_some_and(has_failed) {
+                    break;
+                }
+                answer = job.remove_anyway();
+            }
         }
         let state = match answer {
             Some(CommandReply::Failed(why)) if why == FLUSH_FAILED => {

@@ -43,7 +43,7 @@ impl Executor {
             self.asked.insert((volume, id), reply);
             tiered.tell(now, Event::Command(id, command));
             self.stirred.insert(volume);
-            if let Some(member) = given_up.filter(|&it| !tiered.is_here(it)) {
+            if let Some(member) = given_up.filter(|&it| !tiered.tiers().is_here(it)) {
                 // What it has not ended nobody waits for any more.
                 self.give_up_lane(driver, Goal::Member(volume, member));
             }

@@ -307,11 +307,6 @@ impl Tiered {
         })
     }
 
-    /// Whether a member is there, for the machine.
-    pub(crate) fn is_here(&self, member: MemberId) -> bool {
-        self.tiers.is_here(member)
-    }
-
     /// A member that is a file.
     pub(crate) fn device(&self, member: MemberId) -> Option<Arc<Device>> {
         match &self.members[usize::from(member.0)] {
