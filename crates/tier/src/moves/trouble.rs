@@ -5,6 +5,7 @@ use super::Step;
 use crate::event::{MemberId, Notice};
 use crate::limits::{HANG_NS, MOVE_RETRY_NS};
 use crate::map::{State, lost_entry};
+use crate::member::Written;
 use crate::tiers::Tiers;
 use crate::view::Pending;
 use forebay_format::io::{Buf, IoError};
@@ -119,6 +120,8 @@ impl Tiers {
             return false;
         }
         let it = self.moves.take(extent).expect("it moves");
+        // What was written there as a copy lives there again.
+        self.set.written(MemberId(it.from.member()), Written::Data);
         let state = State { place: Some(it.from), blocks: self.map.blocks(extent) };
         let before = self.map.lost(extent);
         let lost = before.or(it.missed.and(state.blocks));

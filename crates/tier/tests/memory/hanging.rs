@@ -221,3 +221,34 @@ fn who_is_given_up_may_hang() {
     world.write(EXTENT_SIZE, 4096, 3);
     assert_eq!((world.byte(0), world.byte(EXTENT_SIZE)), (Ok(1), Ok(3)));
 }
+
+#[test]
+fn a_flush_waits_for_what_went_back_to_a_member_that_hangs() {
+    let tiers = (0..4).map(|tier| member(tier + 1, tier, 4)).collect();
+    let mut world = World::new(&spec(tiers, 8), still());
+    let (from, to) = (MemberId(2), MemberId(3));
+    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
+    world.write(0, EXTENT_SIZE as usize, 1);
+    assert_eq!(world.ask(Io::Flush).result, Ok(()));
+    assert_eq!(world.command(pin(0, 1, 3)), CommandReply::Changed);
+    while place(&world, 0) != Some(to) {
+        world.pass(1);
+    }
+    // It is written at both places; then the flush of the new one fails, and the old one hangs.
+    let id = world.submit(write_of(0, 2));
+    assert_eq!(world.answer(id), Some(Ok(())));
+    let mut has_failed = false;
+    world.decide(move |effect| match effect {
+        Effect::Flush { member, .. } if *member == to && !has_failed => {
+            has_failed = true;
+            Fate::Fails
+        }
+        Effect::Flush { member, .. } | Effect::Read { member, .. } if *member == from => Fate::Held,
+        _ => Fate::Done,
+    });
+    world.submit(Io::Flush);
+    wait(&mut world, 3);
+    assert_eq!(place(&world, 0), Some(from));
+    wait(&mut world, 10);
+    assert_ne!(answer_in(&mut world, 60, Io::Flush), Some(Ok(())), "it is durable nowhere");
+}
