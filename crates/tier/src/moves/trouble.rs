@@ -116,7 +116,9 @@ impl Tiers {
         let Some(it) = self.moves.moves.get(&extent) else { return false };
         let is_here = matches!(it.step, Step::Said(_)) && it.to.member() == member.0;
         let is_confirmed = self.map.confirmed(extent).place == Some(it.to);
-        if !is_here || (is_confirmed && !it.missed.is_empty()) {
+        // A write that was given up there might come behind what is written there next.
+        let hangs = self.io.hangs(MemberId(it.from.member()));
+        if !is_here || ((is_confirmed || hangs) && !it.missed.is_empty()) {
             return false;
         }
         let it = self.moves.take(extent).expect("it moves");
