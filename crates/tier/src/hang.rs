@@ -5,11 +5,11 @@
 //! - What has just moved there goes back, if the old place has all of it; what is being read is
 //!   read there.
 //! - A barrier goes on without their flush, if they have nothing that lives there and is not kept.
-//! - Who holds the map, too, does so alone, until another takes over or the silent one answers.
+//! - Who holds the map is waited for: a FLUSH that was answered without it would be unknown to a start
+//!   that finds it alone.
 //!
 //! An I/O that is not waited for any more keeps its place in use until it ends.
 
-use crate::barrier::Step;
 use crate::event::MemberId;
 use crate::io::{Purpose, UnderWay};
 use crate::requests::What;
@@ -41,28 +41,8 @@ impl Tiers {
                 self.barrier.go_without(member);
                 self.set.is_not_asked(member);
             }
-            Purpose::Barrier(member) if self.is_flushing_needless_holder(member) => {
-                self.io.give_up(op);
-                self.holder_is_silent(member);
-                self.barrier.flushed(member, false);
-            }
-            Purpose::Records(..) if self.journal.is_held_without(what.member) => {
-                self.io.give_up(op);
-                self.holder_is_silent(what.member);
-            }
-            Purpose::Checkpoint(index) if self.journal.is_held_without(what.member) => {
-                self.io.give_up(op);
-                self.holder_is_silent(what.member);
-                let (result, buf) = (Err(IoError::Io), Buf::empty());
-                self.checkpoint_done(index, Completion { result, buf });
-            }
             _ => {}
         }
-    }
-
-    /// Whether a holder is flushed that others can do without.
-    fn is_flushing_needless_holder(&self, member: MemberId) -> bool {
-        *self.barrier.step() == Step::Holders && self.journal.is_held_without(member)
     }
 
     /// The same for a client's: of another place of an extent than that where it lives now.

@@ -103,8 +103,6 @@ pub struct Tiers {
     pub(crate) evacuation: Option<(CommandId, u8)>,
     /// Who joins or leaves.
     pub(crate) change: Option<Change>,
-    /// Who held the map and did not answer.
-    pub(crate) silent: BTreeSet<MemberId>,
     pub(crate) left_to_stop: LeftToStop,
     /// Rounds that the last call could still have made.
     rounds_left: u32,
@@ -137,7 +135,6 @@ impl Tiers {
             opening: None,
             evacuation: None,
             change: None,
-            silent: BTreeSet::new(),
             left_to_stop: LeftToStop::Map,
             rounds_left: ROUNDS_MAX,
             mutant: settings.mutant,

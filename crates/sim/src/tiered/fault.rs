@@ -221,12 +221,7 @@ impl Tiered {
         if !rng.chance(share) {
             return;
         }
-        // The others do without it: one that is spared is not what they have to do without.
-        let spared = self.trouble.spared;
         let member = rng.below(self.disks.len() as u64) as usize;
-        if member == spared {
-            return;
-        }
         let from = self.now + rng.log_range(1, FAULT_NS) - 1;
         let until = from + rng.log_range(HANG_NS / 2, 4 * HANG_NS);
         self.say(|_| format!("member {member} does not answer from {from} to {until}"));

@@ -276,8 +276,7 @@ impl Tiered {
                 let away = !self.life.is_here.get(member).copied().unwrap_or(false);
                 let known = self.trouble.suspects.contains(&member)
                     || self.trouble.rotten.contains(&member);
-                let hangs = self.life.hangs.as_ref().is_some_and(|it| it.0 == member);
-                !away && !known && !hangs && !self.has_failed(member)
+                !away && !known && !self.has_failed(member)
             }
             Notice::HolderFound(_) => {
                 self.coverage.mark("holders found");
