@@ -5,8 +5,8 @@
 //! - What has just moved there goes back, if the old place has all of it; what is being read is
 //!   read there.
 //! - A barrier goes on without their flush, if they have nothing that lives there and is not kept.
-//! - Who holds the map is waited for: a FLUSH that was answered without it would be unknown to a start
-//!   that finds it alone.
+//! - Who holds the map is waited for: a FLUSH that was answered without it would be unknown to a
+//!   start that finds it alone.
 //!
 //! An I/O that is not waited for any more keeps its place in use until it ends.
 

@@ -160,7 +160,8 @@ impl Tiers {
     pub(crate) fn moves_hang(&mut self, member: MemberId) {
         for extent in self.moves.touching(member) {
             let it = &self.moves.moves[&extent];
-            let is_whole = it.missed.and(self.map.blocks(extent)).is_empty();
+            // Of blocks that the map does not know yet a write may be under way.
+            let is_whole = it.missed.is_empty();
             match it.step {
                 Step::Said(_) if it.to.member() == member.0 && is_whole => {
                     self.go_back(extent, member);

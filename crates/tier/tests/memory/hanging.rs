@@ -241,3 +241,24 @@ fn a_flush_waits_for_what_went_back_to_a_member_that_hangs() {
     wait(&mut world, 10);
     assert_ne!(answer_in(&mut world, 60, Io::Flush), Some(Ok(())), "it is durable nowhere");
 }
+
+#[test]
+fn a_write_that_is_under_way_where_its_extent_has_come_to_is_waited_for() {
+    let mut world = three();
+    world.write(0, 4096, 1);
+    world.decide(|effect| match effect {
+        Effect::Flush { member, .. } if *member == FAR => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
+    world.pass(20);
+    assert_eq!(place(&world, 0), Some(FAR), "it is not confirmed");
+    hang(&mut world, FAR);
+    // A block that was never written, when all know where the extent is.
+    let id = world.submit(write_of(BLOCK, 2));
+    wait(&mut world, 20);
+    assert_eq!(world.answer(id), None);
+    world.release();
+    assert_eq!(world.answer(id), Some(Ok(())));
+    assert_eq!((world.byte(0), world.byte(BLOCK)), (Ok(1), Ok(2)));
+}
