@@ -276,7 +276,11 @@ impl Tiered {
                 let away = !self.life.is_here.get(member).copied().unwrap_or(false);
                 let known = self.trouble.suspects.contains(&member)
                     || self.trouble.rotten.contains(&member);
-                !away && !known && !self.has_failed(member)
+                // One that does not answer may be given up.
+                let hangs = self.life.hangs.as_ref().is_some_and(|it| it.0 == member);
+                let gives_up = |it: &Asked| matches!(it.command, Command::GiveUp(it) if usize::from(it.0) == member);
+                let is_given_up = hangs && self.commands.values().any(gives_up);
+                !away && !known && !is_given_up && !self.has_failed(member)
             }
             Notice::HolderFound(_) => {
                 self.coverage.mark("holders found");
