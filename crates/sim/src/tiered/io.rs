@@ -278,7 +278,8 @@ impl Tiered {
                     || self.trouble.rotten.contains(&member);
                 // One that does not answer may be given up.
                 let hangs = self.life.hangs.as_ref().is_some_and(|it| it.0 == member);
-                let gives_up = |it: &Asked| matches!(it.command, Command::GiveUp(it) if usize::from(it.0) == member);
+                let given_up = Command::GiveUp(MemberId(member as u8));
+                let gives_up = |it: &Asked| it.command == given_up;
                 let is_given_up = hangs && self.commands.values().any(gives_up);
                 !away && !known && !is_given_up && !self.has_failed(member)
             }
