@@ -161,6 +161,7 @@ impl Barrier {
 
     /// The flush of a member is not waited for: nothing of it is to be confirmed any more.
     pub fn go_without(&mut self, member: MemberId) {
+        assert!(self.step == Step::Data, "holders are waited for");
         self.flushing.remove(&member).expect("it is being flushed");
         self.is_void = true;
     }

@@ -395,8 +395,9 @@ impl Tiers {
         let Some(change) = self.change.take() else { return };
         self.io.stir();
         if change.is_own() {
-            let holds = self.journal.staying().last().expect("others hold the map");
-            return self.notice(Notice::HolderFound(holds));
+            // Who was to may have failed to.
+            let found = self.journal.staying().nth(1);
+            return found.into_iter().for_each(|it| self.notice(Notice::HolderFound(it)));
         }
         let reply = change.joins.map_or(CommandReply::Changed, CommandReply::Added);
         self.reply(change.id, reply);

@@ -10,6 +10,7 @@
 //!
 //! An I/O that is not waited for any more keeps its place in use until it ends.
 
+use crate::barrier::Step;
 use crate::event::MemberId;
 use crate::io::{Purpose, UnderWay};
 use crate::requests::What;
@@ -36,7 +37,10 @@ impl Tiers {
     fn give_up_io(&mut self, op: OpId, what: UnderWay) {
         match what.purpose {
             Purpose::Part(part) => self.give_up_part(op, part, &what),
-            Purpose::Barrier(member) if self.is_kept_without(member) => {
+            // One of a holder, behind the record that confirms, is none of data.
+            Purpose::Barrier(member)
+                if *self.barrier.step() == Step::Data && self.is_kept_without(member) =>
+            {
                 self.io.give_up(op);
                 self.barrier.go_without(member);
                 self.set.is_not_asked(member);

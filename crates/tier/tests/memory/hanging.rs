@@ -262,3 +262,17 @@ fn a_write_that_is_under_way_where_its_extent_has_come_to_is_waited_for() {
     assert_eq!(world.answer(id), Some(Ok(())));
     assert_eq!((world.byte(0), world.byte(BLOCK)), (Ok(1), Ok(2)));
 }
+
+#[test]
+fn a_flush_waits_for_a_holder_of_which_the_flush_alone_hangs() {
+    let mut world = World::new(&spec(vec![member(1, 0, 4), member(2, 1, 8)], 8), still());
+    world.write(0, 4096, 1);
+    world.decide(|effect| match effect {
+        Effect::Flush { member, .. } if member.0 == 1 => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(answer_in(&mut world, 60, Io::Flush), None, "its copy of the map is not kept");
+    world.release();
+    world.pass(2);
+    assert_eq!(world.replies.pop().map(|it| it.1.result), Some(Ok(())));
+}
