@@ -203,7 +203,7 @@ impl Executor {
         let goal = Goal::Engine(target);
         let device = match (&work, target) {
             (Work::Distrust { .. }, _) => None,
-            (_, Target::Cache(_)) => match self.lanes.get(&goal).filter(|it| !it.given_up) {
+            (_, Target::Cache(_)) => match self.lanes.get(&goal) {
                 Some(lane) => Some(Arc::clone(lane.device())),
                 None => return self.end(goal, op, Err(IoError::Io), buf),
             },
@@ -267,6 +267,9 @@ impl Executor {
             return self.helper.submit(job);
         }
         let lane = self.lanes.get_mut(&job.goal).expect("open devices have one");
+        if lane.given_up {
+            return self.end(job.goal, job.op, Err(IoError::Io), job.buf);
+        }
         match lane.way(&job.work, job.len) {
             Way::Nothing => self.end(job.goal, job.op, Ok(()), job.buf),
             Way::Inline => {

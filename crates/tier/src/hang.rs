@@ -43,7 +43,7 @@ impl Tiers {
             {
                 self.io.give_up(op);
                 self.barrier.go_without(member);
-                self.set.is_not_asked(member);
+                self.set.ask_again(member);
             }
             _ => {}
         }

@@ -79,7 +79,7 @@ impl Member {
     }
 
     /// It does not answer: what it was asked to keep it is asked again.
-    pub fn is_not_asked(&mut self) {
+    pub fn ask_again(&mut self) {
         self.is_dirty = true;
         self.is_asked = false;
         self.has_data |= std::mem::take(&mut self.asked_data);

@@ -192,8 +192,8 @@ impl Set {
     }
 
     /// A member does not answer: what it was asked to keep it is asked again.
-    pub fn is_not_asked(&mut self, member: MemberId) {
-        self.members[usize::from(member.0)].is_not_asked();
+    pub fn ask_again(&mut self, member: MemberId) {
+        self.members[usize::from(member.0)].ask_again();
     }
 
     /// Whether a member has data of extents that live there, and has not kept them.

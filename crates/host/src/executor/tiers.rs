@@ -159,8 +159,7 @@ impl Executor {
         match tiered.device(member) {
             Some(device) => {
                 let goal = Goal::Member(volume, member);
-                let is_given_up = self.lanes.get(&goal).is_some_and(|lane| lane.given_up);
-                if is_given_up || is_cut(&device, &work, offset, &buf, notices) {
+                if is_cut(&device, &work, offset, &buf, notices) {
                     return self.end(goal, op, Err(IoError::Io), buf);
                 }
                 self.start_on(driver, now, (goal, op), (work, offset, buf), Some(device));

@@ -77,6 +77,18 @@ fn one_piece_there() -> World {
     world
 }
 
+/// The first extent comes to the last tier, which is not confirmed; then that hangs.
+fn come(world: &mut World) {
+    world.decide(|effect| match effect {
+        Effect::Flush { member, .. } if *member == FAR => Fate::Held,
+        _ => Fate::Done,
+    });
+    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
+    world.pass(20);
+    assert_eq!(place(world, 0), Some(FAR), "it is not confirmed");
+    hang(world, FAR);
+}
+
 #[test]
 fn a_write_does_not_wait_for_a_copy_on_a_member_that_hangs() {
     let mut world = one_piece_there();
@@ -124,14 +136,7 @@ fn a_flush_waits_for_what_lives_on_a_member_that_hangs() {
 fn what_has_just_come_to_a_member_that_hangs_goes_back() {
     let mut world = three();
     world.write(0, EXTENT_SIZE as usize, 1);
-    world.decide(|effect| match effect {
-        Effect::Flush { member, .. } if *member == FAR => Fate::Held,
-        _ => Fate::Done,
-    });
-    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
-    world.pass(20);
-    assert_eq!(place(&world, 0), Some(FAR), "it is not confirmed");
-    hang(&mut world, FAR);
+    come(&mut world);
     let read = Io::Read { offset: BLOCK, buf: Buf::zeroed(4096) };
     let id = world.submit(read);
     wait(&mut world, 7);
@@ -246,14 +251,7 @@ fn a_flush_waits_for_what_went_back_to_a_member_that_hangs() {
 fn a_write_that_is_under_way_where_its_extent_has_come_to_is_waited_for() {
     let mut world = three();
     world.write(0, 4096, 1);
-    world.decide(|effect| match effect {
-        Effect::Flush { member, .. } if *member == FAR => Fate::Held,
-        _ => Fate::Done,
-    });
-    assert_eq!(world.command(pin(0, 1, 2)), CommandReply::Changed);
-    world.pass(20);
-    assert_eq!(place(&world, 0), Some(FAR), "it is not confirmed");
-    hang(&mut world, FAR);
+    come(&mut world);
     // A block that was never written, when all know where the extent is.
     let id = world.submit(write_of(BLOCK, 2));
     wait(&mut world, 20);
