@@ -7,6 +7,7 @@
 //! name says otherwise.
 #![forbid(unsafe_code)]
 
+pub mod cause;
 pub mod client;
 pub mod config;
 pub mod error;
@@ -23,11 +24,12 @@ pub mod stats;
 pub mod tiers;
 pub mod told;
 
+pub use cause::Cause;
 pub use client::Client;
 pub use error::{ApiError, ErrorKind, Hold};
 pub use forebay_format::mode::Mode;
 pub use hint::Hint;
-pub use lines::{Hints, Lines, Tellings};
+pub use lines::{Causes, Hints, Lines, Tellings};
 pub use ram::RamNeed;
 pub use reply::{Body, Done, Outcome, Reply};
 pub use request::Request;

@@ -1,10 +1,9 @@
 //! Typed lines of a reply: what was done, what is asked, what to do next. Beside each goes its
 //! text, by which a program goes on that knows no types, or not this one.
 
-use crate::Hint;
-use crate::told::Told;
+use crate::{Cause, Hint, Told};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt::Display;
 
@@ -61,6 +60,9 @@ pub type Hints = Lines<Hint>;
 
 /// What was done, or would be; or what is asked first.
 pub type Tellings = Lines<Told>;
+
+/// Why something needs attention.
+pub type Causes = Lines<Cause>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Line<T> {
@@ -169,98 +171,57 @@ impl<T: Serialize + DeserializeOwned> Lines<T> {
     }
 }
 
-/// Both forms of hints, side by side. Errors call the texts `actions`, what needs attention
-/// `action`.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Sent {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    actions: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    action: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    hints: Vec<Value>,
+/// How lines are sent: a field of texts, and beside it one of values.
+macro_rules! sent {
+    (
+        $(#[$meta:meta])*
+        $module:ident: $lines:ty, $(#[$of_texts:meta])* $texts:ident, $values:ident
+    ) => {
+        $(#[$meta])*
+        pub(crate) mod $module {
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
+            use serde_json::Value;
+
+            #[derive(Default, Serialize, Deserialize)]
+            #[serde(default)]
+            struct Sent {
+                $(#[$of_texts])*
+                $texts: Vec<String>,
+                #[serde(skip_serializing_if = "Vec::is_empty")]
+                $values: Vec<Value>,
+            }
+
+            pub fn serialize<S: Serializer>(lines: &$lines, to: S) -> Result<S::Ok, S::Error> {
+                Sent { $texts: lines.texts(), $values: lines.values() }.serialize(to)
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$lines, D::Error> {
+                Sent::deserialize(from).map(|sent| <$lines>::read(sent.$texts, sent.$values))
+            }
+        }
+    };
 }
 
-impl From<Sent> for Hints {
-    fn from(sent: Sent) -> Hints {
-        Hints::read(sent.actions.into_iter().chain(sent.action), sent.hints)
-    }
-}
-
-/// The fields of an error.
-pub(crate) mod actions {
-    use super::{Hints, Sent};
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(hints: &Hints, to: S) -> Result<S::Ok, S::Error> {
-        let (actions, hints) = (hints.texts(), hints.values());
-        Sent { actions, hints, ..Sent::default() }.serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Hints, D::Error> {
-        Sent::deserialize(from).map(Hints::from)
-    }
-}
-
-/// The fields of what needs attention.
-pub(crate) mod action {
-    use super::{Hints, Sent};
-    use serde::{Serialize, Serializer};
-
-    pub use super::actions::deserialize;
-
-    pub fn serialize<S: Serializer>(hints: &Hints, to: S) -> Result<S::Ok, S::Error> {
-        let (action, hints) = (hints.texts(), hints.values());
-        Sent { action, hints, ..Sent::default() }.serialize(to)
-    }
-}
-
-/// The fields of what was done: `messages`, and `told`.
-pub(crate) mod messages {
-    use super::Tellings;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use serde_json::Value;
-
-    #[derive(Serialize, Deserialize)]
-    struct Sent {
-        messages: Vec<String>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        told: Vec<Value>,
-    }
-
-    pub fn serialize<S: Serializer>(told: &Tellings, to: S) -> Result<S::Ok, S::Error> {
-        Sent { messages: told.texts(), told: told.values() }.serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Tellings, D::Error> {
-        Sent::deserialize(from).map(|sent| Tellings::read(sent.messages, sent.told))
-    }
-}
-
-/// The fields of what is asked first: `asks`, and `risks`.
-pub(crate) mod asks {
-    use super::Tellings;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use serde_json::Value;
-
-    #[derive(Default, Serialize, Deserialize)]
-    #[serde(default)]
-    struct Sent {
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        asks: Vec<String>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        risks: Vec<Value>,
-    }
-
-    pub fn serialize<S: Serializer>(asks: &Tellings, to: S) -> Result<S::Ok, S::Error> {
-        Sent { asks: asks.texts(), risks: asks.values() }.serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Tellings, D::Error> {
-        Sent::deserialize(from).map(|sent| Tellings::read(sent.asks, sent.risks))
-    }
-}
+sent!(
+    /// What to do about an error.
+    actions: crate::Hints, #[serde(skip_serializing_if = "Vec::is_empty")] actions, hints
+);
+sent!(
+    /// What to do about what needs attention.
+    action: crate::Hints, #[serde(skip_serializing_if = "Vec::is_empty")] action, hints
+);
+sent!(
+    /// Why something needs attention.
+    why: crate::Causes, #[serde(skip_serializing_if = "Vec::is_empty")] why, causes
+);
+sent!(
+    /// What was done: the texts are there even if there is none.
+    messages: crate::Tellings, messages, told
+);
+sent!(
+    /// What is asked first.
+    asks: crate::Tellings, #[serde(skip_serializing_if = "Vec::is_empty")] asks, risks
+);
 
 #[cfg(test)]
 mod tests {
@@ -294,8 +255,13 @@ mod tests {
         let reply = Reply::from(Body::Error { error: error() });
         let json = serde_json::to_string(&reply).unwrap();
         assert_eq!(serde_json::from_str::<Reply>(&json).unwrap(), reply);
-        let attention = Attention { why: vec!["detached".to_string()], hints: error().hints };
+        let lost = Cause::BlocksLost { blocks: 3 };
+        let causes = vec![lost.clone(), Cause::TiersOpening].into();
+        let attention = Attention { causes, hints: error().hints };
         let sent = serde_json::to_value(&attention).unwrap();
+        assert_eq!(sent["why"], json!([lost.to_string(), "its tiers are being opened"]));
+        let causes = json!([{"cause": "blocks-lost", "blocks": 3}, {"cause": "tiers-opening"}]);
+        assert_eq!(sent["causes"], causes);
         assert_eq!(sent["action"], wanted["actions"]);
         assert_eq!(sent["hints"], wanted["hints"]);
         assert_eq!(serde_json::from_value::<Attention>(sent).unwrap(), attention);

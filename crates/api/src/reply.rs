@@ -2,7 +2,7 @@
 
 use crate::stats::Counters;
 use crate::tiers::{ExtentInfo, TiersInfo, TiersShown};
-use crate::{ApiError, Hints, Hold, Mode, RamNeed, SCHEMA, Tellings, Told};
+use crate::{ApiError, Causes, Hints, Hold, Mode, RamNeed, SCHEMA, Tellings, Told};
 use serde::{Deserialize, Serialize};
 
 /// A reply with its version.
@@ -230,9 +230,9 @@ impl State {
 /// Something that needs attention.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Attention {
-    /// What is wrong, a line each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub why: Vec<String>,
+    /// What is wrong: `causes`, and in `why` a line each.
+    #[serde(flatten, with = "crate::lines::why")]
+    pub causes: Causes,
     /// What to do: `hints`, and in `action` a line each.
     #[serde(flatten, with = "crate::lines::action")]
     pub hints: Hints,

@@ -9,8 +9,9 @@ use crate::reply::JobKind;
 use crate::tiers::Placement;
 use crate::{Hint, Mode};
 pub use parts::{
-    Destroyed, Ephemeral, FromTo, GuestSees, IsHere, Keeper, Lack, MayBeLost, Milliseconds,
-    MissingDevice, Names, OnDevice, Overcommit, Pace, Paths, Renumbered, Then, Times, UsePercent,
+    Choices, Destroyed, Ephemeral, FromTo, GuestSees, IsHere, Keeper, KeptHere, Lack, MayBeLost,
+    Milliseconds, MissingDevice, Names, OnDevice, Overcommit, Pace, Paths, Renumbered, Then, Times,
+    UsePercent,
 };
 
 lines! {
@@ -139,7 +140,7 @@ lines! {
             "volume {volume} is removed; {lost_bytes} of dirty data is lost",
         UnreadableLost = "what could not be read of its dirty data is lost",
         Forgotten { volume: String } = "volume {volume} is forgotten",
-        ChosenKept { what: String } = "{what}",
+        ChosenKept { chosen: KeptHere } = "{chosen}",
         DeviceEnded { volume: String } =
             "the block device of volume {volume} is gone: its users get errors",
         StillNotServed { why: String } = "it is still not served: {why}",
@@ -165,7 +166,7 @@ lines! {
         WouldServe { volume: String } = "would serve the volume {volume} that is on these devices",
         ServedAgain { volume: String } = "volume {volume} was on the devices; it is served again",
         Lacks { missing: MissingDevice } = "{missing}: what lives there cannot be read",
-        AsBefore { chosen: String } = "as before: {chosen}",
+        AsBefore { chosen: Choices } = "as before: {chosen}",
         ChosenUnknown { volume: String } =
             "what was chosen for it (pins, rate, window, pause) is not known here, and defaults \
              apply: forebay tier set {volume}",

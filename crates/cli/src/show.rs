@@ -89,7 +89,7 @@ const POOLS: &[Column<PoolInfo>] = &[
 ];
 
 fn attention(attention: &Attention) -> Vec<String> {
-    let why = attention.why.iter().map(|line| format!("  why:    {line}"));
+    let why = attention.causes.texts().into_iter().map(|line| format!("  why:    {line}"));
     let action = attention.hints.texts().into_iter().map(|line| format!("  action: {line}"));
     why.chain(action).collect()
 }
@@ -147,8 +147,9 @@ pub fn status(format: Format, body: Body) -> Result<u8, ApiError> {
             } else {
                 lines = output::table(VOLUMES, &status.volumes, wide, below_volume);
             }
-            let told =
-                |pool: &&PoolInfo| pool.state.needs_attention() || !pool.attention.why.is_empty();
+            let told = |pool: &&PoolInfo| {
+                pool.state.needs_attention() || !pool.attention.causes.is_empty()
+            };
             for pool in status.pools.iter().filter(told) {
                 lines.push(format!("pool {}: {}", pool.name, pool.state.name()));
                 lines.extend(attention(&pool.attention));

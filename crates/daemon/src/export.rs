@@ -32,7 +32,7 @@ use crate::state::Store;
 use forebay_api::hint::{Until, When};
 use forebay_api::request::Export as Kind;
 use forebay_api::told::GuestSees;
-use forebay_api::{ApiError, Hint, Mode, Told};
+use forebay_api::{ApiError, Cause, Hint, Mode, Told};
 use forebay_host::frontend::nbd_kernel::KernelNbd;
 use forebay_host::shard::{NbdServer, ShardHandle};
 use kinds::Export;
@@ -328,14 +328,13 @@ impl Exports {
 
     /// What is the matter with a volume's device, and what to do, as far as that can be told
     /// without knowing how many `ports` its pool has for it.
-    pub fn trouble(&self, name: &str, ports: Option<usize>) -> Option<(String, Hint)> {
+    pub fn trouble(&self, name: &str, ports: Option<usize>) -> Option<(Cause, Hint)> {
         let again = |when| Hint::attach(name, when);
         self.ask(name, |it| match &it.by {
-            by if by.is_lost(ports) => {
-                Some(("its block device was taken away".to_string(), again(When::MakeAgain)))
-            }
+            by if by.is_lost(ports) => Some((Cause::DeviceTaken, again(When::MakeAgain))),
             Export::Missing(error) => {
-                Some((format!("it has no block device: {}", error.message), again(When::Again)))
+                let why = error.message.clone();
+                Some((Cause::NoDevice { why }, again(When::Again)))
             }
             Export::NbdKernel(nbd) => {
                 Some((nbd.trouble()?, Hint::Wait { until: Until::Connected }))

@@ -2,7 +2,7 @@
 
 use crate::lines::words;
 use crate::size::human;
-use crate::tiers::Window;
+use crate::tiers::{Placement, Window};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -112,8 +112,8 @@ pub enum Keeper {
         lack: Lack,
         /// They end with the machine.
         ephemeral: bool,
-        /// What is told of what was chosen for them, if that is kept apart.
-        chosen: Option<String>,
+        /// What was chosen for them, if that is kept apart.
+        chosen: Option<KeptHere>,
     },
     /// Nobody: it was on tiers of which one was memory.
     Nobody {
@@ -143,7 +143,56 @@ impl fmt::Display for Keeper {
             let comma = if *lack == Lack::Nothing { "" } else { "," };
             write!(f, "{comma} until the machine is started anew")?;
         }
-        chosen.iter().try_for_each(|words| write!(f, "; {words}"))
+        chosen.iter().try_for_each(|kept| write!(f, "; {kept}"))
+    }
+}
+
+/// What was chosen for tiers, where that is not what is chosen where nobody does.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Choices {
+    /// How much is pinned to a tier.
+    pub pinned_bytes: u64,
+    /// Most bytes a second that moves copy.
+    pub rate_bytes: Option<u64>,
+    /// When moves may run.
+    pub window: Option<Window>,
+    /// Whether moves are paused.
+    pub paused: bool,
+    /// How data is placed.
+    pub placement: Placement,
+    /// Whether the volume may be larger than its tiers.
+    pub overcommit: bool,
+}
+
+impl fmt::Display for Choices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pins = Some(self.pinned_bytes).filter(|&bytes| bytes > 0);
+        let placement = Some(self.placement).filter(|&it| it != Placement::default());
+        let each = [
+            pins.map(|bytes| format!("pins of {}", human(bytes))),
+            self.rate_bytes.map(|rate| format!("the rate of {}/s", human(rate))),
+            self.window.map(|window| format!("the window {window}")),
+            self.paused.then(|| "the pause".to_string()),
+            placement.map(|placement| format!("the placement {placement}")),
+            self.overcommit.then(|| "overcommit".to_string()),
+        ];
+        f.write_str(&each.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// What was chosen for the tiers of a volume that is removed: its devices do not know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptHere(pub Choices);
+
+impl fmt::Display for KeptHere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "what was chosen for it ({}) is kept here for the next volume create with the same \
+             tiers, and is lost on another machine",
+            self.0
+        )
     }
 }
 

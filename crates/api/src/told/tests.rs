@@ -19,10 +19,11 @@ fn what_is_told_is_a_line_and_its_fields() {
     };
     let evacuate =
         |pace| Told::WouldEvacuate { used_bytes: Bytes(3 << 30), tier: 1, devices: names(), pace };
-    let keeper = |lack, chosen: Option<&str>| Keeper::Tiers {
+    let choices = Choices { pinned_bytes: 2 << 20, paused: true, ..Choices::default() };
+    let keeper = |lack, is_chosen: bool| Keeper::Tiers {
         lack,
-        ephemeral: chosen.is_none(),
-        chosen: chosen.map(str::to_string),
+        ephemeral: !is_chosen,
+        chosen: is_chosen.then(|| KeptHere(choices.clone())),
     };
     let lines = [
         (
@@ -51,11 +52,13 @@ fn what_is_told_is_a_line_and_its_fields() {
             "volume v is detached; its origin holds everything",
         ),
         (
-            Told::Removed { volume: v(), keeper: keeper(Lack::LostBytes(1 << 20), Some("chosen")) },
-            "volume v is removed; its tiers hold everything but 1.0M of it, which is lost; chosen",
+            Told::Removed { volume: v(), keeper: keeper(Lack::LostBytes(1 << 20), true) },
+            "volume v is removed; its tiers hold everything but 1.0M of it, which is lost; what \
+             was chosen for it (pins of 2.0M, the pause) is kept here for the next volume create \
+             with the same tiers, and is lost on another machine",
         ),
         (
-            Told::Removed { volume: v(), keeper: keeper(Lack::Devices(names().0), None) },
+            Told::Removed { volume: v(), keeper: keeper(Lack::Devices(names().0), false) },
             "volume v is removed; its tiers hold everything but what is on /dev/a, /dev/b, which \
              is missing, until the machine is started anew",
         ),

@@ -4,7 +4,7 @@
 use super::machine::{Machine, boot, load_module};
 use crate::convert::{hex, random_uuid};
 use crate::state::NbdState;
-use forebay_api::{ApiError, Hint};
+use forebay_api::{ApiError, Cause, Hint};
 use forebay_host::frontend::nbd_kernel::{self, KernelNbd};
 use std::io;
 use std::time::{Duration, Instant};
@@ -81,12 +81,12 @@ impl NbdKernel {
     }
 
     /// What is the matter with it.
-    pub fn trouble(&self) -> Option<String> {
-        let what = match self.device {
-            Some(_) => "its block device has no connection",
-            None => "it has no block device",
-        };
-        self.error.as_ref().map(|error| format!("{what}: {}", error.message))
+    pub fn trouble(&self) -> Option<Cause> {
+        let why = self.error.as_ref()?.message.clone();
+        Some(match self.device {
+            Some(_) => Cause::NotConnected { why },
+            None => Cause::NoDevice { why },
+        })
     }
 
     /// Ends the device: whoever uses it gets errors.

@@ -1,8 +1,8 @@
 //! What is remembered of tiers: which devices they are, and how an administrator wants them used.
 
 use crate::convert::hex;
-use forebay_api::size::human;
 use forebay_api::tiers::{Placement, Window};
+use forebay_api::told::Choices;
 use forebay_format::tier::EXTENT_SIZE;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,38 +134,17 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// In words, each thing that is not as it is where nobody chose anything.
-    pub fn in_words(&self) -> Option<String> {
-        let mut words = Vec::new();
-        let pinned: u64 = self.pins.iter().map(|pin| u64::from(pin.count) * EXTENT_SIZE).sum();
-        if pinned > 0 {
-            words.push(format!("pins of {}", human(pinned)));
-        }
-        if let Some(rate) = self.rate {
-            words.push(format!("the rate of {}/s", human(rate)));
-        }
-        if let Some(window) = self.window {
-            words.push(format!("the window {window}"));
-        }
-        if self.paused {
-            words.push("the pause".to_string());
-        }
-        if self.placement != Placement::default() {
-            words.push(format!("the placement {}", self.placement.name()));
-        }
-        if self.overcommit {
-            words.push("overcommit".to_string());
-        }
-        (!words.is_empty()).then(|| words.join(", "))
-    }
-
-    /// What is told of it when the volume is removed: the devices do not know it.
-    pub fn kept_here(&self) -> Option<String> {
-        let words = self.in_words()?;
-        Some(format!(
-            "what was chosen for it ({words}) is kept here for the next volume create with the \
-             same tiers, and is lost on another machine"
-        ))
+    /// What is told of it; nothing, where it is as if nobody had chosen anything.
+    pub fn choices(&self) -> Option<Choices> {
+        let choices = Choices {
+            pinned_bytes: self.pins.iter().map(|pin| u64::from(pin.count) * EXTENT_SIZE).sum(),
+            rate_bytes: self.rate,
+            window: self.window,
+            paused: self.paused,
+            placement: self.placement,
+            overcommit: self.overcommit,
+        };
+        (choices != Choices::default()).then_some(choices)
     }
 }
 

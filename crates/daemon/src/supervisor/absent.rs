@@ -5,23 +5,24 @@ use super::late::is_there;
 use super::view::shown_pool;
 use super::{Opened, Pool, lock};
 use crate::state::{Standing, VolumeState, owner_of};
+use forebay_api::cause::Away;
 use forebay_api::hint::{Devices, Dirty, When};
 use forebay_api::reply::{Attention, State, VolumeInfo};
-use forebay_api::{ApiError, Hint};
+use forebay_api::{ApiError, Cause, Hint};
 use forebay_host::shard::ShardSnapshot;
 
 impl Opened {
     /// Why a pool is degraded.
-    pub(super) fn away_or_failed(&self, pool: &str) -> Vec<String> {
+    pub(super) fn away_or_failed(&self, pool: &str) -> Vec<Cause> {
         let away = self.away(pool);
         if away.is_empty() {
-            return vec![format!("a cache device of pool {pool} has failed")];
+            return vec![Cause::SomeCacheFailed { pool: pool.to_string() }];
         }
         away
     }
 
     /// How many devices a pool with these troubles goes on with.
-    pub(super) fn devices_used(&self, away: &[String]) -> usize {
+    pub(super) fn devices_used(&self, away: &[Cause]) -> usize {
         // One that is degraded with all of its devices has lost its log.
         match lock(&self.failed).log || away.is_empty() {
             true => 0,
@@ -29,18 +30,18 @@ impl Opened {
         }
     }
 
-    /// A sentence for each device that is not used.
-    pub(super) fn away(&self, pool: &str) -> Vec<String> {
+    /// The devices that are not used.
+    pub(super) fn away(&self, pool: &str) -> Vec<Cause> {
         let failed = lock(&self.failed).devices.clone();
         let devices = self.devices.iter().enumerate();
         let away = devices.filter_map(|(index, device)| {
             let how = match (device.present, failed.contains(&index)) {
                 (true, false) => return None,
-                (true, true) => "has failed",
-                (false, _) if !is_there(&device.path) => "is missing",
-                (false, _) => "is not used",
+                (true, true) => Away::Failed,
+                (false, _) if !is_there(&device.path) => Away::Missing,
+                (false, _) => Away::Unused,
             };
-            Some(format!("{}, a cache device of pool {pool}, {how}", device.path))
+            Some(Cause::CacheAway { device: device.path.clone(), pool: pool.to_string(), how })
         });
         away.collect()
     }
@@ -80,9 +81,9 @@ pub(super) fn opening_volume(volume: &VolumeState) -> VolumeInfo {
     let state = match volume.standing {
         Standing::Detached => State::Detached,
         _ => {
-            attention.why.push(match owner_of(&volume.pool) {
-                None => format!("its pool {} is being opened", volume.pool),
-                Some(_) => "its tiers are being opened".to_string(),
+            attention.causes.push(match owner_of(&volume.pool) {
+                None => Cause::PoolOpening { pool: volume.pool.clone() },
+                Some(_) => Cause::TiersOpening,
             });
             State::Opening
         }
@@ -142,5 +143,6 @@ fn unserved_volume(volume: &VolumeState, state: State, attention: Attention) -> 
 }
 
 pub(super) fn of_error(error: &ApiError) -> Attention {
-    Attention { why: vec![error.message.clone()], hints: error.hints.clone() }
+    let causes = vec![Cause::Noticed { text: error.message.clone() }].into();
+    Attention { causes, hints: error.hints.clone() }
 }

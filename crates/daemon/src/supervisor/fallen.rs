@@ -5,9 +5,10 @@
 use super::{Opened, Supervisor, lock};
 use crate::panics;
 use crate::state::PoolState;
+use forebay_api::cause::Often;
 use forebay_api::hint::{Care, Log};
 use forebay_api::reply::Attention;
-use forebay_api::{ApiError, Hint};
+use forebay_api::{ApiError, Cause, Hint};
 use forebay_host::shard::ShardHandle;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -179,15 +180,8 @@ impl Supervisor {
     pub(super) fn tell_falls(&self, pool: &str, attention: &mut Attention) {
         let inner = self.inner();
         let Some(falls) = inner.falls.get(pool) else { return };
-        let (when, words) = (ago(falls.last.elapsed()), &falls.words);
-        let often = match falls.count {
-            1 => "once".to_string(),
-            count => format!("{count} times"),
-        };
-        attention.why.push(format!(
-            "it was opened again after an internal error, {often} since forebayd started, last \
-             {when}: {words}; nothing that was acknowledged is lost"
-        ));
+        let (last, words) = (ago(falls.last.elapsed()), falls.words.clone());
+        attention.causes.push(Cause::Fell { times: Often(falls.count), last, words });
         attention.hints.push(REPORT);
     }
 }

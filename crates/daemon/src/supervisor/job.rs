@@ -9,7 +9,7 @@ use crate::panics;
 use forebay_api::hint::{Bytes, Care, Log, When};
 use forebay_api::reply::{Done, Job, JobKind, JobState};
 use forebay_api::request::{Change, VolumeMode};
-use forebay_api::told::Keeper;
+use forebay_api::told::{Keeper, KeptHere};
 use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome, Told};
 use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl Supervisor {
         }
         let lack = self.what_tiers_lack(name);
         let is_removed = kind == JobKind::Remove && !ephemeral;
-        let chosen = tiers.chosen().kept_here().filter(|_| is_removed);
+        let chosen = tiers.chosen().choices().filter(|_| is_removed).map(KeptHere);
         Keeper::Tiers { lack, ephemeral, chosen }
     }
 

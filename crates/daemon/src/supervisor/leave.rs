@@ -6,7 +6,7 @@ use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Bytes, Care, Flag, Leave};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
-use forebay_api::told::{MayBeLost, Then};
+use forebay_api::told::{KeptHere, MayBeLost, Then};
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Tellings, Told};
 use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use forebay_format::tier::EXTENT_SIZE;
@@ -178,7 +178,7 @@ impl Supervisor {
     fn what_is_kept(&self, name: &str) -> Option<Told> {
         let state = self.store.get();
         let tiers = state.tiers_of(name).filter(|it| it.boot.is_none())?;
-        tiers.chosen().kept_here().map(|what| Told::ChosenKept { what })
+        tiers.chosen().choices().map(|it| Told::ChosenKept { chosen: KeptHere(it) })
     }
 
     /// Refuses to take a volume away from its clients, unless that is wanted.

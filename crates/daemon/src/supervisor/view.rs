@@ -11,7 +11,7 @@ use forebay_api::reply::{
     Attention, DeviceInfo, JobState, PoolInfo, Room, State, Status, VolumeInfo, Why, WhyReason,
 };
 use forebay_api::stats::{Counters, PoolCounters, PoolStats, VolumeCounters, reason_meaning};
-use forebay_api::{ApiError, Hint};
+use forebay_api::{ApiError, Cause, Causes, Hint};
 use forebay_engine::{Target, VolumeView};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::stats::REASONS;
@@ -46,13 +46,13 @@ impl Supervisor {
         let mut attention = Attention::default();
         let mut state = worst(states);
         if !self.inner().opened {
-            attention.why.push("the daemon has not opened all pools yet".to_string());
+            attention.causes.push(Cause::DaemonOpening);
             if state == State::Ok {
                 state = State::Opening;
             }
         }
         for error in self.listeners.unheard() {
-            attention.why.push(error.message);
+            attention.causes.push(Cause::Noticed { text: error.message });
             attention.hints.append(error.hints);
         }
         Status { state, volumes, pools, attention }
@@ -181,7 +181,7 @@ impl Supervisor {
             forebay_engine::State::Serving => State::Ok,
             forebay_engine::State::Stopping => State::Draining,
             forebay_engine::State::Failed(why) => {
-                attention.why.push(why.to_string());
+                attention.causes.push(Cause::Noticed { text: why.to_string() });
                 State::Offline
             }
         };
@@ -191,10 +191,11 @@ impl Supervisor {
         if (fewer || !slow.is_empty()) && state == State::Ok {
             state = State::Degraded;
         }
-        attention.why.extend(slow);
+        attention.causes.append(slow);
         if state.needs_attention() {
-            attention.why.extend(open.findings.iter().cloned());
-            attention.why.extend(lock(&open.notices).iter().cloned());
+            let noticed = |text: &String| Cause::Noticed { text: text.clone() };
+            attention.causes.extend(open.findings.iter().map(noticed));
+            attention.causes.extend(lock(&open.notices).iter().map(noticed));
         }
         if fewer && state == State::Degraded {
             attention.hints.push(Hint::SeeLog { of: Log::Device });
@@ -297,10 +298,10 @@ impl Supervisor {
     ) {
         let name = &volume.view.name;
         if *state == State::Ok
-            && let Some((why, hint)) = self.exports.trouble(name, Some(volume.ports))
+            && let Some((cause, hint)) = self.exports.trouble(name, Some(volume.ports))
         {
             *state = State::Degraded;
-            attention.why.push(why);
+            attention.causes.push(cause);
             attention.hints.push(hint);
         }
     }
@@ -334,7 +335,7 @@ impl Supervisor {
         tell_lost_blocks(stats.lost_blocks, &mut state, &mut attention);
         if snapshot.pool.degraded {
             state = State::Degraded;
-            attention.why.extend(open.away_or_failed(pool));
+            attention.causes.extend(open.away_or_failed(pool));
             attention.hints.push(Hint::ShowPool { pool: pool.to_string(), when: When::See });
         }
         if let Some(error) = open.problems.get(&view.name) {
@@ -345,11 +346,10 @@ impl Supervisor {
             state = State::Degraded;
             let again = |when| Hint::attach(&view.name, when);
             attention = of_error(&closed(error.clone(), again));
-            let alone = "it is served from its origin alone, without a cache; nothing is lost";
-            attention.why.insert(0, alone.into());
+            attention.causes.push_first(Cause::WithoutCache);
         } else if let Some(why) = &view.offline {
             state = State::Offline;
-            attention.why.push(why.clone());
+            attention.causes.push(Cause::Noticed { text: why.clone() });
             attention.hints.push(Hint::attach(&view.name, When::Mended));
         }
         tell_failing_flushes(view, &mut state, &mut attention);
@@ -391,16 +391,16 @@ pub(super) fn shown_pool(name: &str) -> String {
     if owner_of(name).is_some() { String::new() } else { name.to_string() }
 }
 
-/// A sentence for each cache device that does not end its I/O.
-fn slow_devices(open: &Opened, snapshot: &ShardSnapshot) -> Vec<String> {
+/// The cache devices that do not end their I/O.
+fn slow_devices(open: &Opened, snapshot: &ShardSnapshot) -> Causes {
     let slow = snapshot.slow.iter().filter_map(|&(target, seconds)| match target {
-        Target::Cache(device) => Some((open.devices.get(usize::from(device.0))?, seconds)),
+        Target::Cache(device) => {
+            let device = open.devices.get(usize::from(device.0))?.path.clone();
+            Some(Cause::CacheSlow { device, seconds: seconds.into() })
+        }
         Target::Origin(_) => None,
     });
-    slow.map(|(device, seconds)| {
-        format!("the cache device {} has not ended an I/O for {seconds} s", device.path)
-    })
-    .collect()
+    slow.collect()
 }
 
 fn tell_lost_blocks(lost: u64, state: &mut State, attention: &mut Attention) {
@@ -408,9 +408,7 @@ fn tell_lost_blocks(lost: u64, state: &mut State, attention: &mut Attention) {
         return;
     }
     *state = State::Degraded;
-    attention
-        .why
-        .push(format!("{lost} blocks are lost: both the cache's copy and its twin are unreadable"));
+    attention.causes.push(Cause::BlocksLost { blocks: lost });
     attention.hints.push(Hint::SeeTo { what: Care::Files });
 }
 
@@ -420,9 +418,7 @@ fn tell_failing_flushes(view: &VolumeView, state: &mut State, attention: &mut At
         return;
     }
     *state = State::Degraded;
-    let why = "its origin has lost writes that were not flushed: each FLUSH fails until the volume \
-               is attached anew";
-    attention.why.push(why.to_string());
+    attention.causes.push(Cause::WritesLost);
     attention.hints.push(Hint::Reattach { volume: view.name.clone() });
 }
 
@@ -436,7 +432,7 @@ fn tell_slow(
 ) {
     let mut slow = slow_devices(open, snapshot);
     slow.extend(snapshot.slow.iter().filter(|(it, _)| *it == Target::Origin(view.id)).map(
-        |(_, seconds)| format!("its origin {} has not ended an I/O for {seconds} s", view.origin),
+        |&(_, seconds)| Cause::OriginSlow { origin: view.origin.clone(), seconds: seconds.into() },
     ));
     if slow.is_empty() {
         return;
@@ -444,7 +440,7 @@ fn tell_slow(
     if *state == State::Ok {
         *state = State::Degraded;
     }
-    attention.why.extend(slow);
+    attention.causes.append(slow);
     attention.hints.push(Hint::SeeTo { what: Care::SlowDisk });
 }
 

@@ -89,7 +89,8 @@ impl Supervisor {
             },
         };
         let mut done = Done::new(Outcome::Changed, told);
-        if let Some((why, hint)) = self.exports.trouble(name, None) {
+        if let Some((cause, hint)) = self.exports.trouble(name, None) {
+            let why = cause.to_string();
             done.told.extend([Told::Degraded { why }, Told::DegradedAction { hint }]);
         }
         done.told.extend(self.how_to_reach(&volume, is_new));
@@ -236,8 +237,8 @@ impl Supervisor {
                 .hint(Hint::attach(name, When::BringBack)));
         }
         if there.state == State::Offline {
-            let Attention { why, hints } = there.attention;
-            let text = format!("volume {name} is not served: {}", why.join("; "));
+            let Attention { causes, hints } = there.attention;
+            let text = format!("volume {name} is not served: {}", causes.texts().join("; "));
             return Err(ApiError { hints, ..ApiError::conflict(text) });
         }
         if let Some(mode) = request.mode.filter(|mode| *mode != there.mode) {

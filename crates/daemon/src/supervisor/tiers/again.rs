@@ -109,7 +109,7 @@ impl Supervisor {
     ) -> Result<Done, ApiError> {
         let name = &wanted.name;
         let settings = match &chosen {
-            Some(chosen) => chosen.in_words().map(|chosen| Told::AsBefore { chosen }),
+            Some(chosen) => chosen.choices().map(|chosen| Told::AsBefore { chosen }),
             None => Some(Told::ChosenUnknown { volume: name.clone() }),
         };
         let lacks = missing.into_iter().map(|missing| Told::Lacks { missing });

@@ -118,7 +118,7 @@ impl Supervisor {
         missing.retain(|it| !known.was_cut(&it.uri));
         let here = self.found_anew(known, &missing).found;
         let old = here.values().map(|it| Told::AlsoDegraded { why: is_older(it) });
-        done.told.extend(attention.why.into_iter().map(|why| Told::Degraded { why }));
+        done.told.extend(attention.causes.texts().into_iter().map(|why| Told::Degraded { why }));
         done.told.extend(old);
         let hints = attention.hints.typed().cloned();
         done.told.extend(hints.map(|hint| Told::DegradedAction { hint }));

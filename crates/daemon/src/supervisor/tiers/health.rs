@@ -3,12 +3,12 @@
 
 use crate::state::owner_of;
 use crate::supervisor::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::Care;
+use forebay_api::cause::Failures;
+use forebay_api::hint::{Bytes, Care};
 use forebay_api::reply::Attention;
-use forebay_api::size::human;
 use forebay_api::tiers::{DeviceState, TierDevice, TiersInfo};
 use forebay_api::told::Names;
-use forebay_api::{ApiError, Hint, Told};
+use forebay_api::{ApiError, Cause, Hint, Told};
 use forebay_host::shard::ShardError;
 use forebay_tier::CommandReply;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,64 +22,49 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 /// Tells of each device that is not well. Whether there is any.
 pub(super) fn tell(volume: &str, info: &TiersInfo, attention: &mut Attention) -> bool {
-    let before = attention.why.len();
+    let mut any = false;
     for it in info.devices.iter().filter(|it| it.state != DeviceState::Missing) {
-        let name = format!("{}, on tier {},", it.device, it.tier);
-        let (own, device) = (|| volume.to_string(), || it.device.clone());
+        let (own, device, tier) = (|| volume.to_string(), || it.device.clone(), it.tier);
         let drop_lost = || Hint::DropLost { volume: own(), device: device() };
-        let mut say = |text: String, what: Vec<Hint>| {
-            attention.why.push(text);
+        let mut say = |cause: Cause, what: Vec<Hint>| {
+            any = true;
+            attention.causes.push(cause);
             for hint in what {
                 attention.hints.push_new(hint);
             }
         };
         let see_to = |what| vec![Hint::SeeTo { what }];
         if let Some(bytes) = it.cut_to_bytes {
-            let text = format!(
-                "{name} was cut to {} or less while it was in use: what lives on it cannot be read",
-                human(bytes)
-            );
+            let cut_to_bytes = Bytes(bytes);
             let restore = Hint::RestoreTier { volume: own(), device: device() };
-            say(text, vec![restore, drop_lost()]);
+            say(
+                Cause::TierIsCut { device: device(), tier, cut_to_bytes },
+                vec![restore, drop_lost()],
+            );
             continue;
         }
         if it.full {
-            let free = human(it.bytes.saturating_sub(it.used_bytes));
-            let text = format!(
-                "{name} has no room for anything new, though {free} of it are free: what it lies \
-                 on is full; the other devices take it as long as they have room"
-            );
-            say(text, see_to(Care::RoomBelow));
+            let free_bytes = Bytes(it.bytes.saturating_sub(it.used_bytes));
+            say(Cause::TierFull { device: device(), tier, free_bytes }, see_to(Care::RoomBelow));
         }
         if it.map_lost {
-            let text = format!("{name} failed to keep the map: there is one copy of it only");
-            say(text, see_to(Care::MapCopy));
+            say(Cause::MapCopyLost { device: device(), tier }, see_to(Care::MapCopy));
         }
         if it.failing {
-            let text = format!("{name} fails: {} so far", failures(it));
+            let errors = Failures { reads: it.read_errors, writes: it.write_errors };
+            let fails = Cause::TierFails { device: device(), tier, errors };
             let empty = Hint::EmptyTier { volume: own(), device: device() };
-            say(text, vec![Hint::SeeTo { what: Care::Disk }, empty, drop_lost()]);
+            say(fails, vec![Hint::SeeTo { what: Care::Disk }, empty, drop_lost()]);
         }
         if it.waits_s >= STUCK_S {
             say(stuck(it), vec![Hint::SeeTo { what: Care::SlowDisk }, drop_lost()]);
         }
     }
-    attention.why.len() > before
+    any
 }
 
-fn failures(it: &TierDevice) -> String {
-    let count = |count: u64, what: &str| match count {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        _ => Some(format!("{count} {what}s")),
-    };
-    let both = [count(it.read_errors, "read"), count(it.write_errors, "write")];
-    both.into_iter().flatten().collect::<Vec<_>>().join(" and ")
-}
-
-fn stuck(it: &TierDevice) -> String {
-    let seconds = it.waits_s;
-    format!("{}, on tier {}, has not answered for {seconds} s", it.device, it.tier)
+fn stuck(it: &TierDevice) -> Cause {
+    Cause::TierSlow { device: it.device.clone(), tier: it.tier, seconds: it.waits_s }
 }
 
 /// Refuses what every device of a volume's tiers would have to take part in, while one is stuck.
@@ -181,8 +166,8 @@ mod tests {
     fn told(sick: serde_json::Value) -> (Vec<String>, Vec<String>) {
         let mut attention = Attention::default();
         let is_told = tell("v", &info(sick), &mut attention);
-        assert_eq!(is_told, !attention.why.is_empty());
-        (attention.why, attention.hints.texts())
+        assert_eq!(is_told, !attention.causes.is_empty());
+        (attention.causes.texts(), attention.hints.texts())
     }
 
     /// `status` was ok while a tier failed everything that was neither map nor room.

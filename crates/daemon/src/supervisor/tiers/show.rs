@@ -2,11 +2,10 @@
 
 use super::health::STUCK_S;
 use super::pace::is_outside;
-use super::witness;
 use crate::convert::hex;
 use crate::state::TieredState;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
-use forebay_api::hint::{Care, When};
+use forebay_api::hint::{Bytes, Care, When};
 use forebay_api::reply::{Attention, State};
 use forebay_api::request::ExplainTiers;
 use forebay_api::size::human;
@@ -14,7 +13,7 @@ use forebay_api::tiers::{
     DeviceState, ExtentInfo, TierDevice, TierEvacuation, TierPending, TiersInfo, TiersShown,
 };
 use forebay_api::told::Lack;
-use forebay_api::{ApiError, Body, Hint};
+use forebay_api::{ApiError, Body, Cause, Hint};
 use forebay_engine::Time;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::EXTENT_SIZE;
@@ -193,8 +192,11 @@ impl Supervisor {
         let was_cut = |uri: &str| all.tiers_of(name).is_some_and(|it| it.was_cut(uri));
         for device in &missing {
             degrade(state);
-            let what = if was_cut(&device.device) { witness::WAS_CUT } else { "is missing" };
-            attention.why.push(format!("{}, on tier {}, {what}", device.device, device.tier));
+            let (tier, device) = (device.tier, device.device.clone());
+            attention.causes.push(match was_cut(&device) {
+                true => Cause::TierWasCut { device, tier },
+                false => Cause::TierMissing { device, tier },
+            });
         }
         let is_missing = !missing.is_empty();
         if missing.iter().any(|it| !was_cut(&it.device)) {
@@ -217,10 +219,8 @@ impl Supervisor {
         }
         if info.lost_bytes > 0 {
             degrade(state);
-            let lost = human(info.lost_bytes);
-            attention
-                .why
-                .push(format!("{lost} of it cannot be read: forebay tier show {name} --lost"));
+            let (lost_bytes, volume) = (Bytes(info.lost_bytes), name.to_string());
+            attention.causes.push(Cause::ExtentsLost { lost_bytes, volume });
             let is_cut = info.devices.iter().any(|it| it.state == DeviceState::Cut);
             // What is to be done was said of the device.
             if !is_missing && !is_cut {
@@ -230,15 +230,16 @@ impl Supervisor {
         let (full, stuck) = (almost_full(now, &info), evacuation_without_room(&info));
         if full.is_some() || !stuck.is_empty() {
             degrade(state);
-            attention.why.extend(full);
+            attention.causes.extend(full);
             attention.hints.push(Hint::SeeTo { what: Care::TiersFull });
         }
-        for (tier, why) in stuck {
-            attention.why.push(why);
+        for (tier, left_bytes) in stuck {
+            let why = why_pending(Pending::NoRoom).to_string();
+            attention.causes.push(Cause::CannotBeEmptied { tier, left_bytes, why });
             attention.hints.push(Hint::CancelEvacuation { volume: name.to_string(), tier });
         }
         if let Some(why) = &info.emptied {
-            attention.why.push(format!("it began empty, because {why}"));
+            attention.causes.push(Cause::BeganEmpty { why: why.clone() });
         }
     }
 }
@@ -267,7 +268,7 @@ fn name_of(known: Option<&TieredState>, uuid: &[u8; 16]) -> String {
 /// What there is to say of a volume that is larger than its tiers, when they are almost full. Only
 /// what takes data counts: not a tier that is being emptied, of which the rest has to go elsewhere,
 /// and not a device that is missing or was cut.
-pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<String> {
+pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<Cause> {
     let leaves = |tier: u8| info.evacuations.iter().any(|it| it.tier == tier);
     let takes = |it: &&TierDevice| {
         let is_used =
@@ -282,26 +283,17 @@ pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<Strin
     if !is_larger || used * 100 < capacity * FULL_PERCENT {
         return None;
     }
-    let left = human(capacity.saturating_sub(used));
-    Some(format!(
-        "its tiers are almost full, with {left} left, and the volume is larger than they are: \
-         when they are full, writes fail"
-    ))
+    Some(Cause::AlmostFull { left_bytes: Bytes(capacity.saturating_sub(used)) })
 }
 
-/// The tiers that are being emptied, while there is no room for what is on them.
-fn evacuation_without_room(info: &TiersInfo) -> Vec<(u8, String)> {
+/// The tiers that are being emptied, while there is no room for what is on them, which is so much.
+fn evacuation_without_room(info: &TiersInfo) -> Vec<(u8, Bytes)> {
     let no_room = why_pending(Pending::NoRoom);
     if !info.pending.iter().any(|it| it.reason == no_room) {
         return Vec::new();
     }
     let stuck = info.evacuations.iter().filter(|it| it.left_bytes > 0);
-    let text = |left| format!("{} of it cannot move: {no_room}", human(left));
-    stuck
-        .map(|it| {
-            (it.tier, format!("tier {} is being emptied, and {}", it.tier, text(it.left_bytes)))
-        })
-        .collect()
+    stuck.map(|it| (it.tier, Bytes(it.left_bytes))).collect()
 }
 
 /// The ranges of a volume that cannot be read, in order: those that the tiers know to be lost, and
