@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use sysfs::Holder;
 
+/// The mode of `fallocate` that gives space back.
+pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
 /// How long to wait for what a dead process left to be cleared away.
 const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(10);
 /// How long to wait for what a ring of this process left.
@@ -238,6 +241,20 @@ impl Device {
     /// The descriptor for flushes, zeroing, discards and for I/O aligned to the logical block size.
     pub fn file(&self) -> &File {
         self.file.as_ref().expect("it is open until it is dropped")
+    }
+
+    /// Tells the device that the whole blocks of a range are no longer needed. What is read there
+    /// afterwards is anything.
+    pub(crate) fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let align = u64::from(self.info.logical_block_bytes);
+        let (start, end) = (offset.next_multiple_of(align), (offset + len) / align * align);
+        if start >= end {
+            return Ok(());
+        }
+        match self.info.is_block {
+            true => sys::file::block_discard(self.file(), start, end - start),
+            false => sys::file::fallocate(self.file(), PUNCH, start, end - start),
+        }
     }
 
     /// Whether acknowledged writes can be lost until a flush: in the device's cache, or in the page cache.

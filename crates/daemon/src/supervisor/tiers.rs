@@ -18,16 +18,19 @@ mod show;
 mod witness;
 
 use super::Supervisor;
+use super::late::in_time;
 use super::origin::is_origin_in_use;
 use super::plan::file_of;
 use crate::convert::{hex, unhex};
 use crate::export::boot;
 use crate::looks::Seen;
 use crate::state::{MemberState, TieredState, WitnessState};
-use forebay_api::Size;
 use forebay_api::tiers::{Placement, SCHEME};
+use forebay_api::{ApiError, Size};
 use forebay_format::superblock::field_text;
-use forebay_host::origin::tiered::{Member, NewTier, NewTiered, Planned, Tiered, TieredError};
+use forebay_host::origin::tiered::{
+    Member, NewTier, NewTiered, Planned, Tiered, TieredError, Unused,
+};
 use forebay_host::origin::{Origin, OriginError};
 use forebay_tier::Tuning;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,6 +131,16 @@ impl NewTiers {
     }
 }
 
+/// Tells a device which part of it no tier uses. Nothing depends on it.
+fn give_back(unused: Unused) {
+    let text = unused.to_string();
+    let failed = |error: std::io::Error| ApiError::failed(error.to_string());
+    let given = in_time(&format!("trim {text}"), move || unused.give_back().map_err(failed));
+    if let Err(error) = given {
+        tracing::warn!("{text} is not used, and was not trimmed: {}", error.message);
+    }
+}
+
 impl Supervisor {
     /// Opens what the URI of an origin names.
     pub(super) fn open_source(&self, uri: &str) -> Result<Origin, OriginError> {
@@ -170,7 +183,9 @@ impl Supervisor {
             emptied: None,
             witness: WitnessState::default(),
         };
+        let unused = planned.unused();
         let made = planned.make(tuning_of(&known))?;
+        unused.into_iter().for_each(give_back);
         for (uuid, memory) in uuids.iter().zip(memory) {
             if let Some((file, bytes)) = memory {
                 self.memories.keep(name, uuid, file, bytes);

@@ -1,7 +1,7 @@
 //! One I/O on a file or block device, and how it is done with plain system calls.
 
 use super::goal::Goal;
-use crate::device::Device;
+use crate::device::{Device, PUNCH};
 use forebay_engine::Distrust;
 use forebay_engine::{Buf, IoError, OpId, Time};
 use forebay_sys as sys;
@@ -13,7 +13,6 @@ use std::sync::Arc;
 /// Bytes of zeros written in one call where a device cannot zero by itself.
 const ZEROS_BYTES: usize = 256 << 10;
 /// `fallocate` modes: give the space back, zero in place; neither changes the size.
-const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// What is to be done.
@@ -96,7 +95,7 @@ impl Job {
                 sys::file::fallocate(device.file(), PUNCH, offset, len)
             }
             Work::Zero { unmap: false, .. } => zero(&device, offset, len),
-            Work::Discard { .. } => discard(&device, offset, len),
+            Work::Discard { .. } => device.discard(offset, len),
             Work::Distrust { .. } => unreachable!("done above"),
         }
     }
@@ -120,19 +119,6 @@ fn zero(device: &Device, offset: u64, len: u64) -> io::Result<()> {
         at += piece;
     }
     Ok(())
-}
-
-fn discard(device: &Device, offset: u64, len: u64) -> io::Result<()> {
-    let align = u64::from(device.info().logical_block_bytes);
-    let start = offset.next_multiple_of(align);
-    let end = (offset + len) / align * align;
-    if start >= end {
-        return Ok(());
-    }
-    match device.info().is_block {
-        true => sys::file::block_discard(device.file(), start, end - start),
-        false => sys::file::fallocate(device.file(), PUNCH, start, end - start),
-    }
 }
 
 /// What the engine is told of an error.

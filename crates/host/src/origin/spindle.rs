@@ -33,6 +33,7 @@ pub use model::{Access, Kind, SpindleModel};
 pub use uri::{SpindleError, parse};
 
 use super::OriginIo;
+use crate::device::PUNCH;
 
 /// The smallest backing file.
 const BYTES_MIN: u64 = 1 << 20;
@@ -203,7 +204,6 @@ impl Spindle {
     }
 
     fn punch(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        forebay_sys::file::fallocate(&self.file, mode, offset, len)
+        forebay_sys::file::fallocate(&self.file, PUNCH, offset, len)
     }
 }

@@ -5,6 +5,7 @@
 
 mod member;
 mod planned;
+mod unused;
 
 use super::OriginIo;
 use crate::device::Device;
@@ -12,15 +13,16 @@ use forebay_engine::{OpId, Time};
 use forebay_format::tier::{EXTENT_SIZE, Superblock, TierLayout};
 pub use forebay_tier::Tuning;
 use forebay_tier::{
-    Addition, At, Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId,
-    MemberSettings, MemberState, Notice, OpenError, Refusal, Settings, Tiers, View, assemble,
+    Addition, At, Command, CommandId, CommandReply, Effect, Event, Io, IoId, MemberId, MemberState,
+    Notice, OpenError, Refusal, Settings, Tiers, View, assemble,
 };
+use member::ABSENT;
 pub use member::Member;
-use member::PIECE_BLOCKS;
 pub use planned::{NewTier, NewTiered, Planned, share_of};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+pub use unused::Unused;
 
 /// How old the machine's time may be while somebody waits for an I/O.
 const SHOWN_NS: Time = 1_000_000_000;
@@ -163,14 +165,7 @@ impl Tiered {
                 return Err(TieredError::Cut { path, bytes, needed });
             }
         }
-        let absent = MemberSettings {
-            is_here: false,
-            volatile_cache: true,
-            discards: false,
-            piece_blocks: PIECE_BLOCKS,
-            stripe_blocks: 0,
-        };
-        let settings = |member: &Option<Member>| member.as_ref().map_or(absent, Member::settings);
+        let settings = |member: &Option<Member>| member.as_ref().map_or(ABSENT, Member::settings);
         let (bytes, set) = (assembled.superblock.block.bytes.get(), assembled.superblock.block.set);
         let is_ephemeral = assembled.superblock.is_ephemeral();
         let uuids = assembled.superblock.members().iter().map(|it| it.uuid).collect();

@@ -1,6 +1,7 @@
 //! Devices that join the tiers of a volume, and that leave them.
 
 use super::change::refused;
+use super::give_back;
 use super::health::check_not_stuck;
 use super::holds::what_is_lost;
 use super::memory_bytes;
@@ -80,24 +81,22 @@ impl Supervisor {
         let known = MemberState { uri, uuid: hex(&uuid), tier, use_percent, unsettled: true };
         self.remember_member(name, at, known)
             .inspect_err(|_| self.memories.let_go(name, |member| member != hex(&uuid)))?;
+        let unused = member.unused(use_percent);
         let new = NewDevice { uuid, use_percent, at };
         let id = found.snapshot.view.id;
         let answer = found.open.handle.add_member(id, (member, new));
         let answer = answer.map_err(|error| shard_error(&found.pool, &error))?;
-        match self.answer_of_tiers(&found, &answer)? {
-            CommandReply::Refused(why) => {
-                self.forget_member(name, &hex(&uuid), Some(at))?;
-                Err(refused(why))
-            }
-            _ => {
-                self.settle_members(name, &[hex(&uuid)]);
-                let (device, volume) = (device.clone(), name.clone());
-                let told = Told::DeviceAdded { volume, data_bytes, device, tier };
-                let mut done = Done::new(Outcome::Changed, told);
-                done.told.extend(self.how_to_grow(name)?);
-                Ok(done)
-            }
+        if let CommandReply::Refused(why) = self.answer_of_tiers(&found, &answer)? {
+            self.forget_member(name, &hex(&uuid), Some(at))?;
+            return Err(refused(why));
         }
+        self.settle_members(name, &[hex(&uuid)]);
+        unused.into_iter().for_each(give_back);
+        let (device, volume) = (device.clone(), name.clone());
+        let told = Told::DeviceAdded { volume, data_bytes, device, tier };
+        let mut done = Done::new(Outcome::Changed, told);
+        done.told.extend(self.how_to_grow(name)?);
+        Ok(done)
     }
 
     /// How to make use of what the tiers of a volume hold, if it can have more of that.

@@ -18,7 +18,16 @@ use std::sync::Arc;
 /// Blocks that are copied at a time: what turns is read and written in long pieces.
 const PIECE_BLOCKS_ROTATIONAL: u32 = 64;
 /// On what seeks at once short pieces keep others waiting less.
-pub(super) const PIECE_BLOCKS: u32 = 4;
+const PIECE_BLOCKS: u32 = 4;
+
+/// What there is to say of a member that is not there.
+pub(super) const ABSENT: MemberSettings = MemberSettings {
+    is_here: false,
+    volatile_cache: true,
+    discards: false,
+    piece_blocks: PIECE_BLOCKS,
+    stripe_blocks: 0,
+};
 
 /// A device of a tier.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Sets that can be made, checked before anything is written.
 
-use super::{Member, Tiered, TieredError};
+use super::{Member, Tiered, TieredError, Unused};
 use forebay_format::tier::{EXTENT_SIZE, Superblock, TierLayout};
 use forebay_sys as sys;
 use forebay_tier::{CreateError, MAP_BYTES_PER_EXTENT, NewMember, NewSet, Tuning, create};
@@ -32,6 +32,7 @@ pub struct NewTiered {
 #[derive(Debug)]
 pub struct Planned {
     members: Vec<Member>,
+    shares: Vec<u8>,
     pub(super) superblocks: Vec<Superblock>,
 }
 
@@ -41,7 +42,7 @@ impl Planned {
     /// # Errors
     /// Says what is wrong with the tiers or the size.
     pub fn of(spec: &NewTiered, tiers: Vec<NewTier>) -> Result<Planned, TieredError> {
-        let mut members = Vec::new();
+        let (mut members, mut shares) = (Vec::new(), Vec::new());
         let mut news = Vec::new();
         for (tier, of) in (0..).zip(tiers) {
             for (member, share) in of.members {
@@ -49,6 +50,7 @@ impl Planned {
                 let is_volatile = member.is_volatile();
                 news.push(NewMember { uuid: sys::random(), bytes, tier, is_volatile });
                 members.push(member);
+                shares.push(share);
             }
         }
         let all: u64 = news.iter().map(|it| it.bytes).sum();
@@ -70,7 +72,7 @@ impl Planned {
             set.bytes = slots.sum::<u64>() << 20;
             superblocks = create(&set).map_err(|error| refused(&error, &members))?;
         }
-        Ok(Planned { members, superblocks })
+        Ok(Planned { members, shares, superblocks })
     }
 
     /// Bytes that the volume will have.
@@ -104,6 +106,12 @@ impl Planned {
     pub fn volatile(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members.filter(|(_, member)| member.is_volatile()).map(|(number, _)| number)
+    }
+
+    /// What of its devices is not used. It is to be given back when the set is made, not before.
+    pub fn unused(&self) -> Vec<Unused> {
+        let each = self.members.iter().zip(&self.shares);
+        each.filter_map(|(member, &share)| member.unused(share)).collect()
     }
 
     /// Makes the set, and opens it, as [`Tiered::open`] does. What the devices held is lost.

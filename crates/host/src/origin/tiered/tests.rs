@@ -8,6 +8,8 @@ use forebay_engine::{Buf, Completion, Effect as Wanted, IoError, Target, VolumeI
 use forebay_sys::waker::Waker;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -56,6 +58,32 @@ fn again(uris: &[String]) -> Tiered {
     let mut opened = Tiered::open(members, None, Tuning::default()).unwrap();
     opened.move_on();
     opened
+}
+
+/// What `--use` leaves of a device is trimmed once, when the set is made, and not what is used.
+#[test]
+fn what_of_a_device_is_not_used_is_given_back() {
+    let dir = TempDir::new().unwrap();
+    let uris = files(&dir, &[40]);
+    let path = Path::new(&uris[0]);
+    std::fs::write(path, vec![7; 40 << 20]).unwrap();
+    std::fs::File::open(path).unwrap().sync_all().unwrap();
+    let allocated = || std::fs::metadata(path).unwrap().blocks() * 512;
+    assert!(allocated() >= 40 * MIB, "{}", allocated());
+    let member = Member::open(&uris[0]).unwrap();
+    assert!(member.unused(100).is_none());
+    let set = vec![NewTier { members: vec![(member, 50)] }];
+    let planned = Planned::of(&spec(None), set).unwrap();
+    let unused = planned.unused();
+    assert!(allocated() >= 40 * MIB, "a plan changes nothing");
+    drop(planned.make(Tuning::default()).unwrap());
+    let texts: Vec<String> = unused.iter().map(Unused::to_string).collect();
+    assert_eq!(texts, [format!("the end of {} (20M)", path.display())]);
+    unused.into_iter().for_each(|it| it.give_back().unwrap());
+    assert!((20 * MIB..21 * MIB).contains(&allocated()), "{}", allocated());
+    let content = std::fs::read(path).unwrap();
+    assert!(content[20 << 20..].iter().all(|&byte| byte == 0));
+    assert_eq!(content[(20 << 20) - 1], 7);
 }
 
 /// One bad sector in a superblock refused the device, and with it the volume, though the other copy
