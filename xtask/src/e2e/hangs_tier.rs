@@ -25,8 +25,7 @@ pub fn run() -> Result<()> {
     daemon.forebay_within(SOON, &[&["volume", "create", "big"][..], &tiers].concat())?;
     io(&daemon, "big", "write -P 1", SOON)?;
     for words in ["write -P 2", "read"] {
-        let leaves = |daemon: &Daemon| leave(daemon, &slow);
-        hang(&daemon, &sick, words, &leaves)?;
+        hang(&daemon, &sick, words, &leave)?;
         until(SOON, "the volume is served again", || {
             daemon.said(&["volume", "attach", "big"])?;
             Ok(io(&daemon, "big", "read", SOON).is_ok())
@@ -47,12 +46,23 @@ fn hang(
 ) -> Result<()> {
     sick.signal("-STOP")?;
     let mut stuck = begin_io(daemon, "big", words)?;
-    let done = is_told(daemon).and_then(|()| does(daemon));
+    let done = is_waited_for(daemon, sick).and_then(|()| is_told(daemon));
+    let done = done.and_then(|()| does(daemon));
     sick.signal("-CONT")?;
     let ended = until(SOON, "who waited goes on", || Ok(stuck.try_wait()?.is_some()));
     let _ = stuck.kill();
     let _ = stuck.wait();
     done.and(ended)
+}
+
+/// It answers as long as nobody knows that it does not: who asks early is told when that is known.
+fn is_waited_for(daemon: &Daemon, sick: &Sick) -> Result<()> {
+    std::thread::sleep(Duration::from_secs(2));
+    let slow = sick.path().display().to_string();
+    let (_, planned) =
+        daemon.said(&["tier", "remove", "big", &slow, "--drop-lost", "--dry-run"])?;
+    ensure!(planned.contains("which is here and does not answer"), "{planned}");
+    Ok(())
 }
 
 fn is_told(daemon: &Daemon) -> Result<()> {
@@ -74,9 +84,7 @@ fn is_told(daemon: &Daemon) -> Result<()> {
 }
 
 /// The volume is taken out of service.
-fn leave(daemon: &Daemon, slow: &str) -> Result<()> {
-    let (_, planned) = daemon.said(&["tier", "remove", "big", slow, "--drop-lost", "--dry-run"])?;
-    ensure!(planned.contains("which is here and does not answer"), "{planned}");
+fn leave(daemon: &Daemon) -> Result<()> {
     daemon.forebay_within(LEAVES, &["volume", "detach", "big", "--force"])?;
     Ok(())
 }

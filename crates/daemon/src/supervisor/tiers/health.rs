@@ -9,6 +9,7 @@ use forebay_api::reply::Attention;
 use forebay_api::tiers::{DeviceState, TierDevice, TiersInfo};
 use forebay_api::told::Names;
 use forebay_api::{ApiError, Cause, Hint, Told};
+use forebay_host::origin::tiered::TiersSnapshot;
 use forebay_host::shard::ShardError;
 use forebay_tier::CommandReply;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -79,6 +80,27 @@ pub(super) fn check_not_stuck(info: &TiersInfo) -> Result<(), ApiError> {
 }
 
 impl Supervisor {
+    /// The tiers of a volume when each device either ends its I/O, or is known not to: one that
+    /// has just begun to hang is waited for until then.
+    ///
+    /// # Errors
+    /// There is no such volume, or it has no tiers.
+    pub(super) fn tiers_when_sure(
+        &self,
+        name: &str,
+    ) -> Result<(FoundVolume, TiersSnapshot, TiersInfo), ApiError> {
+        let begin = Instant::now();
+        loop {
+            let (found, now) = self.find_tiers(name)?;
+            let info = self.tiers_info(name, &now);
+            let is_sure = |it: &TierDevice| it.waits_s < 1 || it.waits_s >= STUCK_S;
+            if info.devices.iter().all(is_sure) || begin.elapsed().as_secs() >= STUCK_S {
+                return Ok((found, now, info));
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
     /// A volume leaves by force: devices of its tiers that do not answer are not waited for. What
     /// is left is what a kill would leave. It is told.
     ///
@@ -93,20 +115,11 @@ impl Supervisor {
             // What a cache holds of it has to go home, whoever waits for it.
             return Ok(None);
         }
-        let begin = Instant::now();
-        let told = loop {
-            let Ok((_, now)) = self.find_tiers(&view.name) else { return Ok(None) };
-            let info = self.tiers_info(&view.name, &now);
-            let waits = |least| info.devices.iter().filter(move |it| it.waits_s >= least);
-            if let Some(seconds) = waits(STUCK_S).map(|it| it.waits_s).max() {
-                let devices = Names(waits(STUCK_S).map(|it| it.device.clone()).collect());
-                break Told::NotWaitedFor { devices, seconds };
-            }
-            if waits(1).count() == 0 || begin.elapsed() > Duration::from_secs(STUCK_S) {
-                return Ok(None);
-            }
-            std::thread::sleep(LOOK_PAUSE);
-        };
+        let Ok((.., info)) = self.tiers_when_sure(&view.name) else { return Ok(None) };
+        let stuck = || info.devices.iter().filter(|it| it.waits_s >= STUCK_S);
+        let Some(seconds) = stuck().map(|it| it.waits_s).max() else { return Ok(None) };
+        let devices = Names(stuck().map(|it| it.device.clone()).collect());
+        let told = Told::NotWaitedFor { devices, seconds };
         let failed = |error| shard_error(&found.pool, &error);
         found.open.handle.origin_lost(view.id, COMMAND_TIMEOUT).map_err(failed)?;
         tracing::warn!(volume = view.name.as_str(), "{told}");

@@ -227,8 +227,7 @@ impl Supervisor {
     /// Gives up a device that will never be back.
     fn give_up_device(&self, wanted: &TierRemove) -> Result<Done, ApiError> {
         let name = &wanted.name;
-        let (found, now) = self.find_tiers(name)?;
-        let info = self.tiers_info(name, &now);
+        let (found, now, info) = self.tiers_when_sure(name)?;
         let is_meant = |it: &&TierDevice| {
             same_file(&it.device, &wanted.tier) || wanted.tier.parse() == Ok(it.tier)
         };
