@@ -7,15 +7,18 @@
 use crate::hint::{Care, Choice, Log, Start};
 use crate::{ApiError, Body, Hint, Reply, Request, SCHEMA};
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most bytes of a reply.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
 const HEADERS_MAX: usize = 64;
 /// Making a pool writes and flushes superblocks, on disks that may be busy or asleep.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// How often it is looked whether the daemon still runs.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The unit of an installed daemon.
 const UNIT: &str = "/usr/lib/systemd/system/forebayd.service";
@@ -90,21 +93,48 @@ impl Client {
         }
     }
 
+    fn broken(&self, error: &std::io::Error) -> ApiError {
+        let text = format!("talk to forebayd at {}: {error}", self.socket.display());
+        ApiError::failed(text).hint(Hint::SeeLog { of: Log::HungUp })
+    }
+
+    /// Reads until the other end has closed.
+    fn receive(&self, stream: UnixStream, answer: &mut Vec<u8>) -> Result<(), ApiError> {
+        let end = Instant::now() + TIMEOUT;
+        let mut stream = stream.take(REPLY_BYTES_MAX);
+        loop {
+            let error = match stream.read_to_end(answer) {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+                return Err(self.broken(&error));
+            }
+            let at = self.socket.display();
+            if let Some(process) = stopped_process(stream.get_ref()) {
+                let text = format!("forebayd at {at} (process {process}) was stopped by a signal");
+                return Err(ApiError::failed(text).hint(Hint::LetGoOn { process }));
+            }
+            if Instant::now() >= end {
+                let seconds = TIMEOUT.as_secs();
+                let text = format!("forebayd at {at} has not answered for {seconds} s");
+                return Err(ApiError::failed(text).hint(Hint::SeeLog { of: Log::Daemon }));
+            }
+        }
+    }
+
     /// One HTTP exchange; returns status and body.
     ///
     /// # Errors
     /// Says what went wrong on the way. A status other than 200 is no error here.
     pub fn http(&self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Vec<u8>), ApiError> {
-        let broken = |error: std::io::Error| {
-            let text = format!("talk to forebayd at {}: {error}", self.socket.display());
-            ApiError::failed(text).hint(Hint::SeeLog { of: Log::HungUp })
-        };
+        let broken = |error: std::io::Error| self.broken(&error);
         let mut stream = UnixStream::connect(&self.socket).map_err(|error| {
             let why = connect_error(&error);
             ApiError::failed(format!("no forebayd answers at {}: {why}", self.socket.display()))
                 .hint(Hint::StartDaemon { how: Start::Own })
         })?;
-        stream.set_read_timeout(Some(TIMEOUT)).map_err(broken)?;
+        stream.set_read_timeout(Some(LOOK_EVERY)).map_err(broken)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(broken)?;
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: forebay\r\nConnection: close\r\n\
@@ -112,12 +142,12 @@ impl Client {
             body.len()
         );
         let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
-        let mut answer = Vec::new();
         // A server that refuses a request early answers before it has read everything: look first.
-        let got = stream.take(REPLY_BYTES_MAX).read_to_end(&mut answer);
+        let mut answer = Vec::new();
+        let got = self.receive(stream, &mut answer);
         if answer.is_empty() {
             sent.map_err(broken)?;
-            got.map_err(broken)?;
+            got?;
         }
         parse_answer(&answer).map_err(|why| {
             let at = self.socket.display();
@@ -132,6 +162,17 @@ impl Client {
             }
         })
     }
+}
+
+/// The process behind a socket, if it was stopped: it will not answer before it goes on.
+fn stopped_process(stream: &UnixStream) -> Option<u32> {
+    let process = forebay_sys::pass::peer_process(stream.as_raw_fd()).ok()?;
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let is = |field: &str, value: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        line.is_some_and(|it| it.trim_start().starts_with(value))
+    };
+    (is("Name:", "forebayd") && (is("State:", "T") || is("State:", "t"))).then_some(process)
 }
 
 fn connect_error(error: &std::io::Error) -> String {

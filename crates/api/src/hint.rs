@@ -37,6 +37,7 @@ lines! {
         "take it away (unplug it, or rename the file), then: forebay volume detach {volume} \
          --force, forebay volume attach {volume}, forebay tier remove {volume} {device} \
          --drop-lost",
+    LetGoOn { process: u32 } = "let it go on: kill -CONT {process}",
     PauseMoves { volume: String } = "to have nothing move: forebay tier pause {volume}",
     EmptyTier { volume: String, device: String } =
         "while it can be read: forebay tier evacuate {volume} {device}",

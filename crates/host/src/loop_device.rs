@@ -195,8 +195,8 @@ impl LoopDevice {
             let device = open(self.number)?;
             let end = Instant::now() + PATIENCE;
             loop {
-                // What it knows of a file it believes for a moment. When that is over the first
-                // command has it ask again, and the second takes over what it was told.
+                // The first command has the kernel ask how large the file is, if it was told that
+                // this has changed; the second takes over what it heard.
                 loops::loop_status(&device)?;
                 loops::loop_set_capacity(&device)?;
                 if self.bytes()? == bytes / 512 * 512 {

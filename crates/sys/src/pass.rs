@@ -105,13 +105,22 @@ fn receive(socket: RawFd, bytes: &mut [u8], flags: c_int) -> io::Result<(usize, 
 
 /// The user at the other end of a unix socket.
 pub fn peer_user(socket: RawFd) -> io::Result<u32> {
+    peer(socket).map(|peer| peer.uid)
+}
+
+/// The process at the other end of a unix socket, or the one that began to listen there.
+pub fn peer_process(socket: RawFd) -> io::Result<u32> {
+    peer(socket).map(|peer| peer.pid.unsigned_abs())
+}
+
+fn peer(socket: RawFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the structure and its length are valid for the call.
     let result =
         unsafe { libc::getsockopt(socket, level, name, (&raw mut peer).cast(), &raw mut len) };
-    check(result).map(|_| peer.uid)
+    check(result).map(|_| peer)
 }
 
 /// Takes over a descriptor that was passed at the start of the process.

@@ -16,6 +16,29 @@ fn holds(pid: u32) -> bool {
     files.into_iter().any(|it| fs::read_link(it.path()).is_ok_and(|to| to == *"/dev/fuse"))
 }
 
+/// While nobody serves a mounted device, other loop devices are listed, made, used and ended: all
+/// that hung (`losetup` asks each device for the file behind it).
+fn others_go_on(machine: &Machine) -> Result<()> {
+    let other = machine.directory.file("other", 16 << 20)?.display().to_string();
+    // Longer than the kernel believed what it knew of the file.
+    std::thread::sleep(Duration::from_millis(1500));
+    let begin = Instant::now();
+    // Five seconds: who hangs is ended, and the test fails.
+    let within = |words: &[&str]| tool(&[&["timeout", "-s", "KILL", "5"][..], words].concat());
+    let listed = within(&["losetup", "-a"])?;
+    ensure!(listed.contains("/forebay:disk."), "{listed}");
+    within(&["losetup", "-j", &other])?;
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(1), "to list loop devices took {took:?}");
+    let device = within(&["losetup", "-f", "--show", &other])?.trim().to_string();
+    let used = within(&["mkfs.ext4", "-q", "-F", &device]);
+    let used = used.and_then(|_| within(&["blkid", "-p", &device]));
+    let used = used.and_then(|_| within(&["df"]));
+    let ended = within(&["losetup", "-d", &device]);
+    ensure!(used?.contains(&machine.mount_point()), "df names what is mounted");
+    ended.map(drop)
+}
+
 /// Runs through it.
 ///
 /// # Errors
@@ -33,6 +56,7 @@ pub fn run() -> Result<()> {
 
     machine.daemon.stop()?;
     ensure!(is_configured(Path::new(&device)), "the device in use was lost by the stop");
+    others_go_on(&machine)?;
     machine.daemon.start_again()?;
     machine.wait_until_served()?;
     fs::write(&file, "written after the stop")?;
@@ -45,6 +69,10 @@ pub fn run() -> Result<()> {
         ensure!(Instant::now() < end, "no other holder was started");
         std::thread::sleep(Duration::from_millis(50));
     }
+    tool(&["kill", "-STOP", &machine.daemon.pid().to_string()])?;
+    let went_on = others_go_on(&machine);
+    tool(&["kill", "-CONT", &machine.daemon.pid().to_string()])?;
+    went_on?;
     machine.daemon.kill_and_start()?;
     machine.wait_until_served()?;
     ensure!(fs::read_to_string(&file)? == "written after the stop", "the file");

@@ -211,3 +211,23 @@ fn a_start_with_a_full_state_directory_says_so_and_advises_no_loss() {
     world.forebay(&["status"]).expect(0);
     world.stop();
 }
+
+/// Who asked a daemon that does not run waited two minutes, and read "Resource temporarily
+/// unavailable".
+#[test]
+fn a_daemon_that_was_stopped_by_a_signal_is_told_at_once() {
+    let mut world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
+    world.signal("-STOP");
+    for words in [&["status"][..], &["volume", "show", "big"], &["pool", "list"]] {
+        let begin = Instant::now();
+        let said = world.forebay(words);
+        let took = begin.elapsed();
+        let said = said.expect(1).complains("was stopped by a signal");
+        said.complains("let it go on: kill -CONT ");
+        assert!(took < Duration::from_secs(5), "{words:?} took {took:?}");
+    }
+    world.signal("-CONT");
+    world.forebay(&["status"]).expect(0);
+    world.stop();
+}

@@ -179,11 +179,16 @@ impl World {
         child.wait().unwrap();
     }
 
+    /// Sends the daemon a signal, as `-TERM`.
+    pub fn signal(&self, signal: &str) {
+        let pid = self.daemon.as_ref().expect("a running daemon").id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
     /// SIGTERM, and waits for the end.
     pub fn stop(&mut self) {
+        self.signal("-TERM");
         let mut child = self.daemon.take().expect("a running daemon");
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         let begin = Instant::now();
         while child.try_wait().unwrap().is_none() {
             assert!(begin.elapsed() < PATIENCE, "forebayd does not stop");

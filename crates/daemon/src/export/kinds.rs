@@ -206,7 +206,7 @@ impl Export {
             });
         };
         let shown = match self {
-            Export::Loop(looped, _) => looped.device().resize(bytes),
+            Export::Loop(looped, _) => looped.resize(bytes),
             Export::Ublk(device, _) => device.resize(bytes),
             Export::NbdKernel(nbd) => nbd.device().map_or(Ok(()), |device| device.resize(bytes)),
             _ => Ok(()),

@@ -125,11 +125,17 @@ impl Looped {
             return Err(ApiError::failed(format!("{}: {why}", self.device.path().display())));
         }
         if self.device.bytes().is_ok_and(|bytes| bytes != volume.offer.bytes.get())
-            && let Err(error) = self.device.resize(volume.offer.bytes.get())
+            && let Err(error) = self.resize(volume.offer.bytes.get())
         {
             tracing::warn!("{}: {error}", self.device.path().display());
         }
         Ok(port)
+    }
+
+    /// Shows another size, which the volume has by now.
+    pub fn resize(&self, bytes: u64) -> io::Result<()> {
+        fuse::tell_size_changed(self.fuse())?;
+        self.device.resize(bytes)
     }
 
     pub fn device(&self) -> LoopDevice {

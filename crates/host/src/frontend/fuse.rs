@@ -8,7 +8,7 @@ mod port;
 pub mod reply;
 pub mod wire;
 
-pub use connect::{Connection, DEVICE, connect};
+pub use connect::{Connection, DEVICE, connect, tell_size_changed};
 pub use port::FuseSetup;
 pub(crate) use port::{Answer, FusePort};
 

@@ -14,7 +14,7 @@ use forebay_sys as sys;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -77,6 +77,17 @@ fn shake_hands(device: &File) -> io::Result<Agreed> {
     let header = wire::out_header(unique, 0, reply.as_bytes().len());
     sys::file::write_parts(device.as_raw_fd(), [header.as_bytes(), reply.as_bytes()])?;
     Ok(agreed)
+}
+
+/// Tells the kernel, at a connection that somebody serves, that the file has another size: it asks
+/// when it wants to know it next.
+///
+/// # Errors
+/// The connection has ended.
+pub fn tell_size_changed(device: BorrowedFd) -> io::Result<()> {
+    let notice = reply::size_changed();
+    let header = wire::changed_header(notice.as_bytes().len());
+    sys::file::write_parts(device.as_raw_fd(), [header.as_bytes(), notice.as_bytes()]).map(drop)
 }
 
 impl Connection {

@@ -4,9 +4,10 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The only file. (The directory that it is in has number 1.)
 const FILE: u64 = 2;
-/// Seconds for which the kernel may trust the attributes. A size changes seldom, and whoever
-/// changes it tells the loop device.
-const ATTR_SECONDS: u64 = 1;
+/// Seconds for which the kernel may trust the attributes: ten years. It asks again when it is told
+/// to ([`SizeChanged`]). Where it asks now and then, whoever lists the loop devices of the machine
+/// (`losetup`, `mount -o loop`) hangs as long as nobody serves this one.
+const ATTR_SECONDS: u64 = 10 * 365 * 24 * 60 * 60;
 /// Open replies: no page cache between, and writes need no lock of the file.
 pub const OPEN_FLAGS: u32 = 1 | 1 << 6;
 
@@ -84,6 +85,17 @@ pub struct StatfsOut {
     spare: [u32; 6],
 }
 
+/// What has the kernel ask for the attributes again.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct SizeChanged {
+    node: u64,
+    /// Negative: there are no pages to forget.
+    offset: i64,
+    len: i64,
+}
+
+const _: () = assert!(size_of::<SizeChanged>() == 24);
 const _: () = assert!(size_of::<AttrOut>() == 104);
 const _: () = assert!(size_of::<EntryOut>() == 128);
 const _: () = assert!(size_of::<StatfsOut>() == 80);
@@ -92,6 +104,11 @@ const _: () = assert!(size_of::<StatfsOut>() == 80);
 pub fn attr(bytes: u64) -> AttrOut {
     let (valid_seconds, attr) = (ATTR_SECONDS, attributes(bytes));
     AttrOut { valid_seconds, valid_nanoseconds: 0, padding: 0, attr }
+}
+
+/// The size of the file is another one now.
+pub fn size_changed() -> SizeChanged {
+    SizeChanged { node: FILE, offset: -1, len: 0 }
 }
 
 /// The file, of `bytes`, is what is behind a name.

@@ -58,6 +58,7 @@ pub mod flag {
 
 /// The number of the notice that has unanswered requests sent again.
 pub const NOTIFY_RESEND: i32 = 7;
+const NOTIFY_INVAL_INODE: i32 = 2;
 /// Set in the name of a request that was sent before.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// Attributes that [`SetattrIn::valid`] says are to be changed.
@@ -369,6 +370,12 @@ pub fn out_header(unique: u64, error: i32, len: usize) -> OutHeader {
     let len = if error == 0 { len } else { 0 };
     let len = u32::try_from(size_of::<OutHeader>() + len).expect("replies are short");
     OutHeader { len, error: -error, unique }
+}
+
+/// The header of the notice that an attribute has changed, with `len` bytes behind it.
+pub fn changed_header(len: usize) -> OutHeader {
+    let len = u32::try_from(size_of::<OutHeader>() + len).expect("notices are short");
+    OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 }
 }
 
 /// The notice that has unanswered requests sent again.
