@@ -6,6 +6,7 @@
 //! all that was written, which is what one after a kill does.
 
 mod course;
+mod pace;
 mod trouble;
 
 use crate::budget::Budget;
@@ -15,6 +16,7 @@ use crate::settings::Tuning;
 use crate::view::Pending;
 use forebay_format::io::Time;
 use forebay_format::tier::{Blocks, Place};
+use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -111,6 +113,7 @@ pub(crate) struct Moves {
     /// What yields may copy so much although its devices are busy.
     floor: Budget,
     reserve: Budget,
+    pace: Pace,
     /// Extents of which a move failed, and until when they rest.
     resting: BTreeMap<u32, (Time, Pending)>,
     moved_bytes: u64,
@@ -128,6 +131,7 @@ impl Moves {
             yielding: Budget::new(now, tuning.move_rate),
             floor: Budget::new(now, tuning.move_rate.div_ceil(FLOOR_SHARE)),
             reserve: Budget::new(now, tuning.reserve_rate),
+            pace: Pace::default(),
             resting: BTreeMap::new(),
             moved_bytes: 0,
         }

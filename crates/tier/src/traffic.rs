@@ -25,6 +25,13 @@ pub struct Traffic {
     pub moved_out_bytes: u64,
 }
 
+impl Traffic {
+    /// Reads and writes for clients.
+    pub fn requests(&self) -> u64 {
+        self.reads + self.writes
+    }
+}
+
 /// The owner of these counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {

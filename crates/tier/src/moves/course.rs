@@ -24,10 +24,12 @@ impl Tiers {
         let waiting = active.filter(|it| it.step == Step::Ready);
         let due = waiting.filter_map(|it| {
             let is_reserve = it.why == Why::Reserve;
+            let paced = self.rests_until(it);
             let budget = if is_reserve { &self.moves.reserve } else { &self.moves.yielding };
             match () {
                 () if it.why == Why::NoRoom || budget.is_nothing() => None,
-                () if budget.is_spent() => Some(budget.due()),
+                () if budget.is_spent() => Some(paced.unwrap_or(0).max(budget.due())),
+                () if paced.is_some() => paced,
                 () if is_reserve && self.moves.floor.is_spent() => {
                     self.gives_way_until(it).map(|until| until.min(self.moves.floor.due()))
                 }
@@ -46,6 +48,29 @@ impl Tiers {
         let seeks = self.seeks(MemberId(it.to.member()));
         let until = self.planner.rests_until(self.io.now());
         until.filter(|_| it.why == Why::Reserve && seeks)
+    }
+
+    /// Until when a move rests because a disk that seeks has to do with the last piece. One for the
+    /// reserve does so where clients use that disk.
+    fn rests_until(&self, it: &Move) -> Option<Time> {
+        let pace = &self.moves.pace;
+        let of = |place: Place| {
+            let member = MemberId(place.member());
+            let requests = self.traffic.of(member).requests();
+            let is_shared = !self.set.is_idle(member) || pace.is_shared(member, requests);
+            let until = pace.rests_until(member, self.io.now());
+            until.filter(|_| it.why != Why::Reserve || is_shared)
+        };
+        of(it.from).max(of(it.to)).filter(|_| it.why != Why::NoRoom)
+    }
+
+    /// A member gets a piece.
+    fn pace(&mut self, member: MemberId, bytes: usize) {
+        let is_array = self.set.member(member).settings.stripe_blocks > 1;
+        if self.seeks(member) && !is_array {
+            let requests = self.traffic.of(member).requests();
+            self.moves.pace.given(member, self.io.now(), bytes, requests);
+        }
     }
 
     /// Whether as many pieces are under way from or to a member as may be: where it seeks a
@@ -172,7 +197,8 @@ impl Tiers {
         }
         let is_idle = self.set.is_idle(from) && self.set.is_idle(to);
         let yields = (why.yields() && !is_idle) || self.gives_way_until(it).is_some();
-        if self.moves.is_paused || (yields && self.moves.floor.is_spent()) {
+        let is_paced = self.rests_until(it).is_some();
+        if self.moves.is_paused || is_paced || (yields && self.moves.floor.is_spent()) {
             return false;
         }
         let is_small = self.is(Mutant::BudgetTooSmall);
@@ -213,6 +239,7 @@ impl Tiers {
         let buf = self.io.buf(bytes);
         let what = self.piece_io(extent, number, from);
         let offset = self.set.layout().slot_offset(from.slot());
+        self.pace(MemberId(from.member()), bytes);
         self.io.read(what, offset + (range.start * BLOCK_SIZE) as u64, buf);
     }
 
@@ -237,6 +264,7 @@ impl Tiers {
         if !io.is_write {
             let what = self.piece_io(extent, number, to);
             let offset = self.set.layout().slot_offset(to.slot());
+            self.pace(MemberId(to.member()), done.buf.len());
             return self.io.write(what, offset + (range.start * BLOCK_SIZE) as u64, done.buf);
         }
         self.io.give(done.buf);

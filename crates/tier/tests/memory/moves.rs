@@ -338,6 +338,31 @@ fn a_disk_that_seeks_is_given_one_large_piece_at_a_time() {
     assert!((0..4).all(|extent| place(&world, extent) == Some(SLOW)));
 }
 
+/// Its cache took eight pieces at once, and a client's read waited for all of them: with a real
+/// kernel and a disk with a cache the p99 of a disk half busy was 3.6 times what it was at rest.
+#[test]
+fn a_disk_that_seeks_has_the_time_that_a_piece_takes_however_fast_it_says_that_it_has_it() {
+    let tuning = Tuning { move_rate: 1_000_000_000, ..still() };
+    let devices = World::new(&spec(vec![member(1, 0, 8), member(2, 1, 8)], 4), tuning).without(&[]);
+    let mut world = World::open_as(devices, tuning, |number, it| MemberSettings {
+        piece_blocks: [4, 64][number],
+        ..it
+    });
+    assert_eq!(world.command(pin(0, 4, 0)), CommandReply::Changed);
+    (0..4_u64).for_each(|extent| world.write(extent * EXTENT_SIZE, EXTENT_SIZE as usize, 1));
+    let pieces = pieces_to(&mut world, SLOW);
+    assert_eq!(world.command(pin(0, 4, 1)), CommandReply::Changed);
+    let mut came = Vec::new();
+    for _ in 0..250 {
+        world.tick(world.now + 1_000_000);
+        came.push(pieces.borrow().len());
+    }
+    assert!(came.windows(9).all(|it| it[8] - it[0] <= 1), "{came:?}");
+    // Nor does it wait longer than that.
+    assert!(came.windows(15).all(|it| it[14] > it[0] || it[0] == 0 || it[0] == 16), "{came:?}");
+    assert_eq!(came.last(), Some(&16));
+}
+
 #[test]
 fn an_array_is_given_whole_stripes() {
     for stripe in [48, 128, 256] {
