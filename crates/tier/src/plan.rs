@@ -64,7 +64,7 @@ pub(crate) struct Planner {
 }
 
 /// What gains so many times what it costs does not wait for a quiet moment.
-const GAIN: f32 = 4.0;
+const GAIN: f32 = 1.5;
 
 impl Planner {
     pub fn new(now: Time) -> Planner {

@@ -15,6 +15,9 @@ use std::ops::Range;
 
 /// Pieces under way at a time on an array of disks.
 const ARRAY_PIECES_MAX: usize = 4;
+/// Requests of clients that are under way on a disk for each piece beside them, and most pieces.
+const CLIENTS_PER_PIECE: usize = 3;
+const PIECES_MAX: usize = 4;
 
 impl Tiers {
     /// When a move can go on by itself. Where something under way is waited for, its end is the
@@ -66,19 +69,27 @@ impl Tiers {
 
     /// A member gets a piece.
     fn pace(&mut self, member: MemberId, bytes: usize) {
-        let is_array = self.set.member(member).settings.stripe_blocks > 1;
-        if self.seeks(member) && !is_array {
+        if self.seeks(member) && !self.is_array(member) {
             let requests = self.traffic.of(member).requests();
             self.moves.pace.given(member, self.io.now(), bytes, requests);
         }
     }
 
     /// Whether as many pieces are under way from or to a member as may be: where it seeks a
-    /// client's request waits for all of them. An array has several disks for them.
+    /// client's request waits for all of them. An array has several disks for them; and where many
+    /// requests wait for each other a piece waits for all of them, too, so that it takes several
+    /// for moves to have their share.
     fn is_crowded(&self, member: MemberId) -> bool {
-        let is_array = self.set.member(member).settings.stripe_blocks > 1;
-        let most = if is_array { ARRAY_PIECES_MAX } else { 1 };
+        let clients = self.set.member(member).clients as usize;
+        let most = match self.is_array(member) {
+            true => ARRAY_PIECES_MAX,
+            false => (clients / CLIENTS_PER_PIECE).clamp(1, PIECES_MAX),
+        };
         self.seeks(member) && self.moves.copying(member) >= most
+    }
+
+    fn is_array(&self, member: MemberId) -> bool {
+        self.set.member(member).settings.stripe_blocks > 1
     }
 
     /// Whether a member takes much longer for what lies elsewhere than for what comes next.
