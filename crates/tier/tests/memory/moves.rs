@@ -363,6 +363,41 @@ fn a_disk_that_seeks_has_the_time_that_a_piece_takes_however_fast_it_says_that_i
     assert_eq!(came.last(), Some(&16));
 }
 
+/// One piece behind eight requests moved a megabyte a second, however much the rates allowed.
+#[test]
+fn moves_have_their_share_of_a_disk_where_many_requests_wait() {
+    let tuning = Tuning { move_rate: 1_000_000_000, ..still() };
+    let devices = World::new(&spec(vec![member(1, 0, 8), member(2, 1, 8)], 5), tuning).without(&[]);
+    let mut world = World::open_as(devices, tuning, |number, it| MemberSettings {
+        piece_blocks: [4, 64][number],
+        ..it
+    });
+    assert_eq!(world.command(pin(0, 4, 0)), CommandReply::Changed);
+    assert_eq!(world.command(pin(4, 1, 1)), CommandReply::Changed);
+    (0..5_u64).for_each(|extent| world.write(extent * EXTENT_SIZE, EXTENT_SIZE as usize, 1));
+    for _ in 0..100 {
+        world.tick(world.now + 1_000_000);
+    }
+    assert_eq!(place(&world, 4), Some(SLOW));
+    let slots = superblock(&world.devices[1]).expect("it is a member").layout().slots_offset();
+    world.decide(move |effect| match effect {
+        Effect::Write { member: SLOW, offset, .. } if *offset >= slots => Fate::Held,
+        Effect::Read { member: SLOW, .. } => Fate::Held,
+        _ => Fate::Done,
+    });
+    for block in 0..8 {
+        let (offset, buf) = (4 * EXTENT_SIZE + block * BLOCK, filled(BLOCK as usize, 0));
+        world.submit(Io::Read { offset, buf });
+    }
+    assert_eq!(world.command(pin(0, 4, 1)), CommandReply::Changed);
+    for _ in 0..100 {
+        world.tick(world.now + 1_000_000);
+    }
+    let pieces = world.held.iter().filter(|it| matches!(it, Effect::Write { .. })).count();
+    assert_eq!((world.held.len() - pieces, pieces), (8, 2));
+    world.release();
+}
+
 #[test]
 fn an_array_is_given_whole_stripes() {
     for stripe in [48, 128, 256] {

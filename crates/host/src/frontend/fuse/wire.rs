@@ -58,6 +58,7 @@ pub mod flag {
 
 /// The number of the notice that has unanswered requests sent again.
 pub const NOTIFY_RESEND: i32 = 7;
+/// The number of the notice that has attributes asked for again.
 const NOTIFY_INVAL_INODE: i32 = 2;
 /// Set in the name of a request that was sent before.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
