@@ -3,7 +3,7 @@
 use crate::world::{Said, World, pattern};
 use serde_json::{Value, json};
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -518,4 +518,20 @@ fn what_is_pinned_lives_where_it_should_also_after_a_restart() {
     world.forebay(&["tier", "set", "big", "--rate", "100M", "--placement", "spill"]).expect(0);
     world.forebay(&["tier", "show", "big"]).expect(0).says("spill").says("100M/s");
     check(&world, "big", 60);
+}
+
+/// What `--use` leaves of a device is trimmed when the device becomes one of a tier, be it later.
+#[test]
+fn what_is_not_used_of_a_device_is_trimmed() {
+    let world = world();
+    let full = |name: &str| fs::write(world.path(name), vec![7; 32 << 20]).unwrap();
+    let half_is_there = |name: &str| {
+        let blocks = fs::metadata(world.path(name)).unwrap().blocks() * 512;
+        assert!((16 * MIB..18 * MIB).contains(&blocks), "{name}: {blocks}");
+    };
+    ["fast.img", "third.img"].into_iter().for_each(full);
+    create(&world, &["big", "--tier", "fast.img", "--use", "50%", "--force", "-y"]).expect(0);
+    half_is_there("fast.img");
+    world.forebay(&["tier", "add", "big", "third.img", "--use", "50%", "--force", "-y"]).expect(0);
+    half_is_there("third.img");
 }
