@@ -12,10 +12,13 @@ use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::shard::{ShardError, VolumeSnapshot};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the FLUSH of a volume that is to leave is waited for before its users are told.
 const LOSS_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long clients that are on their way out are waited for.
+const LEAVING: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(10);
 
 impl Supervisor {
     pub(super) fn volume_detach(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
@@ -181,13 +184,19 @@ impl Supervisor {
         tiers.chosen().choices().map(|it| Told::ChosenKept { chosen: KeptHere(it) })
     }
 
-    /// Refuses to take a volume away from its clients, unless that is wanted.
+    /// Refuses to take a volume away from its clients, unless that is wanted. A client that has
+    /// just hung up counts until its shard has read that, so those that leave have a moment.
     fn check_clients(&self, found: &FoundVolume, force: bool) -> Result<(), ApiError> {
-        let clients = self.clients_of(found);
+        let name = &found.snapshot.view.name;
+        let begin = Instant::now();
+        let mut clients = self.clients_of(found);
+        while clients > 0 && !force && begin.elapsed() < LEAVING {
+            std::thread::sleep(PAUSE);
+            clients = self.clients_of(&self.find_volume(name)?);
+        }
         if clients == 0 || force {
             return Ok(());
         }
-        let name = &found.snapshot.view.name;
         Err(ApiError::refused(format!("{clients} client(s) are connected to volume {name}"))
             .hint(Hint::SeeTo { what: Care::Clients })
             .hint(Hint::Again { with: Flag::ForceCutOff }))
