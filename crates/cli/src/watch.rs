@@ -118,7 +118,7 @@ pub fn evacuation(
     // How long it takes is not known before anything has moved.
     let bar = hidden_or_bar().with_style(style(""));
     let bar = bar.with_prefix(volume.clone());
-    let (mut least, mut moved) = (u64::MAX, Instant::now());
+    let (mut before, mut moved) = (None, Instant::now());
     loop {
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
         let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
@@ -127,6 +127,10 @@ pub fn evacuation(
             tier.parse() == Ok(it.tier) || it.device == *tier || named.any(|one| it.device == one)
         };
         let number = shown.tiers.devices.iter().find(is_named).map(|it| it.tier);
+        let of_it = |it: &&TierDevice| number.is_none_or(|number| it.tier == number);
+        // What has moved counts as left until the map says so durably, which may come in bursts.
+        let copied: u64 =
+            shown.tiers.devices.iter().filter(of_it).map(|it| it.moved_out_bytes).sum();
         let own = shown.tiers.evacuations.iter().filter(|it| number.is_none_or(|n| it.tier == n));
         let left: u64 = own.map(|it| it.left_bytes).sum();
         let total = bar.length().unwrap_or(0).max(left);
@@ -136,11 +140,11 @@ pub fn evacuation(
             bar.finish_and_clear();
             return Ok(());
         }
-        if left < least {
-            if least != u64::MAX {
-                bar.set_style(style(", {rate}/s, {eta} to go"));
-            }
-            (least, moved) = (left, Instant::now());
+        if before.is_some_and(|(before, _)| left < before) {
+            bar.set_style(style(", {rate}/s, {eta} to go"));
+        }
+        if before != Some((left, copied)) {
+            (before, moved) = (Some((left, copied)), Instant::now());
         }
         if moved.elapsed() > STUCK {
             bar.finish_and_clear();

@@ -122,7 +122,7 @@ struct Life {
     /// What must not be used again could not be written down at first.
     unnoted: bool,
     /// Devices that the engine said have failed.
-    devices_failed: u64,
+    devices_failed: BTreeSet<usize>,
     /// The engine uses none of them any more: a record was lost that no start would get past.
     log_broken: bool,
     /// Blocks that it called lost.

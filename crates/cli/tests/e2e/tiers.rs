@@ -443,6 +443,7 @@ fn devices_join_and_leave_while_the_volume_is_used() {
     assert_eq!(numbers(&world).len(), 3);
     check(&world, "big", 60);
     // It is free, and nothing is on it.
+    assert!(fs::read(world.path("slow.img")).unwrap().iter().all(|byte| *byte == 0));
     create(&world, &["other", "--tier", "slow.img"]).expect(0);
     world.kill();
     world.start();

@@ -112,7 +112,7 @@ impl World {
     }
 
     fn no_device_works(&self) -> bool {
-        let failed = self.life.devices_failed >= self.life.devices.len() as u64;
+        let failed = self.life.devices_failed.len() >= self.life.devices.len();
         failed || self.life.log_broken || self.caches.iter().all(|disk| disk.dead_from <= self.now)
     }
 
@@ -276,7 +276,7 @@ impl World {
                     let text = format!("the switch to {mode:?} is answered, but is not done");
                     return Err(Violation::new("I", text));
                 }
-                let sound = self.life.devices_failed == 0 || self.mirror_is_whole();
+                let sound = self.life.devices_failed.is_empty() || self.mirror_is_whole();
                 if !mode.plan().write_dirty && sound {
                     self.check_origin(asked.disk, &format!("is in mode {mode:?}"))?;
                 }
@@ -329,7 +329,7 @@ impl World {
         let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);
         let faulty = self.met_errors()
             || self.checker.has_lost(asked.disk)
-            || (!self.mirror_is_whole() && (self.life.devices_failed > 0 || away));
+            || (!self.mirror_is_whole() && (!self.life.devices_failed.is_empty() || away));
         let origin = &self.origins[asked.disk];
         let reason = self.life.cancelled
             || self.life.stopping

@@ -280,7 +280,7 @@ impl World {
         let target = Target::Origin(volume);
         // FUA is as hard to promise as a FLUSH, and zeroing dirty blocks needs one of the origin.
         let zeroes = matches!(asked.kind, RequestKind::Discard | RequestKind::WriteZeroes { .. });
-        let device_failed = self.life.devices_failed > 0 && !self.mirror_is_whole();
+        let device_failed = !self.life.devices_failed.is_empty() && !self.mirror_is_whole();
         let failed_device = asked.writes() && device_failed;
         if asked.kind == RequestKind::Flush || asked.fua || zeroes {
             return failed_device

@@ -2,10 +2,11 @@
 
 use super::damage::PER_BLOCK;
 use super::{Delivered, Due, Flow, Step, World};
+use crate::content::{self, Content};
 use crate::disk::CutReport;
 use crate::model::{Crash, Violation};
 use forebay_engine::{Command, Target};
-use forebay_format::SECTORS_PER_BLOCK;
+use forebay_format::{SECTOR_SIZE, SECTORS_PER_BLOCK};
 use std::ops::Range;
 
 /// Crashes during recovery in a row.
@@ -211,10 +212,21 @@ impl World {
     /// The block is what the origin holds, or what a power cut leaves there of that: what was on
     /// its way home may not be durable.
     pub(super) fn give_up(&mut self, disk: usize, block: u64) {
-        self.checker.give_up(disk, block, &self.origins[disk].disk, self.stamp);
-        // Nor need the cache keep any more what was sent home of it.
         let per_block = SECTORS_PER_BLOCK as u64;
         let sectors = block * per_block..(block + 1) * per_block;
+        // What a cut spoilt on its way home was whole in the cache alone: whoever gives that up
+        // clears it.
+        let origin = &mut self.origins[disk].disk;
+        for sector in sectors.start..sectors.end.min(origin.sectors()) {
+            let mut bytes = [0; SECTOR_SIZE];
+            origin.peek(sector, &mut bytes);
+            if content::parse(&bytes) == Content::Foreign {
+                origin.poke(sector, &[0; SECTOR_SIZE]);
+                self.coverage.mark("spoilt sectors given up");
+            }
+        }
+        self.checker.give_up(disk, block, &self.origins[disk].disk, self.stamp);
+        // Nor need the cache keep any more what was sent home of it.
         self.sent_home.retain(|&(of, sector, _)| of != disk || !sectors.contains(&sector));
     }
 

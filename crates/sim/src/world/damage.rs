@@ -150,12 +150,18 @@ impl World {
 
     fn others_have(&self, device: usize, copy: Copied) -> bool {
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
-        let alive = |(index, disk): &(usize, &Disk)| *index != device && disk.dead_from > self.now;
-        self.caches
-            .iter()
-            .enumerate()
-            .filter(alive)
+        self.used_beside(device)
             .any(|(_, disk)| copies_in_blocks(disk, first..disk.sectors()).contains(&copy))
+    }
+
+    /// The other cache devices that are there and were not given up.
+    fn used_beside(&self, device: usize) -> impl Iterator<Item = (usize, &Disk)> {
+        let is_used = move |(index, disk): &(usize, &Disk)| {
+            *index != device
+                && disk.dead_from > self.now
+                && !self.life.devices_failed.contains(index)
+        };
+        self.caches.iter().enumerate().filter(is_used)
     }
 
     /// Notes when client data goes to a cache device.
@@ -182,11 +188,9 @@ impl World {
             let at = |device| self.written.get(&(device, *copy));
             at(gone) > at(device)
         };
-        for (index, disk) in self.caches.iter().enumerate() {
-            if index != gone && disk.dead_from > self.now {
-                let there = copies_in_blocks(disk, first..disk.sectors()).into_iter();
-                elsewhere.extend(there.filter(|copy| !moved(index, copy)));
-            }
+        for (index, disk) in self.used_beside(gone) {
+            let there = copies_in_blocks(disk, first..disk.sectors()).into_iter();
+            elsewhere.extend(there.filter(|copy| !moved(index, copy)));
         }
         for disk in 0..self.origins.len() {
             for sector in self.checker.touched(disk).to_vec() {
@@ -459,7 +463,7 @@ impl World {
         // Clean copies on a device that is absent, or was, are read from the origin.
         let Faults { absent, late, metadata, metadata_errors, .. } = self.params.faults;
         // So is what a power cut left on one device only, of dirty ones too, when that one fails.
-        let gone = !lost || self.life.devices_failed > 0;
+        let gone = !lost || !self.life.devices_failed.is_empty();
         let absent = gone && absent + late + metadata + metadata_errors > 0.0;
         let absent = absent || !lost && self.half_came();
         if !self.params.faults.any_cache_fault() && !absent {

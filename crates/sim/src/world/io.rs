@@ -190,11 +190,12 @@ impl World {
                 self.coverage.mark("logs broken beside a device that works");
             }
             Notice::DeviceFailed(device, text) => {
-                self.life.devices_failed += 1;
+                let given_up = usize::from(device.0);
+                self.life.devices_failed.insert(given_up);
                 self.coverage.mark("devices failed");
                 let lost = text == forebay_engine::LOST_SEGMENTS;
                 self.coverage.add("devices failed with lost segments", u64::from(lost));
-                return self.device_failed(usize::from(device.0), &text);
+                return self.device_failed(given_up, &text);
             }
             Notice::BadBlock { volume, block, lost } => {
                 self.coverage.mark("bad blocks noticed");

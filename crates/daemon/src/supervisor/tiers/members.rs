@@ -22,7 +22,7 @@ use forebay_api::told::{IsHere, Names, Renumbered};
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Told};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
-use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot, share_of};
+use forebay_host::origin::tiered::{Member, NewDevice, TiersSnapshot, Unused, share_of};
 use forebay_tier::{At, Command, CommandReply, MemberId, Refusal};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -196,6 +196,8 @@ impl Supervisor {
         done.told.extend(self.close_up(&found)?);
         done.told.extend(larger);
         for device in own {
+            // Whatever was not trimmed when its extents left, and the map that it may have held.
+            Unused::all(&device).into_iter().for_each(give_back);
             if let Err(error) = wipe(&device) {
                 let device = device.path().display().to_string();
                 done.told.push(Told::NotWiped { device, why: error.message });
