@@ -283,7 +283,9 @@ impl World {
         let device_failed = !self.life.devices_failed.is_empty() && !self.mirror_is_whole();
         let failed_device = asked.writes() && device_failed;
         if asked.kind == RequestKind::Flush || asked.fua || zeroes {
+            // Behind a record that is lost nothing can be made durable any more.
             return failed_device
+                || self.life.log_broken
                 || self.origin_has_failed(asked.disk)
                 || self.checker.has_lost(asked.disk)
                 || !origin.present
