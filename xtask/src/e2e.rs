@@ -31,7 +31,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 19] = [
+const TESTS: [Test; 20] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -102,6 +102,12 @@ const TESTS: [Test; 19] = [
         programs: &["nbdfuse", "nbdkit", "qemu-io"],
         kernel: None,
         run: hangs::cache_device,
+    },
+    Test {
+        name: "hangs-end",
+        programs: &["nbdfuse", "nbdkit", "qemu-io"],
+        kernel: None,
+        run: hangs::end,
     },
     Test {
         name: "hangs-tier",

@@ -111,9 +111,22 @@ impl Client {
                 return Err(self.broken(&error));
             }
             let at = self.socket.display();
-            if let Some(process) = stopped_process(stream.get_ref()) {
-                let text = format!("forebayd at {at} (process {process}) was stopped by a signal");
-                return Err(ApiError::failed(text).hint(Hint::LetGoOn { process }));
+            match why_silent(stream.get_ref()) {
+                Some(Silent::Stopped(process)) => {
+                    let text =
+                        format!("forebayd at {at} (process {process}) was stopped by a signal");
+                    return Err(ApiError::failed(text).hint(Hint::LetGoOn { process }));
+                }
+                Some(Silent::Killed(process)) => {
+                    let text = format!(
+                        "forebayd at {at} (process {process}) was killed, and cannot end before a \
+                         disk answers that it waits for"
+                    );
+                    return Err(
+                        ApiError::failed(text).hint(Hint::SeeTo { what: Care::DiskOrServer })
+                    );
+                }
+                None => {}
             }
             if Instant::now() >= end {
                 let seconds = TIMEOUT.as_secs();
@@ -164,15 +177,39 @@ impl Client {
     }
 }
 
-/// The process behind a socket, if it was stopped: it will not answer before it goes on.
-fn stopped_process(stream: &UnixStream) -> Option<u32> {
+/// What keeps the process behind a socket from answering.
+enum Silent {
+    /// It was stopped by a signal: it will not answer before it goes on.
+    Stopped(u32),
+    /// It was killed: it does not end before what its threads wait for.
+    Killed(u32),
+}
+
+/// What keeps the process behind a socket from answering, if that can be seen.
+fn why_silent(stream: &UnixStream) -> Option<Silent> {
     let process = forebay_sys::pass::peer_process(stream.as_raw_fd()).ok()?;
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let is = |field: &str, value: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        line.is_some_and(|it| it.trim_start().starts_with(value))
+    why_silent_as(process, &status)
+}
+
+/// The same, by what the kernel says of the process.
+fn why_silent_as(process: u32, status: &str) -> Option<Silent> {
+    const KILL: u64 = 1 << (9 - 1);
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim_start).unwrap_or_default()
     };
-    (is("Name:", "forebayd") && (is("State:", "T") || is("State:", "t"))).then_some(process)
+    if !field("Name:").starts_with("forebayd") {
+        return None;
+    }
+    let pending = |name: &str| u64::from_str_radix(field(name).trim_end(), 16).unwrap_or(0);
+    let is_killed = (pending("ShdPnd:") | pending("SigPnd:")) & KILL != 0;
+    match field("State:").chars().next()? {
+        'Z' | 'X' => Some(Silent::Killed(process)),
+        _ if is_killed => Some(Silent::Killed(process)),
+        'T' | 't' => Some(Silent::Stopped(process)),
+        _ => None,
+    }
 }
 
 fn connect_error(error: &std::io::Error) -> String {
@@ -238,6 +275,26 @@ mod tests {
             let why = parse_answer(answer).unwrap_err();
             assert_eq!(why == Unread::Cut, is_cut, "{:?}", String::from_utf8_lossy(answer));
         }
+    }
+
+    #[test]
+    fn what_keeps_a_daemon_from_answering_is_told_from_its_state() {
+        let status = |name: &str, state: &str, pending: u64| {
+            format!(
+                "Name:\t{name}\nState:\t{state}\nSigPnd:\t{:016x}\nShdPnd:\t{pending:016x}\n",
+                0
+            )
+        };
+        let why = |text: String| why_silent_as(7, &text);
+        assert!(matches!(why(status("forebayd", "T (stopped)", 0)), Some(Silent::Stopped(7))));
+        assert!(matches!(why(status("forebayd", "Z (zombie)", 0)), Some(Silent::Killed(7))));
+        assert!(matches!(
+            why(status("forebayd", "D (disk sleep)", 0x100)),
+            Some(Silent::Killed(7))
+        ));
+        assert!(why(status("forebayd", "D (disk sleep)", 0x4000)).is_none());
+        assert!(why(status("forebayd", "S (sleeping)", 0)).is_none());
+        assert!(why(status("sshd", "T (stopped)", 0)).is_none());
     }
 
     /// Whoever asked a daemon that was killed read of the middle of headers.

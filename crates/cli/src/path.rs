@@ -4,7 +4,11 @@ use forebay_api::hint::Choice;
 use forebay_api::{ApiError, Hint};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
+/// How long a look at a path may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Where udev keeps names of disks by their serial numbers.
 const NAMES: &str = "/dev/disk/by-id";
 
@@ -22,7 +26,7 @@ pub fn absolute(uri: &str) -> Result<String, ApiError> {
 pub fn device(path: &Path) -> Result<String, ApiError> {
     let absolute = std::path::absolute(path)
         .map_err(|error| ApiError::usage(format!("the path {path:?}: {error}")))?;
-    if !absolute.exists() {
+    if !is_there(&absolute) {
         let shown = absolute.display();
         return Err(ApiError::failed(format!("{shown}: no such file or device"))
             .hint(Hint::MakeFile { path: shown.to_string() }));
@@ -35,7 +39,7 @@ pub fn origin(origin: &str) -> Result<String, ApiError> {
     let Some((scheme, rest)) = scheme(origin) else {
         let absolute = std::path::absolute(origin)
             .map_err(|error| ApiError::usage(format!("the origin {origin:?}: {error}")))?;
-        if !absolute.exists() {
+        if !is_there(&absolute) {
             let shown = absolute.display();
             return Err(ApiError::failed(format!("the origin {shown}: no such file or device"))
                 .hint(Hint::Choose { what: Choice::Origin }));
@@ -59,6 +63,15 @@ fn scheme(origin: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = origin.split_once(':')?;
     let word = scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '+');
     (word && scheme.len() > 1 && !Path::new(origin).exists()).then_some((scheme, rest))
+}
+
+/// Whether there is something at a path. What does not tell in time may be: the daemon has limits of
+/// its own for what hangs.
+fn is_there(path: &Path) -> bool {
+    let (send, told) = mpsc::channel();
+    let path = path.to_path_buf();
+    std::thread::spawn(move || send.send(path.exists()));
+    told.recv_timeout(LOOK_LIMIT).unwrap_or(true)
 }
 
 /// A name of a disk that it keeps when the machine starts again and finds its disks in another

@@ -9,6 +9,7 @@ use forebay_host::file::create_private;
 use forebay_host::is_root;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -24,8 +25,9 @@ pub struct Place {
     state_dir: PathBuf,
     socket_dir: PathBuf,
     is_system: bool,
-    /// Held as long as the process lives.
-    _lock: File,
+    /// Held as long as the process lives: threads that wait for a disk may outlive this value, and
+    /// hold the devices of the pools.
+    _lock: ManuallyDrop<File>,
 }
 
 impl Place {
@@ -50,7 +52,7 @@ impl Place {
             state_dir: dir,
             socket_dir,
             is_system: state_dir.is_none() && is_root(),
-            _lock: lock,
+            _lock: ManuallyDrop::new(lock),
         };
         let bytes = place.control_socket().as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {

@@ -22,8 +22,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
     if !name.chars().all(is_allowed) || name.starts_with(['-', '.']) {
         return Err(format!(
-            "the name {name:?} is not allowed: use letters, digits and . _ - + @, and start with \
-             a letter or digit"
+            "the name {name:?} is not allowed: use letters, digits and . _ - + @, and begin with \
+             none of . and -"
         ));
     }
     Ok(())

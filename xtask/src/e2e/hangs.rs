@@ -1,6 +1,7 @@
 //! What is behind an origin or a cache device hangs: a program that answers a FUSE file is stopped.
 //! Others go on, questions are answered, and what hung is served again when it goes on.
 
+use super::machine::tool;
 use crate::bench::daemon::{Daemon, Directory};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -146,7 +147,7 @@ pub fn origin() -> Result<()> {
             Ok(told.contains("its origin") && told.contains("has not ended an I/O for"))
         })?;
         ensure!(stuck.try_wait()?.is_none(), "the origin does not hang");
-        anyhow::Ok(())
+        ask_of_hung(&daemon, &sick)
     })();
     sick.signal("-CONT")?;
     let went_on = until(SOON, "the reads go on", || Ok(stuck.try_wait()?.is_some()));
@@ -175,6 +176,59 @@ pub fn origin() -> Result<()> {
         ensure!(reads(&daemon, "sick")?, "another volume has its name, and is not served");
         std::thread::sleep(Duration::from_millis(100));
     }
+    daemon.stop()
+}
+
+/// Commands about what hangs end with an error in time, and others do not wait for them.
+fn ask_of_hung(daemon: &Daemon, sick: &Sick) -> Result<()> {
+    let begin = Instant::now();
+    let (_, told) = daemon.said(&["volume", "resize", "sick"])?;
+    ensure!(told.contains("has not answered for"), "{told}");
+    daemon.forebay_within(SOON, &["volume", "mode", "well", "writethrough"])?;
+    daemon.forebay_within(SOON, &["volume", "mode", "well", "writeback"])?;
+    ensure!(begin.elapsed() < SOON, "a size that is not told takes {:?}", begin.elapsed());
+    let path = sick.path().display().to_string();
+    let (is_made, told) =
+        daemon.said(&["volume", "create", "again", "--origin", &path, "--dry-run"])?;
+    ensure!(!is_made && begin.elapsed() < GIVEN_UP, "{:?}: {told}", begin.elapsed());
+    Ok(())
+}
+
+/// A daemon that is told to end twice while an origin hangs ends when that answers, and no other
+/// one takes its place before.
+///
+/// # Errors
+/// The first step that fails.
+pub fn end() -> Result<()> {
+    let directory = Directory::create(None, "e2e-hangs-end")?;
+    let sick = Sick::mount(&directory)?;
+    let (cached, well) = (directory.file("cache", BYTES)?, directory.file("well", BYTES)?);
+    let mut daemon = Daemon::start(&directory, &[])?;
+    cache(&daemon, &sick.path(), std::slice::from_ref(&cached), "sick")?;
+    cache(&daemon, &well, &[cached], "well")?;
+    io(&daemon, "sick", "write -P 1", SOON)?;
+    sick.signal("-STOP")?;
+    let mut stuck = begin_io(&daemon, "sick", "read")?;
+    std::thread::sleep(Duration::from_secs(1));
+    let (_, told) = daemon.said(&["volume", "drain", "sick", "--no-wait"])?;
+    for _ in 0..2 {
+        tool(&["kill", &daemon.pid().to_string()])?;
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    let _ = stuck.kill();
+    let _ = stuck.wait();
+    // Where the kernel lets it end at once the next one serves; else that does not begin.
+    let is_next_there = daemon.start_again().is_ok();
+    let served = || until(SOON, "the other volume is served", || Ok(reads(&daemon, "well")?));
+    let others = if is_next_there { served() } else { Ok(()) };
+    sick.signal("-CONT")?;
+    others.context(told)?;
+    if !is_next_there {
+        // It waits for the one before, which ends now.
+        daemon.start_again()?;
+        until(SOON, "the other volume is served", || Ok(reads(&daemon, "well")?))?;
+    }
+    until(SOON, "what hung is served", || Ok(io(&daemon, "sick", "read -P 1", SOON).is_ok()))?;
     daemon.stop()
 }
 

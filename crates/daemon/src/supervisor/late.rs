@@ -128,6 +128,15 @@ pub(super) fn not_yet(uri: &str, waited: Duration) -> ApiError {
         .hint(Hint::Wait { until: Until::OriginAnswers })
 }
 
+/// How large the origin of a volume is; `None` where it has none. One that hangs has not told.
+pub(super) fn origin_bytes(found: &FoundVolume) -> Result<Option<u64>, ApiError> {
+    let (handle, view) = (found.open.handle.clone(), &found.snapshot.view);
+    let id = view.id;
+    let asked = within(ATTACH_PATIENCE, "ask for its size", move || Ok(handle.origin_bytes(id)));
+    let bytes = asked.map_err(|_| not_yet(&view.origin, ATTACH_PATIENCE))?;
+    bytes.map_err(|error| shard_error(&found.pool, &error))
+}
+
 /// The file that a path leads to, if that is told in time.
 pub(super) fn real_path(path: &str) -> Option<PathBuf> {
     let own = path.to_string();

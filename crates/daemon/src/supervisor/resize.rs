@@ -1,6 +1,7 @@
 //! Volumes that grow with their origins, while they are in use: first the engine, durably, then
 //! every front end that shows their size.
 
+use super::late::origin_bytes;
 use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::{Bytes, Care, When};
 use forebay_api::reply::Done;
@@ -35,10 +36,8 @@ impl Supervisor {
         let name = &wanted.name;
         let found = self.find_volume(name)?;
         self.refuse_in_bypass(&found, "grow")?;
-        let (view, handle) = (&found.snapshot.view, &found.open.handle);
-        let failed = |error| shard_error(&found.pool, &error);
-        let origin = handle.origin_bytes(view.id).map_err(failed)?;
-        let origin = origin.filter(|_| view.offline.is_none()).ok_or_else(|| {
+        let view = &found.snapshot.view;
+        let origin = origin_bytes(&found)?.filter(|_| view.offline.is_none()).ok_or_else(|| {
             let why = view.offline.as_deref().unwrap_or("its origin is missing");
             ApiError::conflict(format!("volume {name} is not served: {why}"))
                 .hint(Hint::attach(name, When::BringBackFirst))

@@ -1,6 +1,7 @@
 //! Changes of tiers that are in use.
 
 use super::health::check_not_stuck;
+use crate::supervisor::late::origin_bytes;
 use crate::supervisor::plan::same_file;
 use crate::supervisor::{FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::{Bytes, Care, Choice, Flag, Until, When};
@@ -281,8 +282,7 @@ impl Supervisor {
         bytes: u64,
     ) -> Result<(), ApiError> {
         let view = &found.snapshot.view;
-        let there = found.open.handle.origin_bytes(view.id);
-        let there = there.map_err(|error| shard_error(&found.pool, &error))?;
+        let there = origin_bytes(found)?;
         if let Some(now) = &found.snapshot.tiers {
             check_not_stuck(&self.tiers_info(&view.name, now))?;
         }
