@@ -71,8 +71,9 @@ impl Opening {
         if engine.pool.checkpoints() >= self.checkpoints {
             return true;
         }
-        engine.pool.want_checkpoint_next();
         loop {
+            // One that failed is over, and nobody else calls for the next.
+            engine.pool.want_checkpoint_next();
             let before = engine.pool.checkpoint_progress();
             engine.checkpoint_more();
             if engine.pool.checkpoint_progress() == before {
