@@ -161,6 +161,8 @@ fn bytes(rate: f64) -> String {
     human(rate as u64)
 }
 
+/// How long a daemon that answered before is waited for.
+const OUTAGE_MAX: Duration = Duration::from_secs(600);
 const RATES: &[Column<Rates>] = &[
     Column::words("VOLUME", "volume", |r| r.volume.clone()),
     Column::number("READ/s", "reads_per_s", |r| r.reads_per_s, count),
@@ -215,10 +217,6 @@ fn report(now: &Counters, before: &Counters, seconds: f64) -> Vec<Rates> {
 /// # Errors
 /// The daemon does not answer, or standard output is closed.
 pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, ApiError> {
-    let look = || match client.ask(&Request::Counters)? {
-        Body::Counters(counters) => Ok((counters, Instant::now())),
-        body => Err(unexpected(&body)),
-    };
     let count = match (args.interval, args.count) {
         (None, _) => 1,
         (Some(_), count) => count.unwrap_or(u64::MAX),
@@ -230,8 +228,14 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
     let mut printed_count = 0;
     let mut first = true;
     while printed_count < count {
-        let (now, when) = look()?;
-        let seconds = if first { now.uptime_s } else { (when - at).as_secs_f64() };
+        let patience = if first { Duration::ZERO } else { OUTAGE_MAX };
+        let (now, when) = look(client, pause, patience)?;
+        // Another daemon counts anew.
+        let is_new = now.uptime_s < before.uptime_s;
+        if is_new {
+            before = Counters::default();
+        }
+        let seconds = if first || is_new { now.uptime_s } else { (when - at).as_secs_f64() };
         if !(first && args.skip_first) {
             let mut rates = report(&now, &before, seconds);
             if !args.verbose {
@@ -246,6 +250,29 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
         }
     }
     Ok(0)
+}
+
+/// Asks for the counters. A daemon that does not answer is waited for: it may be on its way back.
+fn look(
+    client: &Client,
+    pause: Duration,
+    patience: Duration,
+) -> Result<(Counters, Instant), ApiError> {
+    let begin = Instant::now();
+    let mut is_told = false;
+    loop {
+        match client.ask(&Request::Counters) {
+            Ok(Body::Counters(counters)) => return Ok((counters, Instant::now())),
+            Ok(body) => return Err(unexpected(&body)),
+            Err(error) if begin.elapsed() >= patience => return Err(error),
+            Err(error) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    eprintln!("forebay: {}; looking again", error.message);
+                }
+                std::thread::sleep(pause);
+            }
+        }
+    }
 }
 
 /// Which reports are printed.

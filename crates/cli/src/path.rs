@@ -65,8 +65,8 @@ fn scheme(origin: &str) -> Option<(&str, &str)> {
     (word && scheme.len() > 1 && !Path::new(origin).exists()).then_some((scheme, rest))
 }
 
-/// Whether there is something at a path. What does not tell in time may be: the daemon has limits of
-/// its own for what hangs.
+/// Whether there is something at a path. What does not tell in time may be: the daemon has limits
+/// of its own for what hangs.
 fn is_there(path: &Path) -> bool {
     let (send, told) = mpsc::channel();
     let path = path.to_path_buf();

@@ -134,9 +134,13 @@ impl JobCell {
         answer
     }
 
-    /// Has the engine remove the volume though it said what may be lost, and waits for the answer.
-    pub fn remove_anyway(&self) -> Option<CommandReply> {
-        let reply = self.handle.command_start(Command::RemoveVolume(self.id)).ok()?;
+    /// Gives the engine another command, and waits for the answer. Whoever asked for an end between
+    /// the two gets it.
+    pub fn go_on(&self, command: impl FnOnce(VolumeId) -> Command) -> Option<CommandReply> {
+        let reply = self.handle.command_start(command(self.id)).ok()?;
+        if self.is_cancelled() {
+            self.handle.command_start(Command::Cancel(self.id)).ok()?;
+        }
         self.follow(&reply)
     }
 

@@ -32,6 +32,7 @@ use manager::Manager;
 use place::Place;
 use std::fmt;
 use std::io::IsTerminal;
+use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -148,7 +149,9 @@ fn stand_apart_as_root() {
 fn run(args: Args) -> anyhow::Result<()> {
     stand_apart();
     let config = read_config(&args)?;
-    let place = Place::take(args.state_dir.as_deref())?;
+    // Given away when the process has ended, and not before: threads of it that wait for a disk may
+    // go on when this one is done, and hold the devices of pools.
+    let place = ManuallyDrop::new(Place::take(args.state_dir.as_deref())?);
     let state = state::Store::open(place.state_dir())?;
     config.check_listen(args.nbd_listen).map_err(bad_argument)?;
     let listen = match (args.nbd_listen, &config.nbd_listen) {

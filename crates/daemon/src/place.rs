@@ -9,7 +9,6 @@ use forebay_host::file::create_private;
 use forebay_host::is_root;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::mem::ManuallyDrop;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -25,9 +24,8 @@ pub struct Place {
     state_dir: PathBuf,
     socket_dir: PathBuf,
     is_system: bool,
-    /// Held as long as the process lives: threads that wait for a disk may outlive this value, and
-    /// hold the devices of the pools.
-    _lock: ManuallyDrop<File>,
+    /// Held as long as this value lives.
+    _lock: File,
 }
 
 impl Place {
@@ -52,7 +50,7 @@ impl Place {
             state_dir: dir,
             socket_dir,
             is_system: state_dir.is_none() && is_root(),
-            _lock: ManuallyDrop::new(lock),
+            _lock: lock,
         };
         let bytes = place.control_socket().as_os_str().len();
         if bytes > SOCKET_PATH_BYTES_MAX {
@@ -110,7 +108,7 @@ impl Place {
         }
         let link = public_dir()?.join(CONTROL_SOCKET);
         let socket = self.control_socket();
-        if link == socket || UnixStream::connect(&link).is_ok() {
+        if link == socket || is_anothers(&link, &socket) {
             return None;
         }
         make_dir(link.parent()?).ok()?;
@@ -122,6 +120,13 @@ impl Place {
         }
         Some(Announced { link, socket })
     }
+}
+
+/// Whether a daemon answers at a link that is not the one of this socket. One that this daemon left
+/// there before it was killed is its own again.
+fn is_anothers(link: &Path, socket: &Path) -> bool {
+    let is_own = fs::read_link(link).is_ok_and(|target| target == socket);
+    !is_own && UnixStream::connect(link).is_ok()
 }
 
 /// The link to the control socket; dropping it removes it.
@@ -213,6 +218,17 @@ pub fn bind(path: &Path) -> anyhow::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_that_was_left_at_a_kill_is_its_own_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, own) = (dir.path().join("public"), dir.path().join("control.sock"));
+        assert!(!is_anothers(&link, &own), "nothing is there");
+        let _listener = UnixListener::bind(&own).unwrap();
+        symlink(&own, &link).unwrap();
+        assert!(!is_anothers(&link, &own));
+        assert!(is_anothers(&link, &dir.path().join("other.sock")));
+    }
 
     #[test]
     fn a_second_daemon_is_refused_and_told_who_the_first_is() {

@@ -51,6 +51,27 @@ fn an_early_ctrl_c_ends_the_job_too() {
     }
 }
 
+/// For as long as it took, each write waited for the origin, to which the dirty data were going.
+#[test]
+fn what_is_written_while_a_mode_is_left_is_cached_as_before() {
+    let world = dirty(64);
+    let mut client = world.nbd("big");
+    world.forebay(&["volume", "mode", "big", "writethrough", "--no-wait"]).expect(0);
+    let mut waits: Vec<Duration> = (0..9)
+        .map(|at| {
+            let begin = Instant::now();
+            client.write((at << 18) + (160 << 10), &pattern(at, 4096)).unwrap();
+            begin.elapsed()
+        })
+        .collect();
+    waits.sort();
+    assert!(waits[4] < Duration::from_millis(25), "{waits:?}");
+    assert_eq!(world.volume("big")["job"]["job"], "mode", "{}", world.volume("big"));
+    world.forebay(&["volume", "cancel", "big"]).expect(0);
+    until_no_job_runs(&world);
+    assert_eq!(world.volume("big")["mode"], "writeback");
+}
+
 #[test]
 fn a_job_that_nobody_waits_for_can_be_ended() {
     let world = dirty(64);

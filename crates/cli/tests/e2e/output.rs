@@ -1,10 +1,12 @@
 //! What is printed: one model, five formats.
 
-use crate::world::World;
+use crate::world::{Said, World};
 use forebay_api::Client;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::time::Duration;
 
 /// The keys of an object, sorted, with the type of each value.
 fn shape(value: &Value) -> Value {
@@ -283,6 +285,21 @@ fn each_document_says_of_which_kind_it_is() {
             assert_eq!(said.json()["kind"], kind, "{question:?}");
         }
     }
+}
+
+#[test]
+fn iostat_goes_on_with_the_next_daemon() {
+    let mut world = World::started();
+    world.forebay(&["cache", "big.img", "--with", "ssd.img"]).expect(0);
+    let mut command = world.command(&["iostat", "0.2", "6", "-o", "json"]);
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = output.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    world.kill();
+    std::thread::sleep(Duration::from_millis(500));
+    world.start();
+    let said = Said::of(child.wait_with_output().unwrap()).expect(0).complains("looking again");
+    assert_eq!(said.out.lines().count(), 6, "{}", said.out);
 }
 
 #[test]

@@ -21,7 +21,11 @@ const INSISTS_MAX: u32 = 8;
 /// What is left to do when the engine is done.
 pub(super) enum After {
     Nothing,
-    Mode(Mode),
+    /// Another mode; `drains` says that the command only drains before it.
+    Mode {
+        mode: Mode,
+        drains: bool,
+    },
     Detach(Leaving),
     Remove(Leaving),
 }
@@ -38,7 +42,7 @@ impl After {
     fn leaving(&self) -> Option<&Leaving> {
         match self {
             After::Detach(leaving) | After::Remove(leaving) => Some(leaving),
-            After::Nothing | After::Mode(_) => None,
+            After::Nothing | After::Mode { .. } => None,
         }
     }
 }
@@ -105,8 +109,12 @@ impl Supervisor {
             // Remembered before the first dirty write is possible.
             self.store.change_volume(name, |volume| volume.may_be_dirty = true)?;
         }
-        let command = Command::SetMode(found.snapshot.view.id, mode);
-        self.start_job(JobKind::Mode, &found, command, After::Mode(mode))
+        let id = found.snapshot.view.id;
+        // While it drains what is written is cached as before. Only for what is left then clients
+        // have to wait for the origin.
+        let drains = now.plan().write_dirty && !mode.plan().write_dirty && dirty_bytes(&found) > 0;
+        let command = if drains { Command::Drain(id) } else { Command::SetMode(id, mode) };
+        self.start_job(JobKind::Mode, &found, command, After::Mode { mode, drains })
     }
 
     pub(super) fn volume_drain(self: &Arc<Self>, wanted: &Change) -> Result<Done, ApiError> {
@@ -191,6 +199,11 @@ impl Supervisor {
     fn run_job(&self, pool: &str, job: &JobCell, reply: &Receiver<CommandReply>, after: After) {
         let (name, kind) = (job.volume.as_str(), job.kind.name());
         let mut answer = job.follow(reply);
+        if let After::Mode { mode, drains: true } = after
+            && matches!(answer, Some(CommandReply::Changed | CommandReply::Unchanged))
+        {
+            answer = job.go_on(|id| Command::SetMode(id, mode));
+        }
         let has_failed =
             |it: &CommandReply| matches!(it, CommandReply::Failed(why) if why == FLUSH_FAILED);
         if after.leaving().is_some_and(|it| it.force) {
@@ -199,7 +212,7 @@ impl Supervisor {
                 if !answer.as_ref().is_some_and(has_failed) {
                     break;
                 }
-                answer = job.remove_anyway();
+                answer = job.go_on(Command::RemoveVolume);
             }
         }
         let state = match answer {
@@ -264,7 +277,7 @@ impl Supervisor {
     fn job_finish(&self, pool: &str, name: &str, after: &After) -> Result<(), ApiError> {
         match after {
             After::Nothing => Ok(()),
-            After::Mode(mode) => {
+            After::Mode { mode, .. } => {
                 self.exports.set_mode(name, *mode);
                 self.remember_mode(name, *mode)
             }
