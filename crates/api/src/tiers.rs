@@ -113,7 +113,7 @@ impl From<Window> for String {
 }
 
 /// A volume over tiers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCreateTiered {
     /// Its name.
@@ -340,7 +340,7 @@ pub struct TierPin {
 }
 
 /// How the data of a volume is placed from now on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierSet {
     /// The volume.

@@ -34,6 +34,7 @@ fn print(format: Format, show: &Show) -> Result<(), ApiError> {
         "schema": forebay_api::SCHEMA,
         "kind": "demo",
         "rows": lines,
+        "tiers": report::tiers(show),
         "verdicts": report::verdicts(show),
     });
     let columns = report::COLUMNS.iter().map(|column| match column.raw {

@@ -5,6 +5,7 @@ use forebay_api::reply::JobState;
 use forebay_api::request::{Change, Export, Named, PoolCreate, VolumeCreate, VolumeMode};
 use forebay_api::socket::{CONTROL_SOCKET, NBD_SOCKET};
 use forebay_api::stats::VolumeCounters;
+use forebay_api::tiers::{ExplainTiers, TierSet, VolumeCreateTiered};
 use forebay_api::{ApiError, Body, Client, Hint, Mode, Outcome, Request};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -21,7 +22,7 @@ const START_MAX: Duration = Duration::from_secs(20);
 /// Longest time that a switch of modes may take.
 const JOB_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Name of the demo's only volume, and of its pool.
+/// Name of the demo's cached volume, and of its pool.
 pub const VOLUME: &str = "demo";
 
 /// A running daemon. Dropping it kills it.
@@ -186,14 +187,63 @@ impl Daemon {
         }
     }
 
-    /// Connects to the export, waiting while the volume is still being opened.
+    /// Makes a volume over tiers.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn make_tiered(&self, wanted: VolumeCreateTiered) -> Result<(), ApiError> {
+        self.client.ask(&Request::VolumeCreateTiered(wanted)).map(drop)
+    }
+
+    /// Lets moves of a volume copy at most so much a second.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn move_at(&self, volume: &str, rate: &str) -> Result<(), ApiError> {
+        let rate = Some(rate.to_string());
+        let set = TierSet { name: volume.to_string(), rate, ..TierSet::default() };
+        self.client.ask(&Request::TierSet(set)).map(drop)
+    }
+
+    /// The tier of each mebibyte of a volume; `None` of one that was never written.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn places(&self, volume: &str, bytes: u64) -> Result<Vec<Option<u8>>, ApiError> {
+        let ranges = vec![(0, bytes)];
+        let asked = ExplainTiers { name: volume.to_string(), ranges };
+        match self.client.ask(&Request::Explain(asked))? {
+            Body::Extents { extents, .. } => Ok(extents.iter().map(|it| it.tier).collect()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Removes a volume with all that it holds.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn remove(&self, volume: &str) -> Result<(), ApiError> {
+        let name = volume.to_string();
+        let change = Change { name, force: true, accept_loss: true, ..Change::default() };
+        self.client.ask(&Request::VolumeRemove(change)).map(drop)
+    }
+
+    /// Connects to the volume, waiting while it is still being opened.
     ///
     /// # Errors
     /// When it does not open in time.
     pub fn connect(&self) -> Result<nbd::Client, ApiError> {
+        self.connect_to(VOLUME)
+    }
+
+    /// The same for a volume of this name.
+    ///
+    /// # Errors
+    /// When it does not open in time.
+    pub fn connect_to(&self, volume: &str) -> Result<nbd::Client, ApiError> {
         let deadline = Instant::now() + START_MAX;
         loop {
-            match nbd::Client::connect(&self.state_dir.join(NBD_SOCKET), VOLUME) {
+            match nbd::Client::connect(&self.state_dir.join(NBD_SOCKET), volume) {
                 Ok(client) => return Ok(client),
                 Err(error) if Instant::now() > deadline => {
                     return Err(ApiError::failed(format!("connect to the volume: {error}"))

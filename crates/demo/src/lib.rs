@@ -3,7 +3,8 @@
 //! A simulated hard disk full of files, a fast file as the cache device, a real `forebayd` between
 //! them, and one workload on the bare disk, on the cache in each mode, and on the bare fast file.
 //! Then the daemon is killed in the middle of a write-back run, and everything that it had
-//! acknowledged is looked for.
+//! acknowledged is looked for. At last scratch space in memory spills onto a disk, without moves
+//! and with them.
 #![forbid(unsafe_code)]
 
 mod daemon;
@@ -16,6 +17,7 @@ mod page;
 pub mod report;
 mod stage;
 mod svg;
+mod tiers;
 
 pub use page::page;
 pub use stage::Show;

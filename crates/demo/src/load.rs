@@ -52,6 +52,13 @@ pub enum Job<'l> {
         /// Bytes.
         bytes: u64,
     },
+    /// Writes of 256 KiB of zeros, once over the range.
+    Fill {
+        /// First byte.
+        offset: u64,
+        /// Bytes, a multiple of 256 KiB.
+        bytes: u64,
+    },
     /// Reads each of these blocks of the working set once and settles the ledger with what they
     /// hold.
     Settle(Area, &'l mut Ledger, Vec<usize>),
@@ -62,7 +69,7 @@ pub enum Job<'l> {
 impl Job<'_> {
     fn request_bytes(&self) -> usize {
         match self {
-            Job::Sequential { .. } | Job::Prefetch(_) => 256 << 10,
+            Job::Sequential { .. } | Job::Fill { .. } | Job::Prefetch(_) => 256 << 10,
             _ => BLOCK,
         }
     }
@@ -272,6 +279,12 @@ fn next(job: &mut Job, position: &mut u64, random: (u64, u64), buf: &mut Buf) ->
             let at = *position % *bytes;
             *position += len as u64;
             read(*offset + at)
+        }
+        Job::Fill { offset, bytes } => {
+            let at = *position;
+            *position += len as u64;
+            // The buffers come back as they were: zeros.
+            (at < *bytes).then(|| Next { kind: Kind::Write, ..read(*offset + at) })?
         }
         Job::Settle(area, ledger, blocks) => {
             let block = blocks.pop()?;

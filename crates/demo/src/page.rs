@@ -6,6 +6,7 @@ use super::load::BIN;
 use super::report::{self, Line, factor, grouped, millis, percent};
 use super::stage::{self, Show};
 use super::svg::{self, Entry, Stretch, escape};
+use super::tiers::{self, Placed};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -38,6 +39,7 @@ pub fn page(show: &Show) -> String {
     plots(&lines, &mut out);
     crash(show, &mut out);
     table(&lines, &mut out);
+    tiered(show, &mut out);
     out.push_str("<h2>What was checked</h2><ul class=verdicts>");
     for verdict in report::verdicts(show) {
         let mark = if verdict.good { "good" } else { "bad" };
@@ -166,6 +168,56 @@ fn crash(show: &Show, out: &mut String) {
     );
 }
 
+/// Tiers: how fast, and where each mebibyte lives.
+fn tiered(show: &Show, out: &mut String) {
+    if show.tiers.is_empty() {
+        return;
+    }
+    let stretch = |it: &Placed, seen: &super::load::Seen, bytes: f64| Stretch {
+        name: it.placement.to_string(),
+        class: if it.placement == "heat" { "cache" } else { "disk" },
+        seconds: seen.elapsed.as_secs_f64(),
+        values: seen.timeline.iter().map(|&n| n as f64 * bytes / BIN.as_secs_f64()).collect(),
+    };
+    let of = |of: fn(&Placed) -> &super::load::Seen, unit| -> Vec<Stretch> {
+        show.tiers.iter().map(|it| stretch(it, of(it), unit)).collect()
+    };
+    let megabytes_of_a_request = f64::from(256 << 10) / 1e6;
+    let class = |tier: &Option<u8>| tier.map(|it| if it == 0 { "cache" } else { "disk" });
+    let band = |label: String, places: &[Option<u8>]| (label, places.iter().map(class).collect());
+    let bands: Vec<(String, Vec<Option<&str>>)> = show
+        .tiers
+        .iter()
+        .flat_map(|it| {
+            let [written, used] = &it.places;
+            let label = |when: &str| format!("{}, {when}", it.placement);
+            [band(label("written"), written), band(label("after use"), used)]
+        })
+        .collect();
+    let _ = write!(
+        out,
+        "<h2>Tiers</h2><p>Scratch space: {} MiB of memory, and behind it the same kind of disk, as \
+         one volume. {} MiB are written in a row, and then the first {} MiB that found no room in \
+         memory are used, 4 KiB at random, {} requests under way. <b>spill</b> is what a linear \
+         array does: what comes late stays on the disk. With <b>heat</b> data move: what is used \
+         comes to the memory, and {} MiB of new data find room there.</p><p>Megabytes a second \
+         while it is written, through the moment in which the memory is full:</p>{}<p>Requests a \
+         second on what found no room:</p>{}<p>Where each mebibyte lives, from the first to the \
+         last (green: in memory; brown: on the disk):</p>{}",
+        tiers::RAM_MIB,
+        tiers::FILL_MIB,
+        tiers::HOT_MIB,
+        tiers::DEPTH,
+        tiers::BURST_MIB,
+        svg::timeline(
+            "Megabytes a second while the tiers are filled",
+            &of(|it| &it.fill, megabytes_of_a_request)
+        ),
+        svg::timeline("Requests a second on tiers", &of(|it| &it.mixed, 1.0)),
+        svg::bands("Where each mebibyte lives", &bands)
+    );
+}
+
 fn table(lines: &[Line], out: &mut String) {
     out.push_str(
         "<h2>All numbers</h2><div class=wide><table><thead><tr><th></th><th colspan=6>mixed, 4 \
@@ -205,6 +257,17 @@ mod tests {
         }
     }
 
+    fn placed((placement, iops, [first, last]): (&'static str, u64, [u8; 2])) -> Placed {
+        let places = |it: u8| vec![Some(it), Some(1), None];
+        Placed {
+            placement,
+            fill: seen(2000, 2),
+            mixed: seen(iops, 8),
+            burst: seen(iops, 1),
+            places: [places(first), places(last)],
+        }
+    }
+
     fn show() -> Show {
         let rows = [
             ("bare disk", 130, None),
@@ -238,6 +301,7 @@ mod tests {
                 read: Seen { checked: 60_000, ..Seen::default() },
                 blocks: 60_000,
             },
+            tiers: [("spill", 300, [0, 1]), ("heat", 20_000, [1, 0])].map(placed).into(),
             files: (240, 48_000_000),
             file_checks: 3,
             broken_files: Vec::new(),
@@ -254,7 +318,15 @@ mod tests {
         if let Some(file) = std::env::var_os("FOREBAY_DEMO_PAGE") {
             std::fs::write(file, &page).expect("the page");
         }
-        for needed in ["254 x", "warm, writeback", "99.9 %", "48,000", "234 MB", "17 writes"] {
+        for needed in [
+            "254 x",
+            "warm, writeback",
+            "99.9 %",
+            "48,000",
+            "234 MB",
+            "17 writes",
+            "heat, after use",
+        ] {
             assert!(page.contains(needed), "{needed}");
         }
         for name in ["table", "svg", "ul", "main", "div", "path", "text"] {

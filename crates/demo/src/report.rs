@@ -1,6 +1,7 @@
 //! What was seen, as lines of a table and as sentences.
 
 use super::stage::{Row, Show};
+use super::tiers::{BURST_MIB, Placed, RAM_MIB};
 use serde::Serialize;
 
 /// One line of the table. Rates are per second, ratios 0 to 1.
@@ -157,8 +158,55 @@ impl Show {
     }
 }
 
+/// What one way to place data on tiers has shown. Rates are per second.
+#[derive(Debug, Clone, Serialize)]
+pub struct TiersLine {
+    /// The way.
+    pub placement: &'static str,
+    /// Megabytes a second of writing in a row, through the moment in which the memory is full.
+    pub fill_megabytes: f64,
+    /// Requests a second on what found no room in memory, in the end.
+    pub iops: f64,
+    /// Megabytes a second of new data after a rest.
+    pub burst_megabytes: f64,
+}
+
+/// The ways to place data on tiers.
+pub fn tiers(show: &Show) -> Vec<TiersLine> {
+    let line = |it: &Placed| TiersLine {
+        placement: it.placement,
+        fill_megabytes: it.fill.megabytes(),
+        iops: it.iops_at_last(),
+        burst_megabytes: it.burst.megabytes(),
+    };
+    show.tiers.iter().map(line).collect()
+}
+
+/// How moving compares with not moving, once both were played.
+fn tiers_in_words(show: &Show) -> Option<Verdict> {
+    let lines = tiers(show);
+    let of = |way: &str| lines.iter().find(|it| it.placement == way);
+    let (heat, spill) = (of("heat")?, of("spill")?);
+    let text = format!(
+        "Scratch space of {RAM_MIB} MiB of memory and a disk, the memory full of older data: what \
+         found no room there takes {} requests a second where data move, and {} where they do \
+         not; {BURST_MIB} MiB of new data are written at {:.0} MB/s, and {:.0}.",
+        grouped(heat.iops as u64),
+        grouped(spill.iops as u64),
+        heat.burst_megabytes,
+        spill.burst_megabytes
+    );
+    Some(Verdict { good: true, text })
+}
+
 /// What must hold, and whether it did.
 pub fn verdicts(show: &Show) -> Vec<Verdict> {
+    let mut verdicts = verdicts_of_cache(show);
+    verdicts.extend(tiers_in_words(show));
+    verdicts
+}
+
+fn verdicts_of_cache(show: &Show) -> Vec<Verdict> {
     let (crash, home) = (&show.crash, &show.home);
     let (files, bytes) = show.files;
     let verified = crash.verified.checked;

@@ -1,5 +1,6 @@
 //! The acts of the demo, in order, and what each has shown.
 
+use forebay_api::tiers::Placement;
 use forebay_api::{ApiError, Mode};
 use forebay_host::origin::spindle::{Buf, Spindle};
 use std::fs::File;
@@ -14,6 +15,7 @@ use super::device::{BareFile, BareSpindle, Device, open_direct};
 use super::files::{self, Content};
 use super::ledger::Ledger;
 use super::load::{self, Area, Job, Seen, Until};
+use super::tiers::{self, Placed};
 
 /// Size of the slow disk.
 pub const ORIGIN_BYTES: u64 = 4 << 30;
@@ -32,9 +34,9 @@ pub const DEPTH: usize = 64;
 /// Requests under way: sequential workload and prefetch.
 pub const DEPTH_SEQUENTIAL: usize = 8;
 
-const MIXED_BARE: Duration = Duration::from_secs(8);
-const MIXED: Duration = Duration::from_secs(5);
-const SEQUENTIAL: Duration = Duration::from_millis(2500);
+const MIXED_BARE: Duration = Duration::from_secs(6);
+const MIXED: Duration = Duration::from_secs(4);
+const SEQUENTIAL: Duration = Duration::from_secs(2);
 const KILL_AFTER: Duration = Duration::from_secs(4);
 const VERIFY_MAX: Duration = Duration::from_secs(25);
 const PREFETCH_MAX: Duration = Duration::from_secs(30);
@@ -95,6 +97,8 @@ pub struct Show {
     pub crash: Crash,
     /// The end: everything sent home.
     pub home: Home,
+    /// Tiers, by each way to place data.
+    pub tiers: Vec<Placed>,
     /// Files on the disk, bytes in them.
     pub files: (usize, u64),
     /// How often all files were read back and compared.
@@ -146,6 +150,7 @@ impl Demo {
             rows: Vec::new(),
             crash: Crash::default(),
             home: Home::default(),
+            tiers: Vec::new(),
             files: (content.files.len(), content.bytes()),
             file_checks: 0,
             broken_files: Vec::new(),
@@ -171,6 +176,7 @@ impl Demo {
         let daemon = self.crash(daemon, &state)?;
         self.check_files(&daemon)?;
         self.send_home(daemon)?;
+        self.tiers()?;
         self.show.elapsed = self.since.elapsed();
         Ok(self.show)
     }
@@ -386,8 +392,23 @@ impl Demo {
     }
 }
 
-/// The disk without its cache: what it holds must be what was written.
+/// The disk without its cache: what it holds must be what was written. And tiers, which have
+/// nothing to do with it.
 impl Demo {
+    fn tiers(&mut self) -> Result<(), ApiError> {
+        let state = self.dir.join("state-tiers");
+        std::fs::create_dir_all(&state).map_err(io("make the state directory"))?;
+        let daemon = Daemon::start(&state)?;
+        for placement in [Placement::Spill, Placement::Heat] {
+            self.say(&format!("scratch space in memory and on a disk: {}", placement.name()));
+            let placed = tiers::play(&daemon, &self.dir, placement, &self.stop)?;
+            placed.runs().into_iter().for_each(|seen| self.count(seen));
+            self.show.tiers.push(placed);
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
     fn send_home(&mut self, daemon: Daemon) -> Result<(), ApiError> {
         let dirty_bytes = daemon.counters()?.stats.dirty_bytes();
         let elapsed = daemon.drain()?;

@@ -230,6 +230,38 @@ fn draw(
     };
 }
 
+/// Bands of cells of one width, each with the class that colours it, or empty.
+pub fn bands(title: &str, rows: &[(String, Vec<Option<&str>>)]) -> String {
+    let height = ROW * rows.len() as f64 + 6.0;
+    let mut out = open(height, title);
+    for (index, (label, cells)) in rows.iter().enumerate() {
+        let y = ROW * index as f64 + 5.0;
+        let width = (WIDTH - LABEL_WIDTH - 10.0) / cells.len().max(1) as f64;
+        let _ = write!(
+            out,
+            "<text class=label x={:.1} y={:.1} text-anchor=end>{}</text>",
+            LABEL_WIDTH - 12.0,
+            y + 14.5,
+            escape(label)
+        );
+        let mut from = 0;
+        // Neighbours of one colour are one rectangle.
+        for run in cells.chunk_by(|one, next| one == next) {
+            if let Some(class) = run[0] {
+                let _ = write!(
+                    out,
+                    "<rect class=\"{class}\" x={:.1} y={y:.1} width={:.1} height=20 />",
+                    LABEL_WIDTH + width * from as f64,
+                    width * run.len() as f64
+                );
+            }
+            from += run.len();
+        }
+    }
+    out.push_str("</svg>");
+    out
+}
+
 /// The next larger of 1, 2, 2.5 or 5 times a power of ten.
 fn round_step(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1e-9).log10().floor());
@@ -254,6 +286,13 @@ mod tests {
         let entry = Entry { label: "<b>&\"", class: "a", values: (1.0, 2.0), note: "x".into() };
         let svg = bars("t", "", &[entry]);
         assert!(svg.contains("&lt;b&gt;&amp;&quot;") && !svg.contains("<b>"));
+    }
+
+    #[test]
+    fn neighbours_of_one_colour_are_one_rectangle() {
+        let cells = vec![Some("a"), Some("a"), None, Some("b")];
+        let svg = bands("t", &[("x".into(), cells)]);
+        assert_eq!((svg.matches("<rect").count(), svg.matches("class=\"a\"").count()), (2, 1));
     }
 
     #[test]

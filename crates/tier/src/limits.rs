@@ -37,6 +37,8 @@ pub(crate) const WALK_BUSY_NS: Time = 1_000_000;
 pub(crate) const WALK_IDLE_NS: Time = 10_000_000;
 /// Extents of each kind that a plan remembers.
 pub(crate) const PLAN_EXTENTS: usize = 256;
+/// How long what a plan proposed may wait to be begun: other extents are hotter by then.
+pub(crate) const STALE_NS: Time = 1_000_000_000;
 /// How long an extent rests of which a move has failed.
 pub(crate) const MOVE_RETRY_NS: Time = 1_000_000_000;
 /// How long moves rest after new data had to go to a slower tier.

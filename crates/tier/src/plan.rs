@@ -8,7 +8,7 @@
 
 use crate::Mutant;
 use crate::event::MemberId;
-use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, WALK_BUSY_NS, WALK_IDLE_NS};
+use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, STALE_NS, WALK_BUSY_NS, WALK_IDLE_NS};
 use crate::moves::{Line, Why};
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
@@ -49,6 +49,8 @@ struct Walk {
 pub(crate) struct Planner {
     walk: Option<Walk>,
     due: Time,
+    /// When the last walk began.
+    walked_at: Time,
     /// Of each line, those that were not begun.
     proposals: [VecDeque<Proposal>; Line::ALL.len()],
     /// Extents that the last plan proposed to move: each one way.
@@ -71,6 +73,7 @@ impl Planner {
         Planner {
             walk: None,
             due: now,
+            walked_at: now,
             proposals: Default::default(),
             proposed: BTreeSet::new(),
             spilled_at: None,
@@ -152,8 +155,9 @@ impl Tiers {
         if let Some(walk) = &self.planner.walk {
             return Some(walk.due.max(self.io.now()));
         }
-        let is_planning = self.wants_plans() && self.may_plan();
-        let plan = is_planning.then_some(self.planner.due);
+        let stale = self.planner.walked_at + STALE_NS;
+        let due = if self.may_plan() { self.planner.due } else { self.planner.due.max(stale) };
+        let plan = self.wants_plans().then_some(due);
         [plan, self.moves_due()].into_iter().flatten().min()
     }
 
@@ -161,9 +165,11 @@ impl Tiers {
         self.tuning.placement == Placement::Heat || self.is_evacuating() || !self.pins.is_empty()
     }
 
-    /// Whether what was planned is begun, or has to wait for what the reserve lacks.
+    /// Whether what was planned is begun, or too old to be begun, or has to wait for what the
+    /// reserve lacks.
     fn may_plan(&self) -> bool {
-        self.planner.is_done() || self.lacks_reserve()
+        let is_stale = self.io.now() >= self.planner.walked_at + STALE_NS;
+        self.planner.is_done() || is_stale || self.lacks_reserve()
     }
 
     /// Whether less is free on a fast tier, or about to be, than is kept free there.
@@ -194,6 +200,7 @@ impl Tiers {
         if self.planner.walk.is_none() && is_wanted {
             self.planner.proposals.iter_mut().for_each(VecDeque::clear);
             self.planner.walk = Some(Walk::default());
+            self.planner.walked_at = now;
             self.planner.due = now + self.tuning.plan_every.max(1);
             let fast = self.fast_slots();
             let accesses = f64::from(fast) * f64::from(60.max(self.tuning.swap_cost * 3 / 2));

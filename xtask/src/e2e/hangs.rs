@@ -219,14 +219,14 @@ pub fn end() -> Result<()> {
     let _ = stuck.wait();
     // Where the kernel lets it end at once the next one serves; else that does not begin.
     let is_next_there = daemon.start_again().is_ok();
-    let served = || until(SOON, "the other volume is served", || Ok(reads(&daemon, "well")?));
+    let served = || until(SOON, "the other volume is served", || reads(&daemon, "well"));
     let others = if is_next_there { served() } else { Ok(()) };
     sick.signal("-CONT")?;
     others.context(told)?;
     if !is_next_there {
         // It waits for the one before, which ends now.
         daemon.start_again()?;
-        until(SOON, "the other volume is served", || Ok(reads(&daemon, "well")?))?;
+        until(SOON, "the other volume is served", || reads(&daemon, "well"))?;
     }
     until(SOON, "what hung is served", || Ok(io(&daemon, "sick", "read -P 1", SOON).is_ok()))?;
     daemon.stop()

@@ -271,6 +271,35 @@ fn room_is_made_while_new_data_goes_past_the_fast_tier() {
     assert!(left[39] >= left[20] + EXTENT_SIZE, "{left:?}");
 }
 
+/// What had become hot waited for all that had been proposed before, a minute on a slow disk.
+#[test]
+fn what_is_hot_by_now_does_not_wait_for_what_was_proposed_before() {
+    let tuning = Tuning { move_rate: 1_000_000, ..Tuning::default() };
+    let mut world = World::new(&spec(vec![member(1, 0, 24), member(2, 1, 32)], 20), tuning);
+    assert_eq!(world.command(pin(0, 20, 1)), CommandReply::Changed);
+    for extent in 0..20_u64 {
+        world.write(extent * EXTENT_SIZE, 1 << 20, 1);
+        for _ in 0..extent.min(1) * 20 {
+            world.read(extent * EXTENT_SIZE, 4096);
+        }
+    }
+    let free = Command::Pin { first: 0, count: 20, tier: None };
+    assert_eq!(world.command(free), CommandReply::Changed);
+    let pass = |world: &mut World, ms: u64| {
+        for _ in 0..ms / 10 {
+            world.tick(world.now + 10_000_000);
+        }
+    };
+    pass(&mut world, 500);
+    for _ in 0..200 {
+        world.read(0, 4096);
+    }
+    pass(&mut world, 2500);
+    let risen = (1..20).filter(|&it| place(&world, it) == Some(MemberId(0))).count();
+    assert_eq!(place(&world, 0), Some(MemberId(0)), "{risen} others have risen");
+    assert!(risen < 15, "{risen}");
+}
+
 #[test]
 fn moves_end_in_the_order_in_which_they_began() {
     let tuning = Tuning { move_rate: 1_000_000, ..still() };
