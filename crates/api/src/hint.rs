@@ -239,6 +239,8 @@ words! {
         Below = "run a second forebayd for it, or use what is under that volume",
         Listen = "choose another nbd-listen, or stop who listens there",
         TemporaryDirectory = "choose another place: export TMPDIR=DIR",
+        HtmlFile = "choose another place: --html FILE",
+        StatePlace = "choose another place: --state-dir DIR, or export XDG_STATE_HOME=DIR",
         Socket = "or name the socket of a running one: export FOREBAY_SOCKET=DIR/control.sock",
         Page = "POST /v1, or GET /v1/status, /v1/counters, /v1/pools, /v1/volumes, /metrics",
     }

@@ -23,6 +23,8 @@ pub fn candidates() -> Vec<PathBuf> {
     }
     let mut paths = vec![PathBuf::from("/run/forebay").join(CONTROL_SOCKET)];
     paths.extend(user_runtime_dir().map(|dir| dir.join(CONTROL_SOCKET)));
+    // A daemon of one's own has it there where the system gives no directory for such.
+    paths.extend((!is_root()).then(|| default_state_dir().join(CONTROL_SOCKET)));
     paths
 }
 

@@ -108,6 +108,8 @@ pub struct ChangeFlags {
 
 /// Arguments of `cache`.
 #[derive(Debug, Args)]
+// What --with takes has no end but another option.
+#[command(override_usage = "forebay cache <ORIGIN> --with <DEVICE>... [OPTIONS]")]
 pub struct CacheArgs {
     /// What is slow: a file, a block device, spindle:PATH?preset=nas-5400 or ram:SIZE
     #[arg(value_hint = ValueHint::AnyPath)]

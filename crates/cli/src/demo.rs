@@ -3,10 +3,12 @@
 use crate::args::{DemoArgs, Format};
 use crate::output::{self, Column};
 use crate::printed;
-use forebay_api::ApiError;
+use forebay_api::hint::Choice;
+use forebay_api::{ApiError, Hint};
 use forebay_demo::report::{self, Line};
 use forebay_demo::{Show, page, play};
 use serde_json::json;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -20,10 +22,13 @@ pub fn run(format: Format, args: &DemoArgs) -> Result<u8, ApiError> {
         signal_hook::flag::register(signal, stop.clone())
             .map_err(|error| ApiError::failed(format!("watch for Ctrl-C: {error}")))?;
     }
+    let failed = |error| ApiError::failed(format!("write {}: {error}", args.html.display()));
+    // Told before it is played, which takes two minutes.
+    let page_file = File::options().create(true).append(true).open(&args.html);
+    page_file.map_err(|error| failed(error).hint(Hint::Choose { what: Choice::HtmlFile }))?;
     let show = play(args.keep, stop)?;
     print(format, &show)?;
-    std::fs::write(&args.html, page(&show))
-        .map_err(|error| ApiError::failed(format!("write {}: {error}", args.html.display())))?;
+    std::fs::write(&args.html, page(&show)).map_err(failed)?;
     eprintln!("the same with plots: {}", args.html.display());
     Ok(u8::from(!show.is_good()))
 }

@@ -22,7 +22,7 @@ use forebay_api::request::Named;
 use forebay_api::{ApiError, Client, ErrorKind, Request, SCHEMA, socket};
 use forebay_format::name::escaped;
 use serde_json::json;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -134,7 +134,9 @@ fn run(cli: &Cli) -> Result<u8, ApiError> {
         Command::Config(ConfigCommand::Check { file }) => config_check(format, file),
         Command::Config(ConfigCommand::Keys) => config_keys(format),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "forebay", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "forebay", &mut script);
+            printed(std::io::stdout().write_all(&script))?;
             Ok(0)
         }
         Command::Inspect(args) => inspect::run(format, args),

@@ -1,8 +1,8 @@
 //! `--run`: a daemon of the user's own, in the background.
 
 use crate::Cli;
-use forebay_api::hint::Care;
-use forebay_api::socket::{CONTROL_SOCKET, default_state_dir};
+use forebay_api::hint::{Care, Choice};
+use forebay_api::socket::{CONTROL_SOCKET, candidates, default_state_dir};
 use forebay_api::{ApiError, Client, Hint};
 use forebay_format::name::escaped;
 use std::fs::{self, File};
@@ -40,14 +40,15 @@ fn program() -> PathBuf {
 fn start(dir: &Path) -> Result<Client, ApiError> {
     let program = program();
     let failed = |what: &str, error: std::io::Error| ApiError::failed(format!("{what}: {error}"));
-    fs::create_dir_all(dir).map_err(|e| failed(&format!("make {}", dir.display()), e))?;
-    let dir = fs::canonicalize(dir).map_err(|e| failed(&format!("find {}", dir.display()), e))?;
+    let of_place = |what: &str, path: &Path, error| {
+        let choose = Hint::Choose { what: Choice::StatePlace };
+        failed(&format!("{what} {}", path.display()), error).hint(choose)
+    };
+    fs::create_dir_all(dir).map_err(|error| of_place("make", dir, error))?;
+    let dir = fs::canonicalize(dir).map_err(|error| of_place("find", dir, error))?;
     let log_path = dir.join("forebayd.log");
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(&log_path)
-        .map_err(|e| failed(&format!("open {}", log_path.display()), e))?;
+    let log = File::options().create(true).append(true).open(&log_path);
+    let log = log.map_err(|error| of_place("open", &log_path, error))?;
     let mut child = Command::new(&program)
         .arg("--state-dir")
         .arg(&dir)
@@ -64,11 +65,7 @@ fn start(dir: &Path) -> Result<Client, ApiError> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
         if client.ask(&forebay_api::Request::Daemon).is_ok() {
-            eprintln!(
-                "started forebayd (process {}) with its state and log in {}",
-                child.id(),
-                dir.display()
-            );
+            tell(child.id(), &dir);
             return Ok(client);
         }
         let ended = child.try_wait().ok().flatten();
@@ -86,5 +83,20 @@ fn start(dir: &Path) -> Result<Client, ApiError> {
                 .hint(Hint::SeeWholeLog { path: log_path.display().to_string() }));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What there is to know of the daemon that was started.
+fn tell(process: u32, dir: &Path) {
+    let shown = dir.display();
+    eprintln!("started forebayd (process {process}) with its state and log in {shown}");
+    eprintln!("  to stop it: kill {process}");
+    // It leaves a link where `forebay` looks, if there is such a place.
+    let own = fs::canonicalize(dir.join(CONTROL_SOCKET));
+    let is_own = |path: PathBuf| {
+        own.as_ref().is_ok_and(|own| fs::canonicalize(path).is_ok_and(|it| it == *own))
+    };
+    if !candidates().into_iter().any(is_own) {
+        eprintln!("  tell forebay where it is: export FOREBAY_SOCKET={shown}");
     }
 }

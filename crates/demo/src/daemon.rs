@@ -47,6 +47,8 @@ impl Daemon {
             .open(&log_path)
             .map_err(|e| failed(&format!("open {}", log_path.display()), e))?;
         let child = Command::new(&program)
+            // Nobody else looks for it, and one that is killed takes no announcement away.
+            .arg("--private")
             .arg("--state-dir")
             .arg(state_dir)
             .stdin(Stdio::null())

@@ -220,6 +220,15 @@ fn completions_know_the_verbs() {
         let said = world.forebay(&["completions", shell]).expect(0);
         said.says("iostat").says("destroy");
     }
+    // Whoever reads nothing of it sees no panic.
+    let mut command = world.command(&["completions", "bash"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let said = Said::of(child.wait_with_output().unwrap());
+    assert!(said.code != 101 && !said.err.contains("panicked"), "{said:?}");
+    // What the usage says can be typed.
+    let help = world.forebay(&["cache", "--help"]).expect(0);
+    help.says("Usage: forebay cache <ORIGIN> --with <DEVICE>... [OPTIONS]");
 }
 
 /// Scripts got sentences only, and those of a plan name devices and sizes.

@@ -1,9 +1,12 @@
 //! Bad input: each is refused with a message that names what is wrong and what to do.
 
-use crate::world::{DEVICE_BYTES, World};
+use crate::world::{DEVICE_BYTES, Said, World};
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Writes marks into an otherwise empty file.
 fn marked(world: &World, name: &str, marks: &[(u64, &[u8])]) {
@@ -127,6 +130,56 @@ fn without_a_daemon_the_command_to_start_one_is_printed_and_run_starts_it() {
     assert!(stopped.success());
 }
 
+/// It was told after two minutes.
+#[test]
+fn a_demo_whose_page_cannot_be_written_is_not_played() {
+    let world = World::new();
+    let begin = Instant::now();
+    world
+        .forebay(&["demo", "--html", "/proc/nowhere/page.html"])
+        .expect(1)
+        .complains("--html FILE");
+    assert!(begin.elapsed() < Duration::from_secs(5));
+}
+
+/// As in a container: nobody in particular, without a directory of the session.
+#[test]
+fn run_works_for_anybody_who_has_a_place_for_it() {
+    let world = World::new();
+    let (dir, nobody) = (world.path("."), 65534);
+    let bin = world.path("bin");
+    fs::create_dir(&bin).unwrap();
+    let own = Path::new(env!("CARGO_BIN_EXE_forebay"));
+    for name in ["forebay", "forebayd"] {
+        fs::copy(own.with_file_name(name), bin.join(name)).unwrap();
+    }
+    let is_root = fs::metadata(&bin).unwrap().uid() == 0;
+    if is_root {
+        for path in [&dir, &world.path("big.img"), &world.path("ssd.img")] {
+            std::os::unix::fs::chown(path, Some(nobody), Some(nobody)).unwrap();
+        }
+    }
+    let forebay = |home: Option<&Path>, words: &[&str]| {
+        let mut command = Command::new(bin.join("forebay"));
+        command.args(words).current_dir(&dir).env_clear().stdin(Stdio::null());
+        command.env("PATH", "/usr/bin:/bin").envs(home.map(|home| ("HOME", home)));
+        if is_root {
+            command.uid(nobody).gid(nobody);
+        }
+        Said::of(command.output().unwrap())
+    };
+    let run = ["cache", "big.img", "--with", "ssd.img", "--name", "data", "--run"];
+    let nowhere = Path::new("/proc/nowhere");
+    forebay(Some(nowhere), &run).expect(1).complains("--state-dir DIR").complains("XDG_STATE_HOME");
+    let home = world.path("home");
+    let said = forebay(Some(&home), &run).expect(0).complains("to stop it: kill ");
+    let process = said.err.split("to stop it: kill ").nth(1).unwrap().lines().next().unwrap();
+    let status = forebay(Some(&home), &["status"]);
+    assert!(Command::new("kill").arg(process).status().unwrap().success());
+    status.expect(0).says("data");
+    assert!(!said.err.contains("FOREBAY_SOCKET"), "it is found by itself: {}", said.err);
+}
+
 #[test]
 fn a_configuration_with_problems_stops_the_daemon_and_check_reports_them_all() {
     let world = World::new();
@@ -241,8 +294,7 @@ fn one_volume_more_than_a_pool_can_hold_is_told_before_anything_is_made() {
     let before = world.forebay(&["status", "-o", "json"]).expect(0).json();
     for dry in [&["--dry-run"][..], &[]] {
         let words = [&["cache", "more", "--with", "ssd.img"][..], dry].concat();
-        let said = world.forebay(&words).expect(1);
-        said.complains("as many volumes as it can hold");
+        world.forebay(&words).expect(4).complains("has 112 volumes, as many as it can hold");
     }
     let after = world.forebay(&["status", "-o", "json"]).expect(0).json();
     let names = |status: &serde_json::Value| {

@@ -15,7 +15,7 @@ use forebay_api::request::{
 };
 use forebay_api::tiers::SCHEME;
 use forebay_api::{ApiError, ErrorKind, Hint, Mode, Outcome, Told};
-use forebay_engine::{CommandReply, POOL_IS_FULL, VolumeSpec};
+use forebay_engine::{CommandReply, VolumeSpec};
 use forebay_format::superblock::VOLUMES_MAX;
 use forebay_host::device::content::has_small_sectors;
 use forebay_host::device::{Content, identify};
@@ -162,7 +162,9 @@ impl Supervisor {
         let snapshot = self.open_pool(pool)?.handle.snapshot();
         let snapshot = snapshot.map_err(|error| shard_error(pool, &error))?;
         match snapshot.volumes.len() >= VOLUMES_MAX {
-            true => Err(ApiError::failed(format!("{pool}: {POOL_IS_FULL}"))),
+            true => Err(ApiError::refused(format!(
+                "pool {pool} has {VOLUMES_MAX} volumes, as many as it can hold; use another pool"
+            ))),
             false => Ok(()),
         }
     }
