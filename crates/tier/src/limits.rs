@@ -37,8 +37,10 @@ pub(crate) const WALK_BUSY_NS: Time = 1_000_000;
 pub(crate) const WALK_IDLE_NS: Time = 10_000_000;
 /// Extents of each kind that a plan remembers.
 pub(crate) const PLAN_EXTENTS: usize = 256;
-/// How long what a plan proposed may wait to be begun: other extents are hotter by then.
+/// How long what a plan proposed may wait to be begun: other extents are hotter by then. And how
+/// many times as long as its walk took, if that is more.
 pub(crate) const STALE_NS: Time = 1_000_000_000;
+pub(crate) const STALE_WALKS: Time = 8;
 /// How long an extent rests of which a move has failed.
 pub(crate) const MOVE_RETRY_NS: Time = 1_000_000_000;
 /// How long moves rest after new data had to go to a slower tier.

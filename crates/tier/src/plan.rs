@@ -8,7 +8,9 @@
 
 use crate::Mutant;
 use crate::event::MemberId;
-use crate::limits::{PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, STALE_NS, WALK_BUSY_NS, WALK_IDLE_NS};
+use crate::limits::{
+    PLAN_EXTENTS, PLAN_STEP, SPILL_REST_NS, STALE_NS, STALE_WALKS, WALK_BUSY_NS, WALK_IDLE_NS,
+};
 use crate::moves::{Line, Why};
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
@@ -49,8 +51,9 @@ struct Walk {
 pub(crate) struct Planner {
     walk: Option<Walk>,
     due: Time,
-    /// When the last walk began.
+    /// When the last walk began, and when what it proposes is too old to be begun.
     walked_at: Time,
+    stale_at: Time,
     /// Of each line, those that were not begun.
     proposals: [VecDeque<Proposal>; Line::ALL.len()],
     /// Extents that the last plan proposed to move: each one way.
@@ -74,6 +77,7 @@ impl Planner {
             walk: None,
             due: now,
             walked_at: now,
+            stale_at: now,
             proposals: Default::default(),
             proposed: BTreeSet::new(),
             spilled_at: None,
@@ -155,8 +159,10 @@ impl Tiers {
         if let Some(walk) = &self.planner.walk {
             return Some(walk.due.max(self.io.now()));
         }
-        let stale = self.planner.walked_at + STALE_NS;
-        let due = if self.may_plan() { self.planner.due } else { self.planner.due.max(stale) };
+        let due = match self.may_plan() {
+            true => self.planner.due,
+            false => self.planner.due.max(self.planner.stale_at),
+        };
         let plan = self.wants_plans().then_some(due);
         [plan, self.moves_due()].into_iter().flatten().min()
     }
@@ -168,7 +174,7 @@ impl Tiers {
     /// Whether what was planned is begun, or too old to be begun, or has to wait for what the
     /// reserve lacks.
     fn may_plan(&self) -> bool {
-        let is_stale = self.io.now() >= self.planner.walked_at + STALE_NS;
+        let is_stale = self.io.now() >= self.planner.stale_at;
         self.planner.is_done() || is_stale || self.lacks_reserve()
     }
 
@@ -288,6 +294,9 @@ impl Tiers {
         self.planner.coldest = walk.coldest.iter().filter_map(coldest).collect();
         self.planner.unplaced = 0;
         self.planner.proposed.clear();
+        // A walk over a large map takes long, and is to take a small part of the time.
+        let took = self.io.now() - self.planner.walked_at;
+        self.planner.stale_at = self.io.now() + STALE_NS.max(took * STALE_WALKS);
         let tiers = self.set.tiers().to_vec();
         for &extent in &walk.leaving {
             let own = self.map.place(extent).map_or(0, |place| place.member());
