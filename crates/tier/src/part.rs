@@ -447,7 +447,8 @@ impl Tiers {
             self.journal.forgo();
             let now_s = self.now_s();
             self.map.change(self.journal.next(), extent, State { place: kept, blocks }, now_s);
-            self.journal.next()
+            // What is never said is waited for without an end.
+            self.journal.last()
         } else {
             self.say(number, extent, State { place: kept, blocks })
         };
