@@ -161,8 +161,6 @@ fn bytes(rate: f64) -> String {
     human(rate as u64)
 }
 
-/// How long a daemon that answered before is waited for.
-const OUTAGE_MAX: Duration = Duration::from_secs(600);
 const RATES: &[Column<Rates>] = &[
     Column::words("VOLUME", "volume", |r| r.volume.clone()),
     Column::number("READ/s", "reads_per_s", |r| r.reads_per_s, count),
@@ -230,12 +228,11 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
     while printed_count < count {
         let patience = if first { Duration::ZERO } else { OUTAGE_MAX };
         let (now, when) = look(client, pause, patience)?;
-        // Another daemon counts anew.
-        let is_new = now.uptime_s < before.uptime_s;
-        if is_new {
-            before = Counters::default();
+        let mut seconds = (when - at).as_secs_f64();
+        // One that is younger than the last look counts anew.
+        if first || now.uptime_s < seconds {
+            (before, seconds) = (Counters::default(), now.uptime_s);
         }
-        let seconds = if first || is_new { now.uptime_s } else { (when - at).as_secs_f64() };
         if !(first && args.skip_first) {
             let mut rates = report(&now, &before, seconds);
             if !args.verbose {
@@ -251,6 +248,9 @@ pub fn run(client: &Client, format: Format, args: &IostatArgs) -> Result<u8, Api
     }
     Ok(0)
 }
+
+/// How long a daemon that answered before is waited for.
+const OUTAGE_MAX: Duration = Duration::from_secs(600);
 
 /// Asks for the counters. A daemon that does not answer is waited for: it may be on its way back.
 fn look(

@@ -62,7 +62,7 @@ pub fn origin(origin: &str) -> Result<String, ApiError> {
 fn scheme(origin: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = origin.split_once(':')?;
     let word = scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '+');
-    (word && scheme.len() > 1 && !Path::new(origin).exists()).then_some((scheme, rest))
+    (word && scheme.len() > 1 && !is_there(Path::new(origin))).then_some((scheme, rest))
 }
 
 /// Whether there is something at a path. What does not tell in time may be: the daemon has limits

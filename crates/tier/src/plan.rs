@@ -34,6 +34,7 @@ struct Proposal {
 /// What a walk has found.
 #[derive(Debug, Default)]
 struct Walk {
+    began: Time,
     next: u32,
     /// When it goes on.
     due: Time,
@@ -51,8 +52,7 @@ struct Walk {
 pub(crate) struct Planner {
     walk: Option<Walk>,
     due: Time,
-    /// When the last walk began, and when what it proposes is too old to be begun.
-    walked_at: Time,
+    /// When what the last walk proposes is too old to be begun.
     stale_at: Time,
     /// Of each line, those that were not begun.
     proposals: [VecDeque<Proposal>; Line::ALL.len()],
@@ -76,7 +76,6 @@ impl Planner {
         Planner {
             walk: None,
             due: now,
-            walked_at: now,
             stale_at: now,
             proposals: Default::default(),
             proposed: BTreeSet::new(),
@@ -205,8 +204,7 @@ impl Tiers {
         let is_wanted = now >= self.planner.due && self.may_plan();
         if self.planner.walk.is_none() && is_wanted {
             self.planner.proposals.iter_mut().for_each(VecDeque::clear);
-            self.planner.walk = Some(Walk::default());
-            self.planner.walked_at = now;
+            self.planner.walk = Some(Walk { began: now, ..Walk::default() });
             self.planner.due = now + self.tuning.plan_every.max(1);
             let fast = self.fast_slots();
             let accesses = f64::from(fast) * f64::from(60.max(self.tuning.swap_cost * 3 / 2));
@@ -295,7 +293,7 @@ impl Tiers {
         self.planner.unplaced = 0;
         self.planner.proposed.clear();
         // A walk over a large map takes long, and is to take a small part of the time.
-        let took = self.io.now() - self.planner.walked_at;
+        let took = self.io.now() - walk.began;
         self.planner.stale_at = self.io.now() + STALE_NS.max(took * STALE_WALKS);
         let tiers = self.set.tiers().to_vec();
         for &extent in &walk.leaving {

@@ -2,7 +2,7 @@
 
 use crate::world::{Said, World, pattern};
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -403,7 +403,11 @@ fn both_maps_bad_is_an_error_and_nothing_is_written() {
 #[test]
 fn devices_join_and_leave_while_the_volume_is_used() {
     let mut world = world();
-    create(&world, &["big", "--tier", "fast.img", "--tier", "slow.img", "--size", "60M"]).expect(0);
+    // Where no extent comes to live, so that none is trimmed.
+    let slow = File::options().write(true).open(world.path("slow.img")).unwrap();
+    slow.write_all_at(&[0xEE; 4096], slow.metadata().unwrap().len() - 8192).unwrap();
+    let made_of = ["--tier", "fast.img", "--tier", "slow.img", "--size", "60M", "--force", "--yes"];
+    create(&world, &[&["big"][..], &made_of].concat()).expect(0);
     fill(&world, "big", 60);
     world.empty_file("more.img", 96 * MIB);
     world.empty_file("first.img", 24 * MIB);
