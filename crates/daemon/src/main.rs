@@ -142,7 +142,11 @@ fn stand_apart_as_root() {
         Err(error) => tracing::warn!("mounts of its own: {error}"),
     }
     if let Err(error) = process::io_flusher() {
-        tracing::debug!("the kernel may write to our devices to give us memory: {error}");
+        tracing::warn!(
+            "the kernel may wait for our block devices to give us memory ({error}): under a \
+             memory limit that is shared with their users all may stand still. Give forebayd \
+             CAP_SYS_RESOURCE, or a control group of its own"
+        );
     }
 }
 

@@ -47,6 +47,7 @@ mod tiers;
 mod traffic;
 mod view;
 mod waiting;
+mod worth;
 
 pub use assemble::{Assembled, CreateError, NewMember, NewSet, assemble, create};
 pub use event::{

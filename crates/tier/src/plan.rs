@@ -68,6 +68,8 @@ pub(crate) struct Planner {
     unplaced: u32,
 }
 
+/// Accesses for each extent of the faster tiers in which heat halves. More than any move costs.
+const HALF_LIFE: f64 = 60.0;
 /// What gains so many times what it costs does not wait for a quiet moment.
 const GAIN: f32 = 1.5;
 
@@ -207,8 +209,7 @@ impl Tiers {
             self.planner.walk = Some(Walk { began: now, ..Walk::default() });
             self.planner.due = now + self.tuning.plan_every.max(1);
             let fast = self.fast_slots();
-            let accesses = f64::from(fast) * f64::from(60.max(self.tuning.swap_cost * 3 / 2));
-            self.map.set_half_life(accesses.max(1.0));
+            self.map.set_half_life((f64::from(fast) * HALF_LIFE).max(1.0));
         }
         if let Some(walk) = self.planner.walk.take_if(|walk| walk.due <= now) {
             self.walk_on(walk);
@@ -369,7 +370,7 @@ impl Tiers {
         cold: &mut BTreeSet<Ranked>,
         hot: &mut BTreeSet<Ranked>,
     ) {
-        let cost = self.tuning.swap_cost as f32;
+        let cost = self.swap_cost((fast, slow));
         let up = |extent, why| Proposal { extent, from: slow, to: fast, why };
         while let Some((heat, extent)) = self.planner.pop_hottest(hot) {
             let heat = f32::from_bits(heat);
@@ -384,18 +385,13 @@ impl Tiers {
                 continue;
             }
             let Some((least, coldest)) = self.planner.pop_coldest(cold) else { return };
-            if heat <= self.least_to_swap(f32::from_bits(least)) {
+            if heat <= self.least_to_swap((fast, slow), f32::from_bits(least)) {
                 return;
             }
             let why = why_of(heat - f32::from_bits(least));
             self.planner.propose(Proposal { extent: coldest, from: fast, to: slow, why });
             self.planner.propose(up(extent, why));
         }
-    }
-
-    /// How hot one has to be to take the place of another that is so hot.
-    pub(crate) fn least_to_swap(&self, least: f32) -> f32 {
-        least * 1.5 + self.tuning.swap_cost as f32
     }
 
     /// Begins proposed moves, as many as may be under way.

@@ -60,8 +60,8 @@ pub struct Tuning {
     pub reserve_per_mille: u32,
     /// Time between two plans.
     pub plan_every: Time,
-    /// Accesses that a move costs about as much as.
-    pub swap_cost: u32,
+    /// Accesses that a move costs about as much as; `None` for what the kinds of devices say.
+    pub swap_cost: Option<u32>,
     /// Moves under way at a time.
     pub moves_max: usize,
     /// Extents that may be partly written.
@@ -76,7 +76,7 @@ impl Default for Tuning {
             reserve_rate: 400_000_000,
             reserve_per_mille: 20,
             plan_every: 50_000_000,
-            swap_cost: 4,
+            swap_cost: None,
             moves_max: 16,
             fine_max: 16_384,
         }

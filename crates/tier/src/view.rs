@@ -265,20 +265,20 @@ impl Tiers {
             None => NotHigher::Fastest,
             Some(_) if self.moves.is_paused() => NotHigher::Paused,
             Some(_) if self.tuning.placement == Placement::Spill => NotHigher::Spill,
-            Some(&above) => self.why_colder(extent, above),
+            Some(&above) => self.why_colder(extent, (above, tier)),
         }
     }
 
     /// Why the planner leaves it below this tier: the other side of its `swaps`.
-    fn why_colder(&self, extent: u32, above: u8) -> NotHigher {
+    fn why_colder(&self, extent: u32, (above, tier): (u8, u8)) -> NotHigher {
         let heat = self.map.heat(extent);
-        let needed = (self.tuning.swap_cost as f32).max(1.0);
+        let needed = self.swap_cost((above, tier)).max(1.0);
         let (slots, free) = self.room_of(above);
         match self.planner.coldest(above) {
             _ if heat < needed => NotHigher::TooCold { needed },
             _ if self.is_refusing(above) => NotHigher::Pending(Pending::NoRoom),
             _ if free > self.reserve_of(slots) => NotHigher::Soon,
-            Some(coldest) if heat <= self.least_to_swap(coldest) => {
+            Some(coldest) if heat <= self.least_to_swap((above, tier), coldest) => {
                 NotHigher::HigherIsFull { coldest }
             }
             Some(_) => NotHigher::Soon,

@@ -291,7 +291,7 @@ impl Plan {
             move_rate: rng.log_range(50_000_000, 4_000_000_000),
             reserve_rate: rng.log_range(50_000_000, 4_000_000_000),
             plan_every: rng.log_range(MILLISECOND, 20 * MILLISECOND),
-            swap_cost: rng.below(2) as u32,
+            swap_cost: Some(rng.below(2) as u32),
             moves_max: rng.range(2, 6) as usize,
             ..self.tuning
         };
@@ -404,7 +404,7 @@ pub fn draw_tuning(rng: &mut Rng) -> Tuning {
         reserve_rate: rng.log_range(10_000, 4_000_000_000),
         reserve_per_mille: rng.pick(&[0, 20, 100, 300]),
         plan_every: rng.log_range(least, (2 * SECOND).max(least)),
-        swap_cost: rng.below(9) as u32,
+        swap_cost: Some(rng.below(9) as u32),
         moves_max: rng.range(1, 6) as usize,
         fine_max: rng.pick(&[0, 1, 2, 8, 64]),
     }

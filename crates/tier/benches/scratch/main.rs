@@ -315,7 +315,7 @@ fn main() {
         match argument.split_once('=') {
             Some(("rate", it)) => options.tuning.move_rate = number(it) << 20,
             Some(("reserve", it)) => options.tuning.reserve_per_mille = number(it) as u32,
-            Some(("cost", it)) => options.tuning.swap_cost = number(it) as u32,
+            Some(("cost", it)) => options.tuning.swap_cost = Some(number(it) as u32),
             Some(("ram", it)) => options.sizes = Sizes::of(number(it) as u32),
             Some(("seed", it)) => options.seed = number(it),
             Some(("warm", it)) => options.warm = number(it),

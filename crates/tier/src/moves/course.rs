@@ -93,7 +93,7 @@ impl Tiers {
     }
 
     /// Whether a member takes much longer for what lies elsewhere than for what comes next.
-    fn seeks(&self, member: MemberId) -> bool {
+    pub(crate) fn seeks(&self, member: MemberId) -> bool {
         self.set.member(member).settings.piece_blocks as usize > Blocks::PIECE
     }
 

@@ -45,7 +45,7 @@ fn an_extent_is_explained() {
         world.read(0, 4096);
         world.read(EXTENT_SIZE, 4096);
     }
-    for _ in 0..8 {
+    for _ in 0..40 {
         world.read(3 * EXTENT_SIZE, 4096);
     }
     for _ in 0..20 {
