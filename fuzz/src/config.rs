@@ -5,7 +5,7 @@
 
 use crate::input::Input;
 use forebay_api::Size;
-use forebay_api::config::{Config, KEYS};
+use forebay_api::config::{Config, KEYS, VolumeOn};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -89,9 +89,17 @@ fn written(config: &Config) -> String {
     }
     for volume in &config.volumes {
         line("[[volume]]\nname", Some(quoted(&volume.name)));
-        line("origin", Some(quoted(&volume.origin)));
+        match &volume.on {
+            VolumeOn::Origin(origin) => line("origin", Some(quoted(origin))),
+            VolumeOn::Tiers { tiers, size: own, placement } => {
+                let tiers: Vec<_> = tiers.iter().map(|it| quoted(&it.join(","))).collect();
+                line("tiers", Some(format!("[{}]", tiers.join(", "))));
+                line("size", own.map(size));
+                line("placement", placement.map(|it| quoted(it.name())));
+            }
+        }
         line("pool", volume.pool.as_deref().map(quoted));
-        line("mode", Some(quoted(volume.mode.name())));
+        line("mode", volume.mode.map(|mode| quoted(mode.name())));
         line("export", Some(quoted(volume.export.name())));
     }
     text

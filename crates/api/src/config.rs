@@ -6,6 +6,7 @@
 //! silently fails.
 
 use crate::request::{Export, ORIGIN_BYTES_MAX, check_name};
+use crate::tiers::Placement;
 use crate::{Mode, Size};
 use forebay_sys::file::read_plain;
 use std::fmt;
@@ -14,39 +15,14 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+mod keys;
+
+pub use keys::KEYS;
+
 /// Where the configuration is unless `--config` names another file.
 pub const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
 /// Most bytes of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// Every key, with its section (empty for the top), value and meaning. Help and checks come from
-/// here.
-pub const KEYS: &[(&str, &str, &str, &str)] = &[
-    (
-        "",
-        "ram",
-        "size",
-        "most memory that all pools and clients together may take; half of what there is",
-    ),
-    ("", "nbd-listen", "address:port", "serve NBD over TCP too; not set"),
-    ("", "nbd-plain", "true or false", "serve NBD over TCP to other machines without TLS; false"),
-    ("", "nbd-certificate", "path", "PEM file of the certificate: clients over TCP must use TLS"),
-    ("", "nbd-key", "path", "PEM file of its key, which nobody else may read"),
-    (
-        "",
-        "nbd-client-ca",
-        "path",
-        "PEM file: clients must show a certificate signed by one of these",
-    ),
-    ("pool", "name", "name", "name of the pool; required"),
-    ("pool", "devices", "list of paths", "its cache devices; required"),
-    ("pool", "ram", "size", "most memory that it may take"),
-    ("volume", "name", "name", "name of the volume; required"),
-    ("volume", "origin", "URI", "its origin; required"),
-    ("volume", "pool", "name", "its pool; may be left out when there is only one"),
-    ("volume", "mode", "mode", "the mode when it is made; writethrough"),
-    ("volume", "export", "export", "how it is made visible; auto"),
-];
 
 /// Pools and volumes to open at the start, and limits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -85,14 +61,30 @@ pub struct PoolConfig {
 pub struct VolumeConfig {
     /// Name.
     pub name: String,
-    /// URI of the origin.
-    pub origin: String,
+    /// What its data is on.
+    pub on: VolumeOn,
     /// Its pool.
     pub pool: Option<String>,
     /// The mode when it is made.
-    pub mode: Mode,
+    pub mode: Option<Mode>,
     /// How it is made visible.
     pub export: Export,
+}
+
+/// What the data of a volume is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeOn {
+    /// URI of an origin.
+    Origin(String),
+    /// Tiers.
+    Tiers {
+        /// The devices of each, the fastest tier first: absolute paths, `ram:SIZE`, `spindle:…`.
+        tiers: Vec<Vec<String>>,
+        /// How large the volume is made.
+        size: Option<Size>,
+        /// How data is placed.
+        placement: Option<Placement>,
+    },
 }
 
 /// One thing that is wrong with the configuration.
@@ -274,23 +266,49 @@ impl Reader {
 
     fn volume(&mut self, section: Section) {
         let (mut name, mut origin, mut pool) = (None, None, None);
-        let (mut mode, mut export) = (Mode::default(), Export::default());
+        let (mut tiers, mut size, mut placement) = (None, None, None);
+        let (mut mode, mut export) = (None, Export::default());
         for (key, value) in section.get_ref().as_table().into_iter().flatten() {
             match key.get_ref().as_ref() {
                 "name" => name = self.name(value),
                 "origin" => origin = self.origin(value),
+                "tiers" => tiers = self.tiers(value),
+                "size" => size = self.size(value),
+                "placement" => placement = self.parsed(value),
                 "pool" => pool = self.name(value),
-                "mode" => mode = self.parsed(value).unwrap_or_default(),
+                "mode" => mode = self.parsed(value),
                 "export" => export = self.parsed(value).unwrap_or_default(),
                 other => self.unknown_key(key.span().start, "volume", other),
             }
         }
         let at = section.span().start;
-        let missing = self.missing(section, "volume", &["name", "origin"]);
-        if let (false, Some(name), Some(origin)) = (missing, name, origin) {
-            self.volume_places.push((self.file.clone(), self.line(at)));
-            self.config.volumes.push(VolumeConfig { name, origin, pool, mode, export });
+        if self.missing(section, "volume", &["name"]) || !self.fits(section) {
+            return;
         }
+        let tiers = tiers.map(|tiers| VolumeOn::Tiers { tiers, size, placement });
+        if let (Some(name), Some(on)) = (name, origin.map(VolumeOn::Origin).or(tiers)) {
+            self.volume_places.push((self.file.clone(), self.line(at)));
+            self.config.volumes.push(VolumeConfig { name, on, pool, mode, export });
+        }
+    }
+
+    /// Whether the keys of a volume go together; what does not is a problem.
+    fn fits(&mut self, volume: Section) -> bool {
+        let table = volume.get_ref().as_table();
+        let has = |key: &str| table.is_some_and(|t| t.keys().any(|k| k.get_ref() == key));
+        let why = match (has("origin"), has("tiers")) {
+            (false, false) => "this [[volume]] has no \"origin\" and no \"tiers\"",
+            (true, true) => "this [[volume]] has \"origin\" and \"tiers\": it is on either",
+            (true, false) if has("size") || has("placement") => {
+                "\"size\" and \"placement\" are for volumes with \"tiers\""
+            }
+            (false, true) if has("mode") && !has("pool") => {
+                "a volume without a cache has no \"mode\"; name its \"pool\", too"
+            }
+            _ => return true,
+        };
+        self.problem(volume.span().start, why.to_string());
+        false
     }
 
     fn missing(&mut self, section: Section, kind: &str, keys: &[&str]) -> bool {
@@ -364,6 +382,28 @@ impl Reader {
         Some(text)
     }
 
+    /// Tiers as the command line has them: each a text with commas between its devices.
+    fn tiers(&mut self, value: Section) -> Option<Vec<Vec<String>>> {
+        let items = value.get_ref().as_array().filter(|items| items.iter().count() > 0);
+        let Some(items) = items else {
+            let why = "write a list of tiers, as [\"ram:4G\", \"/dev/disk/by-id/nvme-…\"]";
+            self.problem(value.span().start, why.to_string());
+            return None;
+        };
+        let mut tiers = Vec::new();
+        for item in items.iter() {
+            let devices: Vec<String> = self.string(item)?.split(',').map(str::to_string).collect();
+            let is_one = |it: &String| it.starts_with('/') || it.contains(':');
+            if let Some(bad) = devices.iter().find(|it| !is_one(it)) {
+                let why = format!("write {bad:?} as an absolute path or as ram:SIZE");
+                self.problem(item.span().start, why);
+                return None;
+            }
+            tiers.push(devices);
+        }
+        Some(tiers)
+    }
+
     fn devices(&mut self, value: Section) -> Option<Vec<String>> {
         let items = value.get_ref().as_array().filter(|items| items.iter().count() > 0);
         let Some(items) = items else {
@@ -421,7 +461,8 @@ impl Reader {
             if self.config.volumes[..index].iter().any(|other| other.name == volume.name) {
                 say(place, format!("a second volume {:?}", volume.name));
             }
-            if let (None, true) = (&volume.pool, pools.len() > 1) {
+            let needs_pool = matches!(volume.on, VolumeOn::Origin(_)) && pools.len() > 1;
+            if volume.pool.is_none() && needs_pool {
                 say(place, format!("there are several pools: name one for {:?}", volume.name));
             }
         }

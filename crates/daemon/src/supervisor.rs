@@ -8,6 +8,7 @@ mod absent;
 mod boot;
 mod bypass;
 mod cache;
+mod configured;
 mod fallen;
 mod find;
 mod fstab;

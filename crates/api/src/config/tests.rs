@@ -26,7 +26,7 @@ export = "none"
     assert_eq!(config.ram, Some(Size::Bytes(4 << 30)));
     assert_eq!(config.pools[0].devices.len(), 2);
     assert_eq!(config.pools[0].ram, Some(Size::Bytes(1 << 30)));
-    assert_eq!(config.volumes[0].mode, Mode::WriteBack);
+    assert_eq!(config.volumes[0].mode, Some(Mode::WriteBack));
     assert_eq!(config.volumes[0].export, Export::None);
     assert_eq!(Config::parse(Path::new("f"), "").unwrap(), Config::default());
 }
@@ -149,4 +149,43 @@ fn files_are_read_together_and_in_order() {
     assert!(found[0].to_string().contains("conf.d/b.toml:1: unknown key \"rum\""));
     std::fs::remove_dir_all(&dir).unwrap();
     assert!(files_of(&main).is_empty());
+}
+
+#[test]
+fn a_volume_over_tiers_is_read() {
+    let text = r#"
+[[pool]]
+name = "a"
+devices = ["/dev/sda"]
+[[pool]]
+name = "b"
+devices = ["/dev/sdb"]
+
+[[volume]]
+name = "scratch"
+tiers = ["ram:40G", "/dev/sdc,/dev/sdd"]
+size = "80%"
+placement = "spill"
+"#;
+    let config = Config::parse(Path::new("f"), text).unwrap();
+    let tiers = vec![vec!["ram:40G".to_string()], vec!["/dev/sdc".into(), "/dev/sdd".into()]];
+    let (size, placement) = (Some(Size::PerMille(800)), Some(Placement::Spill));
+    assert_eq!(config.volumes[0].on, VolumeOn::Tiers { tiers, size, placement });
+    assert_eq!((&config.volumes[0].pool, config.volumes[0].mode), (&None, None));
+}
+
+#[test]
+fn keys_that_do_not_go_together_are_told() {
+    let of = |keys: &str| problems(&format!("[[volume]]\nname = \"v\"\n{keys}"))[0].clone();
+    assert!(of("").ends_with("has no \"origin\" and no \"tiers\""), "{}", of(""));
+    let both = of("origin = \"/a\"\ntiers = [\"/b\"]");
+    assert!(both.ends_with("it is on either"), "{both}");
+    let size = of("origin = \"/a\"\nsize = \"1G\"");
+    assert!(size.ends_with("are for volumes with \"tiers\""), "{size}");
+    let mode = of("tiers = [\"/b\"]\nmode = \"writeback\"");
+    assert!(mode.ends_with("name its \"pool\", too"), "{mode}");
+    let path = of("tiers = [\"/b,c\"]");
+    assert_eq!(path, "forebay.toml:3: write \"c\" as an absolute path or as ram:SIZE");
+    let none = of("tiers = []");
+    assert!(none.contains("write a list of tiers"), "{none}");
 }

@@ -224,6 +224,32 @@ fn a_configured_pool_and_volume_are_there_after_the_start() {
 }
 
 #[test]
+fn a_configured_volume_over_tiers_is_made_once_and_takes_nothing_that_holds_something() {
+    let mut world = World::started();
+    world.stop();
+    let text = format!(
+        "[[volume]]\nname = \"scratch\"\ntiers = [\"ram:16M\", \"{}\"]\nsize = \"50%\"\nplacement = \
+         \"spill\"\n",
+        world.text("ssd.img")
+    );
+    fs::write(world.state_dir().join("forebay.toml"), text).unwrap();
+    world.start();
+    let tiers = world.volume("scratch")["tiers"].clone();
+    assert_eq!((&tiers["placement"], &tiers["ephemeral"]), (&"spill".into(), &true.into()));
+    world.nbd("scratch").write(0, &[7; 4096]).unwrap();
+    world.kill();
+    world.start();
+    assert_eq!(world.nbd("scratch").read(0, 4096).unwrap(), [7; 4096], "it was there");
+    world.forebay(&["volume", "remove", "scratch", "--yes"]).expect(0);
+    world.stop();
+    world.start();
+    let log = world.log();
+    let why = "has ended with that; it was not touched";
+    assert!(log.contains("the configured volume: ") && log.contains(why), "{log}");
+    world.forebay(&["volume", "show", "scratch"]).expect(1);
+}
+
+#[test]
 fn an_origin_that_is_another_file_is_refused_while_dirty_with_both_choices() {
     let mut world = World::started();
     let cache = ["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"];

@@ -2,6 +2,7 @@
 
 use super::Supervisor;
 use crate::state::PoolState;
+use forebay_api::config::VolumeOn;
 use forebay_api::reply::State;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -51,7 +52,10 @@ impl Supervisor {
         let devices = pools.iter().flat_map(|pool| pool.devices.iter().cloned());
         let state = self.store.get();
         let known = state.volumes.iter().map(|volume| volume.origin.clone());
-        let configured = self.config.volumes.iter().map(|volume| volume.origin.clone());
+        let configured = self.config.volumes.iter().flat_map(|volume| match &volume.on {
+            VolumeOn::Origin(origin) => vec![origin.clone()],
+            VolumeOn::Tiers { tiers, .. } => tiers.concat(),
+        });
         let tiers = state.tiered.iter().flat_map(|tiers| &tiers.members);
         let tiers = tiers.map(|member| member.uri.clone());
         let all = devices.chain(known).chain(configured).chain(tiers).map(PathBuf::from);

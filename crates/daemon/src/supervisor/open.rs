@@ -9,7 +9,6 @@ use crate::parts::Parts;
 use crate::state::{PoolState, owner_of};
 use forebay_api::hint::When;
 use forebay_api::reply::DeviceInfo;
-use forebay_api::request::VolumeCreate;
 use forebay_api::{ApiError, ErrorKind, Hint, Hold};
 use forebay_engine::{Notice, OpenError, Tuning, VolumeId, WhyClosed, Witness};
 use forebay_format::BLOCK_SIZE;
@@ -85,27 +84,6 @@ impl Supervisor {
             ram_bytes: pool.ram.map(|size| size.of(machine)),
         });
         pools.collect()
-    }
-
-    fn config_volumes(self: &Arc<Self>) {
-        for volume in &self.config.volumes {
-            let known = self.store.get().volume(&volume.name).is_some();
-            if known || self.find_volume(&volume.name).is_ok() {
-                continue;
-            }
-            let request = VolumeCreate {
-                name: volume.name.clone(),
-                origin: volume.origin.clone(),
-                pool: volume.pool.clone(),
-                mode: Some(volume.mode),
-                export: volume.export,
-                dry_run: false,
-            };
-            if let Err(error) = self.volume_create(&request) {
-                let name = volume.name.as_str();
-                tracing::error!(volume = name, "the configured volume: {}", error.message);
-            }
-        }
     }
 
     /// A pool cannot be opened: its volumes go on without it where they can.
