@@ -190,4 +190,5 @@ def main():
             sys.exit("no row " + row)
 
 
-main()
+if __name__ == "__main__":
+    main()

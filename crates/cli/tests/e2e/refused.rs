@@ -228,8 +228,8 @@ fn a_configured_volume_over_tiers_is_made_once_and_takes_nothing_that_holds_some
     let mut world = World::started();
     world.stop();
     let text = format!(
-        "[[volume]]\nname = \"scratch\"\ntiers = [\"ram:16M\", \"{}\"]\nsize = \"50%\"\nplacement = \
-         \"spill\"\n",
+        "[[volume]]\nname = \"scratch\"\ntiers = [\"ram:16M\", \"{}\"]\nsize = \
+         \"50%\"\nplacement = \"spill\"\n",
         world.text("ssd.img")
     );
     fs::write(world.state_dir().join("forebay.toml"), text).unwrap();
