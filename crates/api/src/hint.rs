@@ -17,6 +17,11 @@ lines! {
     // A volume.
     Attach { volume: String, dirty: Dirty, when: When } =
         "{when}: forebay volume attach {volume}{dirty}",
+    DetachFirst { volume: String } =
+        "take it out of service first: forebay volume detach {volume}",
+    AttachOn { volume: String, origin: String } =
+        "if it holds what the one before held: forebay volume attach {volume} --origin {origin} \
+         --keep-dirty",
     Remove { volume: String, dirty: Dirty, when: When } =
         "{when}: forebay volume remove {volume}{dirty}",
     GiveUpOrigin { volume: String, dirty_bytes: Bytes } =

@@ -290,6 +290,9 @@ pub struct VolumeAttach {
     /// What to do when the origin is not as the pool remembers it.
     #[serde(default)]
     pub changed: ChangedOrigin,
+    /// It is somewhere else from now on: another disk that holds a copy, or the same elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

@@ -302,6 +302,9 @@ pub struct AttachArgs {
     /// devices of the pool will never be back: go on with those here, without what only they hold
     #[arg(long)]
     pub keep_dirty: bool,
+    /// The origin is here from now on: a disk that holds a copy of the one before, or the same one
+    #[arg(long, value_name = "NEW", conflicts_with = "drop_dirty")]
+    pub origin: Option<String>,
     #[command(flatten)]
     pub flags: ChangeFlags,
 }

@@ -229,9 +229,12 @@ pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
             &format!("this loses the dirty data of {}, if it has any", args.name),
         )?;
     }
-    let attach =
-        |dry_run| Request::VolumeAttach(VolumeAttach { name: args.name.clone(), changed, dry_run });
-    if args.keep_dirty && !args.flags.dry_run && !args.flags.yes {
+    let origin = args.origin.as_deref().map(path::origin).transpose()?;
+    let attach = |dry_run| {
+        let (name, origin) = (args.name.clone(), origin.clone());
+        Request::VolumeAttach(VolumeAttach { name, changed, origin, dry_run })
+    };
+    if args.keep_dirty && origin.is_none() && !args.flags.dry_run && !args.flags.yes {
         let planned = ask(&cli.client()?, &attach(true))?;
         if planned.hold.is_some() {
             confirm(false, &planned.told.texts().join("; "))?;

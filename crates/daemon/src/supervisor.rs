@@ -16,6 +16,7 @@ mod job;
 mod late;
 mod leave;
 mod lost;
+mod moved;
 mod newest;
 mod open;
 mod origin;

@@ -100,6 +100,9 @@ pub enum Command {
     /// The origin of a volume is lost: all I/O there fails until [`Command::OriginBack`]. What is
     /// cached is served on, and what can be written into the cache is.
     OriginLost(VolumeId),
+    /// The origin of a volume, which is not there, is called so from now on. Answered when that is
+    /// durable in the superblock: whoever opens the pool looks for it there.
+    CallOrigin(VolumeId, String),
     /// The origin of a volume that was missing when the pool was opened is there, and is the right
     /// one. It is flushed, and then the volume is served.
     ///

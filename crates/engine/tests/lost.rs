@@ -68,3 +68,22 @@ fn a_volume_whose_origin_is_lost_leaves_half_of_the_pool_to_others() {
     let dirty = world.engine.volume_stats(VOLUME).expect("it").dirty_blocks;
     assert!((POOL_BLOCKS / 4..=POOL_BLOCKS / 2).contains(&dirty), "{dirty} of {POOL_BLOCKS}");
 }
+
+/// Whoever opens the pool looks for the origin where it is said to be; under one that is in use
+/// nobody takes the name away.
+#[test]
+fn the_origin_of_a_volume_is_called_otherwise_only_while_it_is_not_there() {
+    let mut world = World::new(&WorldSpec::quiet(64 << 20, 64 << 20));
+    let call = |world: &mut World, name: &str| {
+        world.command(Command::CallOrigin(VOLUME, name.to_owned()));
+        (0..1000).for_each(|_| world.step());
+        let view = world.engine.volumes().into_iter().find(|view| view.id == VOLUME);
+        (world.commands.pop().expect("an answer"), view.expect("it").origin)
+    };
+    let (reply, was) = call(&mut world, "/new");
+    assert!(matches!(&reply, CommandReply::Failed(why) if why.contains("in use")), "{reply:?}");
+    world.command(Command::OriginLost(VOLUME));
+    assert_eq!(call(&mut world, "/new"), (CommandReply::Changed, "/new".to_owned()));
+    assert_eq!(call(&mut world, "/new"), (CommandReply::Unchanged, "/new".to_owned()));
+    assert_ne!(was, "/new");
+}

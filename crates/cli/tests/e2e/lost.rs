@@ -57,7 +57,7 @@ fn until_status(world: &World, text: &str) {
     });
 }
 
-fn until(world: &World, text: &str, mut asks: impl FnMut()) {
+pub fn until(world: &World, text: &str, mut asks: impl FnMut()) {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         asks();

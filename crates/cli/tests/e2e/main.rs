@@ -12,6 +12,7 @@ mod lost;
 mod main_job;
 mod memory;
 mod missing;
+mod moved;
 mod nbd;
 mod older;
 mod output;

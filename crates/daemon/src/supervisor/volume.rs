@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Refuses what is no origin, before it is opened.
-fn check_origin(uri: &str) -> Result<(), ApiError> {
+pub(super) fn check_origin(uri: &str) -> Result<(), ApiError> {
     if uri.is_empty() || uri.len() > ORIGIN_BYTES_MAX {
         let text = format!(
             "the origin's URI has {} bytes, and a pool remembers {ORIGIN_BYTES_MAX}",
@@ -357,14 +357,17 @@ impl Supervisor {
         self: &Arc<Self>,
         request: &VolumeAttach,
     ) -> Result<Done, ApiError> {
-        let mut done = self.attach(request)?;
+        let mut done = match &request.origin {
+            Some(origin) => self.attach_on(request, origin)?,
+            None => self.attach(request)?,
+        };
         if done.outcome != Outcome::Planned {
             self.tell_of_tiers(&request.name, &mut done);
         }
         Ok(done)
     }
 
-    fn attach(self: &Arc<Self>, request: &VolumeAttach) -> Result<Done, ApiError> {
+    pub(super) fn attach(self: &Arc<Self>, request: &VolumeAttach) -> Result<Done, ApiError> {
         let (name, known) = (&request.name, self.store.get().volume(&request.name).cloned());
         let planned = |told: Told| Ok(Done::new(Outcome::Planned, told));
         if let Some(known) = known.as_ref().filter(|_| request.changed == ChangedOrigin::KeepDirty)

@@ -43,6 +43,7 @@ impl Engine {
             Command::ForceDropDirty(volume) => self.force_drop(id, volume),
             Command::OriginLost(volume) => self.origin_lost(id, volume),
             Command::OriginBack { volume, changed } => self.origin_back(id, volume, changed),
+            Command::CallOrigin(volume, origin) => self.call_origin(id, volume, origin),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
             Command::Shutdown => {
                 self.closing_begin(id);
@@ -275,6 +276,25 @@ impl Engine {
     /// The volume goes on as one whose origin could not be flushed at the start, and now is to be
     /// tried again. Of one that has `changed` no clean block counts: it is served when that is
     /// durable, so that no crash brings one back.
+    /// What is dirty goes to whatever is there when the volume is served again; until then nothing
+    /// of it goes anywhere.
+    fn call_origin(&mut self, id: CommandId, volume: VolumeId, origin: String) {
+        let why = match self.volume(volume) {
+            _ if self.log.is_dead() => "the cache device failed; replace it first",
+            None => "there is no such volume",
+            Some(v) if v.is_changing() => "the volume is being added, removed or made larger",
+            Some(v) if v.service().is_on() || v.service().retries() => "its origin is in use",
+            Some(v) if v.identity().origin == origin => {
+                return self.answer(id, CommandReply::Unchanged);
+            }
+            Some(_) => {
+                self.volumes.origin_is_called(volume, origin);
+                return self.superblock_write(Then::Called(id));
+            }
+        };
+        self.refuse(id, why);
+    }
+
     fn origin_back(&mut self, id: CommandId, volume: VolumeId, changed: bool) {
         let now = self.io.now();
         match self.volume(volume) {

@@ -26,6 +26,8 @@ pub(crate) enum Then {
     Switched(VolumeId, CommandId),
     /// The volume has its new size.
     Resized(VolumeId, CommandId),
+    /// Its origin is called otherwise.
+    Called(CommandId),
     /// The pool is closed.
     Closed,
     /// It says which devices are away: that tells them from one that only missed the last update

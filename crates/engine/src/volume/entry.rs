@@ -126,6 +126,11 @@ impl Volume {
         self.size.growing = Some(bytes);
     }
 
+    /// Its origin has another name.
+    pub(crate) fn origin_is_called(&mut self, origin: String) {
+        self.identity.origin = origin;
+    }
+
     /// It has them, if it was to have more. Whether it was.
     pub(crate) fn grown(&mut self) -> bool {
         let grown = self.size.growing.take();

@@ -143,7 +143,8 @@ impl Supervisor {
             return Ok(Some(planned));
         }
         let (name, changed) = (wanted.name.clone(), ChangedOrigin::Refuse);
-        let mut done = self.volume_attach(&VolumeAttach { name, changed, dry_run: false })?;
+        let mut done =
+            self.volume_attach(&VolumeAttach { name, changed, origin: None, dry_run: false })?;
         done.outcome = Outcome::Changed;
         done.told.put(0, told);
         Ok(Some(done))

@@ -123,7 +123,7 @@ impl Engine {
                 Then::Checkpointed(_) => self.checkpoint_counts(),
                 Then::Added(volume, command) => self.volume_added(volume, command),
                 Then::Removed(volume, command) => self.volume_removed(volume, command),
-                Then::Switched(_, id) => {
+                Then::Switched(_, id) | Then::Called(id) => {
                     self.io.put(Effect::CommandDone { id, reply: CommandReply::Changed });
                 }
                 Then::Resized(volume, command) => self.volume_resized(volume, command),
@@ -155,7 +155,7 @@ impl Engine {
                     self.volumes.removal_failed(volume);
                     self.superblock_failed_answer(id);
                 }
-                Then::Switched(_, id) => self.superblock_failed_answer(id),
+                Then::Switched(_, id) | Then::Called(id) => self.superblock_failed_answer(id),
                 Then::Resized(volume, id) => {
                     self.volumes.growth_failed(volume);
                     self.superblock_failed_answer(id);

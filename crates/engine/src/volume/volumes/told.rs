@@ -462,6 +462,11 @@ impl Volumes {
         self.at(id).removal_failed();
     }
 
+    /// The origin of a volume has another name.
+    pub(crate) fn origin_is_called(&mut self, id: VolumeId, origin: String) {
+        self.at(id).origin_is_called(origin);
+    }
+
     /// A volume is to have so many bytes.
     pub(crate) fn grows(&mut self, id: VolumeId, bytes: u64) {
         self.at(id).grows(bytes);

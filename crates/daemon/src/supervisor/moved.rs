@@ -1,0 +1,167 @@
+//! Volumes whose origin is somewhere else from now on: on a disk that holds a copy of the one that
+//! failed, or on the same one under another path. What the cache holds dirty goes along.
+
+use super::late::{Awaited, in_time};
+use super::leave::dirty_bytes;
+use super::plan::same_file;
+use super::volume::check_origin;
+use super::{FoundVolume, Supervisor};
+use crate::state::{Standing, VolumeState};
+use forebay_api::hint::{Bytes, Choice};
+use forebay_api::reply::{Done, State};
+use forebay_api::request::{ChangedOrigin, VolumeAttach};
+use forebay_api::size::human;
+use forebay_api::tiers::SCHEME;
+use forebay_api::{ApiError, Hint, Outcome, Told};
+use forebay_engine::Command;
+use forebay_host::rest::{Rest, Since};
+use std::sync::Arc;
+
+impl Supervisor {
+    /// Attaches a volume whose origin is `origin` from now on.
+    pub(super) fn attach_on(
+        self: &Arc<Self>,
+        request: &VolumeAttach,
+        origin: &str,
+    ) -> Result<Done, ApiError> {
+        let known = self.store.get().volume(&request.name).cloned();
+        // Whoever does not know the name says so.
+        let Some(known) = known else { return self.attach(request) };
+        if known.origin.starts_with(SCHEME) {
+            let text = format!("volume {} is over tiers and has no origin", known.name);
+            return Err(ApiError::usage(text).hint(Hint::NameTiers { volume: known.name }));
+        }
+        if same_file(&known.origin, origin) {
+            return self.attach(request);
+        }
+        self.check_unused(&known.name, origin)?;
+        match known.standing {
+            Standing::Detached => self.attach_elsewhere(request, known, origin),
+            _ => self.move_to(request, &known, origin),
+        }
+    }
+
+    /// Refuses what something else is on.
+    fn check_unused(&self, name: &str, origin: &str) -> Result<(), ApiError> {
+        let own = origin.to_string();
+        in_time(&format!("look at {origin}"), move || check_origin(&own))?;
+        self.check_not_stacked(origin)?;
+        self.check_no_tier(origin)?;
+        let mut others = self.volumes().into_iter().filter(|other| other.name != *name);
+        let Some(other) =
+            others.find(|other| other.state != State::Detached && same_file(&other.origin, origin))
+        else {
+            return Ok(());
+        };
+        let text = format!("{} is the origin of volume {}", other.origin, other.name);
+        Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::Device }))
+    }
+
+    /// Of a volume that was taken out of service nothing is cached.
+    fn attach_elsewhere(
+        self: &Arc<Self>,
+        request: &VolumeAttach,
+        known: VolumeState,
+        origin: &str,
+    ) -> Result<Done, ApiError> {
+        let bytes = self.open_origin(origin)?.bytes();
+        if request.dry_run {
+            let (volume, origin) = (known.name, origin.to_string());
+            let told = Told::WouldMoveTo { volume, origin, dirty_bytes: Bytes(0) };
+            return Ok(Done::new(Outcome::Planned, told));
+        }
+        let was = known.origin.clone();
+        let moved =
+            VolumeState { origin: origin.to_string(), bytes, rested: None, ..known.clone() };
+        self.remember(|all| all.put_volume(moved))?;
+        let attached = self.attach(request);
+        if attached.is_err() {
+            self.remember(|all| all.put_volume(known))?;
+        }
+        self.say_where_it_was(attached?, &request.name, was)
+    }
+
+    fn say_where_it_was(&self, mut done: Done, name: &str, was: String) -> Result<Done, ApiError> {
+        done.told.push(Told::MovedTo { volume: name.to_string(), was });
+        Ok(done)
+    }
+
+    /// Of one whose origin is not there the pool remembers what is dirty, and where that belongs.
+    fn move_to(
+        self: &Arc<Self>,
+        request: &VolumeAttach,
+        known: &VolumeState,
+        origin: &str,
+    ) -> Result<Done, ApiError> {
+        let found = self.find_volume(&known.name)?;
+        self.check_missing(&found)?;
+        let volume = Awaited { uri: origin.to_string(), ..Awaited::from(&found.snapshot.view) };
+        let looked = self.look_at(&volume)?;
+        let bytes = looked.origin.bytes();
+        if bytes < volume.bytes {
+            let (has, needs) = (human(bytes), human(volume.bytes));
+            let text = format!("{origin} has {has}, and volume {} has {needs}", volume.name);
+            return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }));
+        }
+        let doubt = why_no_copy(known, origin, looked.rest.as_ref());
+        if let (Some(doubt), true) = (doubt, request.changed != ChangedOrigin::KeepDirty) {
+            return Err(ApiError::refused(doubt)
+                .hint(Hint::AttachOn { volume: volume.name, origin: origin.to_string() }));
+        }
+        drop(looked);
+        if request.dry_run {
+            let told = Told::WouldMoveTo {
+                volume: volume.name,
+                origin: origin.to_string(),
+                dirty_bytes: Bytes(dirty_bytes(&found)),
+            };
+            return Ok(Done::new(Outcome::Planned, told));
+        }
+        self.call_origin(&found, origin)?;
+        tracing::info!(pool = found.pool.as_str(), volume = known.name.as_str(), "is on {origin}");
+        let accept = ChangedOrigin::KeepDirty;
+        let attach = VolumeAttach { changed: accept, origin: None, ..request.clone() };
+        let done = self.attach(&attach)?;
+        self.say_where_it_was(done, &known.name, known.origin.clone())
+    }
+
+    /// Refuses a volume that is served from its origin.
+    fn check_missing(&self, found: &FoundVolume) -> Result<(), ApiError> {
+        let (view, open) = (&found.snapshot.view, &found.open);
+        let is_missing =
+            view.lost || view.offline.is_some() || open.problems.contains_key(&view.name);
+        if is_missing && open.bypass.is_none() {
+            return Ok(());
+        }
+        let text = format!("volume {} is served from {}", view.name, view.origin);
+        Err(ApiError::conflict(text).hint(Hint::DetachFirst { volume: view.name.clone() }))
+    }
+
+    /// Nobody looks for the one before any more, and the pool says where the new one is. It is not
+    /// accepted yet: until then a crash leaves a volume that asks whether it is the right one.
+    fn call_origin(&self, found: &FoundVolume, origin: &str) -> Result<(), ApiError> {
+        let view = &found.snapshot.view;
+        self.with_open(&found.pool, |open| {
+            open.late.remove(&view.name);
+        });
+        let what = format!("remember {origin} as the origin of {}", view.name);
+        found.command(Command::CallOrigin(view.id, origin.to_string()), &what)?;
+        self.store.change_volume(&view.name, |volume| {
+            volume.origin = origin.to_string();
+            volume.accepted_origin = None;
+            volume.rested = None;
+        })
+    }
+}
+
+/// Why it is not known that an origin holds what the one before held.
+fn why_no_copy(known: &VolumeState, origin: &str, looked: Option<&Rest>) -> Option<String> {
+    let was = known.origin.as_str();
+    match (&known.rested, looked) {
+        (Some(rested), Some(looked)) if looked.since(rested) != Since::Written => None,
+        (Some(_), Some(_)) => Some(format!(
+            "{origin} does not begin as {was} did when it was last at rest: it is no copy of that"
+        )),
+        _ => Some(format!("nothing tells whether {origin} holds what {was} held")),
+    }
+}
