@@ -94,8 +94,8 @@ lines! {
             "would bring {volume} back into service: {dirty_bytes} of dirty data is for the origin \
              as it is now, and what else is cached is forgotten",
         WouldMoveTo { volume: String, origin: String, dirty_bytes: Bytes } =
-            "would bring {volume} back into service on {origin}: {dirty_bytes} of dirty data is for \
-             that, and what else is cached is forgotten",
+            "would bring {volume} back into service on {origin}: {dirty_bytes} of dirty data is \
+             for that, and what else is cached is forgotten",
         MovedTo { volume: String, was: String } =
             "{volume} was on {was} before: that is no longer used",
         WouldForgetCached { volume: String } =

@@ -298,8 +298,8 @@ impl World {
                 self.coverage.add("blocks given up", dropped.len() as u64);
                 dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
-            // The simulator's administrator only removes.
-            Command::TellLoss(_) => {}
+            // The simulator's administrator only removes, and no origin moves.
+            Command::TellLoss(_) | Command::CallOrigin(..) => {}
             Command::OriginLost(_) => self.coverage.mark("origins that were pulled out"),
             Command::OriginBack { .. } => self.is_back(asked.disk),
             Command::Shutdown => {
