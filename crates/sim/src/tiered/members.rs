@@ -306,9 +306,10 @@ impl Tiered {
                 let is_in = self.plan.members.get(number).is_some_and(|it| it.is_in);
                 let is_this = |it: &Asked| it.command == asked.command;
                 let is_in = is_in && !self.commands.values().any(is_this);
+                let hangs = self.life.hangs.as_ref().is_some_and(|it| it.0 == number);
                 let right = match refusal {
                     Refusal::IsHere => is_here,
-                    Refusal::LastPersistent => is_here && self.is_failing(number),
+                    Refusal::LastPersistent => is_here && (hangs || self.is_failing(number)),
                     Refusal::NoMember => !is_in,
                     Refusal::Failed => troubled,
                     _ => false,
