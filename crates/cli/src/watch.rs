@@ -117,7 +117,7 @@ pub fn evacuation(
     };
     // How long it takes is not known before anything has moved.
     let bar = hidden_or_bar().with_style(style(""));
-    let bar = bar.with_prefix(format!("{volume} {part}"));
+    let bar = bar.with_prefix(volume.to_string());
     let (mut before, mut moved) = (None, Instant::now());
     loop {
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;

@@ -339,8 +339,9 @@ impl Tiers {
     /// evacuation waits.
     fn name_no_more(&mut self, member: MemberId) {
         self.set.set_state(member, member_state::NONE);
+        let is_awaited = self.is(Mutant::GivenUpIsAwaited);
         if let Some((_, own)) = &mut self.evacuation {
-            own.retain(|&it| it != member);
+            own.retain(|&it| it != member || is_awaited);
         }
     }
 

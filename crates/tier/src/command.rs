@@ -112,8 +112,9 @@ impl Tiers {
         for member in leaving {
             self.set.set_state(member, member_state::IN);
         }
+        let is_for_all = self.is(Mutant::OthersStayToo);
         if let Some((_, own)) = &mut self.evacuation {
-            own.retain(|it| !members.contains(it));
+            own.retain(|it| !members.contains(it) && !is_for_all);
         }
         if let Some((evacuation, _)) = self.evacuation.take_if(|it| it.1.is_empty()) {
             self.reply(evacuation, CommandReply::Refused(Refusal::Cancelled));
@@ -177,7 +178,10 @@ impl Tiers {
             return self.reply(id, CommandReply::Refused(Refusal::Failed));
         }
         // Who is being given up takes its extents along only when that is known.
-        if self.set.is_writing() || self.change.is_some() || self.used_on(members) > 0 {
+        let is_empty = |it: &MemberId| self.used_on(&[*it]) == 0;
+        let is_over = members.iter().all(is_empty)
+            || (self.is(Mutant::OneEmptyIsEnough) && members.iter().any(is_empty));
+        if self.set.is_writing() || self.change.is_some() || !is_over {
             return;
         }
         self.evacuation = None;

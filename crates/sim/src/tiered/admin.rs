@@ -217,6 +217,12 @@ impl Tiered {
         self.forget_pins_to(members);
     }
 
+    /// Whether somebody has asked that a member takes extents again, and has not been answered.
+    fn is_cancelled(&self, member: MemberId) -> bool {
+        let cancels = |it: &Asked| matches!(&it.command, Command::Cancel(members) if members.contains(&member));
+        self.commands.values().any(cancels)
+    }
+
     /// What was to leave these members is on its way.
     fn forget_pins_to(&mut self, members: &[MemberId]) {
         let tiers = members.iter().filter_map(|it| self.plan.members.get(usize::from(it.0)));
@@ -270,7 +276,9 @@ impl Tiered {
             (Command::Pin { tier: Some(tier), .. }, Refusal::NoTier) => {
                 self.tier_may_be_gone(*tier)
             }
-            (Command::Evacuate(_), Refusal::Cancelled) => true,
+            (Command::Evacuate(members), Refusal::Cancelled) => {
+                members.iter().all(|it| self.is_cancelled(*it) || self.is_being_taken(*it))
+            }
             (Command::Cancel(_), Refusal::NotLeaving) => true,
             (Command::Resize(bytes), Refusal::Size) => {
                 let asked = self.bytes_asked.iter().filter(|it| *it != bytes).max();

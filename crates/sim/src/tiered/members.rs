@@ -341,7 +341,7 @@ impl Tiered {
     }
 
     /// Whether whoever takes a member away has not been answered yet.
-    fn is_being_taken(&self, member: MemberId) -> bool {
+    pub(super) fn is_being_taken(&self, member: MemberId) -> bool {
         let takes = |asked: &Asked| match &asked.command {
             Command::Remove(members) => members.contains(&member),
             Command::GiveUp(other) => *other == member,
