@@ -91,7 +91,10 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
                 let (volume, part) = (tier.name.clone(), leaving(&answer, &wanted));
                 watch::evacuation(&client, (&volume, &part), (&interrupts, &on))?;
                 answer.outcome = Outcome::Changed;
+                let pins = answer.told.typed().filter(|it| matches!(it, Told::PinsWait { .. }));
+                let pins = pins.cloned().collect::<Vec<Told>>();
                 answer.told = vec![Told::Evacuated { part, volume }].into();
+                answer.told.extend(pins);
             }
             finish(cli.output, answer)
         }

@@ -123,7 +123,7 @@ pub fn evacuation(
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
         let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
         // By their names: the number of the tier may be another meanwhile.
-        let mut own = shown.tiers.devices.iter().filter(|it| part.devices.contains(&it.device));
+        let own = shown.tiers.devices.iter().filter(|it| part.devices.contains(&it.device));
         // What has moved counts as left until the map says so durably, which may come in bursts.
         let copied: u64 = own.clone().map(|it| it.moved_out_bytes).sum();
         let is_of = |it: &&TierEvacuation| {
@@ -133,7 +133,9 @@ pub fn evacuation(
             is_meant || devices.iter().any(|device| part.devices.contains(device))
         };
         let left: u64 = shown.tiers.evacuations.iter().filter(is_of).map(|it| it.left_bytes).sum();
-        if own.any(|it| !it.leaving) {
+        // Of memory another may have the name, and stay.
+        let leaving = own.clone().filter(|it| it.leaving).count();
+        if leaving < part.devices.len().min(own.count()) {
             bar.finish_and_clear();
             let text = format!("{part} is in use again: somebody has cancelled its evacuation");
             return Err(ApiError::conflict(text));

@@ -201,8 +201,41 @@ fn the_rest_of_the_tier_counts_while_one_device_leaves() {
     // Pins that the rest cannot hold are told.
     ask(&world, "tier pin d 0-81919 --tier 0").expect(0);
     let planned = ask(&world, "tier remove d fast.img --dry-run").expect(0);
-    planned.says("40.0M are pinned to tier 0, which holds ").says("waits for it");
+    let waits = "40.0M are pinned to tier 0, which holds ";
+    planned.says(waits).says("waits for it");
     ask(&world, "tier pin d 0-2047 --tier fast.img").expect(0).says("live on tier 0");
+    ask(&world, "tier evacuate d fast.img").expect(0).says(waits);
+    ask(&world, "tier pin d 0-81919 --tier 0").expect(4).complains("tier 0 holds 23.0M");
+    ask(&world, "tier remove d fast.img").expect(0).says(waits);
+    ask(&world, "tier show d").expect(0).says(waits);
+    check(&world, "d", 10);
+}
+
+/// Memory of one size has one name.
+#[test]
+fn of_two_devices_with_one_name_the_one_that_leaves_is_meant() {
+    let world = world();
+    let line = "volume create d -y --tier ram:24M,ram:24M --tier slow.img --size 40M";
+    ask(&world, line).expect(0);
+    fill(&world, "d", 10);
+    let leave = |world: &World| {
+        let shown = tiers(world, "d");
+        let devices = shown["tiers"]["devices"].as_array().unwrap().iter();
+        devices.filter(|it| it["leaving"] == true).count()
+    };
+    for _ in 0..2 {
+        ask(&world, "tier evacuate d ram:24M").expect(0).says(" is empty");
+        assert_eq!(leave(&world), 1);
+    }
+    ask(&world, "tier cancel d ram:24M").expect(0).says(" is in use again");
+    assert_eq!(leave(&world), 0);
+    ask(&world, "tier evacuate d ram:24M,ram:24M").expect(0).says("tier 0 ").says(" is empty");
+    assert_eq!(leave(&world), 2);
+    let said = ask(&world, "tier evacuate d ram:24M,ram:24M,ram:24M").expect(2);
+    said.complains(" is named twice");
+    ask(&world, "tier remove d ram:24M,ram:24M").expect(4).complains("is the last memory");
+    ask(&world, "tier cancel d 0").expect(0);
+    ask(&world, "tier remove d ram:24M").expect(0).says(" is free: tier 0 of volume d");
     check(&world, "d", 10);
 }
 

@@ -219,7 +219,10 @@ impl Tiered {
 
     /// Whether somebody has asked that a member takes extents again, and has not been answered.
     fn is_cancelled(&self, member: MemberId) -> bool {
-        let cancels = |it: &Asked| matches!(&it.command, Command::Cancel(members) if members.contains(&member));
+        let cancels = |it: &Asked| match &it.command {
+            Command::Cancel(members) => members.contains(&member),
+            _ => false,
+        };
         self.commands.values().any(cancels)
     }
 

@@ -221,7 +221,9 @@ impl Supervisor {
         let started = started.map_err(|error| shard_error(&found.pool, &error))?;
         let told = match started.recv_timeout(REFUSED_WITHIN) {
             Ok(CommandReply::Changed | CommandReply::Unchanged | CommandReply::Added(_)) => {
-                return Ok(Done::new(Outcome::Changed, Told::TierIsEmpty { part }));
+                let mut done = Done::new(Outcome::Changed, Told::TierIsEmpty { part });
+                done.told.extend(pins);
+                return Ok(done);
             }
             Ok(CommandReply::Refused(why)) => {
                 if is_lent {

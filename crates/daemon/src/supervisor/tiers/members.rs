@@ -160,8 +160,8 @@ impl Supervisor {
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         // Whoever empties it first wants to know before that.
         self.check_memory()?;
+        let pins = self.pins_without(name, &now, &tier);
         if wanted.dry_run {
-            let pins = self.pins_without(name, &now, &tier);
             let told = Told::WouldRemoveTier { part: PartInFull(tier.part) };
             let mut planned = Done::new(Outcome::Planned, told);
             planned.told.extend(larger);
@@ -200,6 +200,7 @@ impl Supervisor {
         let mut done = Done::new(Outcome::Changed, told);
         done.told.extend(self.close_up(&found)?);
         done.told.extend(larger);
+        done.told.extend(pins);
         for device in own {
             // Whatever was not trimmed when its extents left, and the map that it may have held.
             Unused::all(&device).into_iter().for_each(give_back);
