@@ -88,7 +88,8 @@ impl Supervisor {
         })
     }
 
-    /// What is told of pins to a tier that holds less when these devices have left it.
+    /// What is told of pins to a tier that holds less when these devices have left it: to one that
+    /// has left as a whole nothing is pinned.
     pub(super) fn pins_without(
         &self,
         name: &str,
@@ -102,8 +103,11 @@ impl Supervisor {
         };
         let devices: Vec<TierDevice> =
             self.devices_by_member(name, now).into_iter().map(leaves).collect();
-        let Some(known) = state.tiers_of(name) else { return Vec::new() };
-        let waits = pins_that_wait(known, &devices).into_iter();
+        let TierPart { tier, whole_tier, .. } = named.part;
+        let Some(known) = state.tiers_of(name).filter(|_| !whole_tier) else { return Vec::new() };
+        let mut own = known.clone();
+        own.pins.retain(|pin| pin.tier == tier);
+        let waits = pins_that_wait(&own, &devices).into_iter();
         waits.map(|it| Told::PinsWait { why: it.reason }).collect()
     }
 
@@ -142,7 +146,7 @@ impl Supervisor {
         Ok(Some(Told::LargerThanTiers { volume: name.clone(), size_bytes, rest_bytes }))
     }
 
-    /// Refuses to take away without which there is no volume.
+    /// Refuses to take away that without which there is no volume.
     pub(super) fn check_removal(
         &self,
         found: &FoundVolume,
