@@ -19,7 +19,7 @@ use base::{BASES, Base, EXTENTS, OTHER_BOOT, read, write, zero};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::IoError;
 use forebay_format::tier::EXTENT_SIZE;
-use forebay_tier::{Command, CommandReply, Notice};
+use forebay_tier::{Command, CommandReply, MemberId, Notice};
 use sectors::Sectors;
 use std::collections::BTreeSet;
 
@@ -215,8 +215,9 @@ impl World {
     fn evacuate(&mut self) {
         // With a member away it may never end.
         if self.executor.devices.iter().all(Option::is_some) && !self.is_wild() {
-            self.executor.command(Command::Evacuate(0));
-            self.executor.command(Command::Cancel(0));
+            let member = MemberId((self.number % self.executor.devices.len() as u64) as u8);
+            self.executor.command(Command::Evacuate(vec![member]));
+            self.executor.command(Command::Cancel(vec![member]));
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::hint::Bytes;
 use crate::lines::{lines, words};
+use crate::tiers::TierPart;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -62,8 +63,8 @@ lines! {
         AlmostFull { left_bytes: Bytes } =
             "its tiers are almost full, with {left_bytes} left, and the volume is larger than they \
              are: when they are full, writes fail",
-        CannotBeEmptied { tier: u8, left_bytes: Bytes, why: String } =
-            "tier {tier} is being emptied, and {left_bytes} of it cannot move: {why}",
+        CannotBeEmptied { #[serde(flatten)] part: TierPart, left_bytes: Bytes, why: String } =
+            "{part} is being emptied, and {left_bytes} of it cannot move: {why}",
         BeganEmpty { why: String } = "it began empty, because {why}",
     }
 }

@@ -8,6 +8,7 @@ use crate::Mode;
 use crate::lines::{lines, words};
 use crate::request::Export;
 use crate::size::human;
+use crate::tiers::TierPart;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -46,19 +47,17 @@ lines! {
     PauseMoves { volume: String } = "to have nothing move: forebay tier pause {volume}",
     EmptyTier { volume: String, device: String } =
         "while it can be read: forebay tier evacuate {volume} {device}",
-    CancelEvacuation { volume: String, tier: u8 } =
-        "or leave it where it is: forebay tier cancel {volume} {tier}",
+    CancelEvacuation { volume: String, #[serde(flatten)] part: TierPart } =
+        "or leave it where it is: forebay tier cancel {volume} {part:#}",
     DropLost { volume: String, device: String } =
         "or, if it will never be back, and what lives there is lost: forebay tier remove {volume} \
          {device} --drop-lost",
     ServeTiers { volume: String, devices: Devices } =
         "to serve it: forebay volume create {volume} with all its devices: {devices}",
     Inspect { path: String } = "to see what it belongs to: forebay inspect {path}",
-    RemoveTier { volume: String, tier: u8 } =
-        "tier {tier} is empty and takes nothing new: to remove it: forebay tier remove {volume} \
-         {tier}; to use it again: forebay tier cancel {volume} {tier}",
-    WholeTier { verb: String, volume: String, tier: u8 } =
-        "for all of them: forebay tier {verb} {volume} {tier}",
+    RemoveTier { volume: String, #[serde(flatten)] part: TierPart } =
+        "{part} is empty and takes nothing new: to remove it: forebay tier remove {volume} \
+         {part:#}; to use it again: forebay tier cancel {volume} {part:#}",
     NameTiers { volume: String } =
         "bring it back, or name all devices as they are called now: forebay volume create {volume} \
          --tier DEVICE …",

@@ -27,7 +27,7 @@ macro_rules! words {
 /// `$tag` which it is.
 macro_rules! lines {
     ($(#[$meta:meta])* $name:ident by $tag:literal {
-        $($variant:ident $({ $($field:ident: $type:ty),* })? = $text:literal,)*
+        $($variant:ident $({ $($(#[$own:meta])* $field:ident: $type:ty),* })? = $text:literal,)*
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, ::serde::Serialize, ::serde::Deserialize)]
@@ -36,7 +36,7 @@ macro_rules! lines {
             $(
                 #[doc = concat!("“", $text, "”")]
                 $variant $({ $(#[doc = concat!("`", stringify!($field), "` of the text.")]
-                               $field: $type),* })?,
+                               $(#[$own])* $field: $type),* })?,
             )*
         }
 

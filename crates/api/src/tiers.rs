@@ -1,8 +1,13 @@
 //! Tiers: what is asked of them, and what is told.
 
+mod part;
+
 use crate::Mode;
 use crate::request::Export;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+pub use part::TierPart;
 
 /// What the origin of a volume is called that has tiers: this, and the volume's name.
 pub const SCHEME: &str = "tiers:";
@@ -28,8 +33,8 @@ impl Placement {
     }
 }
 
-impl std::fmt::Display for Placement {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
@@ -67,8 +72,8 @@ impl Window {
     }
 }
 
-impl std::fmt::Display for Window {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (from, to) = (self.from, self.to);
         write!(f, "{:02}:{:02}-{:02}:{:02}", from / 60, from % 60, to / 60, to % 60)
     }
@@ -194,7 +199,7 @@ pub struct TiersInfo {
     pub moving: u64,
     /// Moves that wait, by the reason.
     pub pending: Vec<TierPending>,
-    /// Tiers that are being emptied, or are empty.
+    /// Tiers that are being emptied, or are empty, and single devices of others.
     pub evacuations: Vec<TierEvacuation>,
     /// Why what it held before is gone, if it began anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,11 +217,12 @@ pub struct TierPending {
     pub moves: u64,
 }
 
-/// A tier that is being emptied.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// A tier that is being emptied, or one device of a tier of which others stay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierEvacuation {
-    /// The tier; 0 is the fastest.
-    pub tier: u8,
+    /// What of which tier.
+    #[serde(flatten)]
+    pub part: TierPart,
     /// Bytes that are left.
     pub left_bytes: u64,
 }
@@ -253,13 +259,13 @@ impl DeviceState {
     }
 }
 
-/// What is asked of a tier of a volume.
+/// What is asked of a tier of a volume, or of some of its devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierChange {
     /// The volume.
     pub name: String,
-    /// The tier: its number, 0 for the fastest, or one of its devices.
+    /// The tier by its number, 0 for the fastest; or devices of one, with commas between.
     pub tier: String,
     /// Only say what would be done.
     #[serde(default)]
@@ -304,13 +310,13 @@ pub enum TierAt {
     Before(u8),
 }
 
-/// An empty tier that is to go, or a device that will never be back, or never work again.
+/// What is empty and is to go, or a device that will never be back, or never work again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierRemove {
     /// The volume.
     pub name: String,
-    /// The tier: its number, 0 for the fastest, or one of its devices.
+    /// The tier by its number, 0 for the fastest; or devices of one, with commas between.
     pub tier: String,
     /// The device is missing, fails or was cut, and what of the volume lives on it is given up.
     #[serde(default)]
@@ -417,6 +423,9 @@ pub struct TierDevice {
     pub device: String,
     /// How it takes part.
     pub state: DeviceState,
+    /// It is being emptied, or is empty, whatever else is the matter with it.
+    #[serde(default)]
+    pub leaving: bool,
     /// Keeps the map of what lives where.
     pub holds_map: bool,
     /// Bytes for data.

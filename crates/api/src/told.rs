@@ -6,12 +6,12 @@ mod parts;
 use crate::hint::Bytes;
 use crate::lines::lines;
 use crate::reply::JobKind;
-use crate::tiers::Placement;
+use crate::tiers::{Placement, TierPart};
 use crate::{Hint, Mode};
 pub use parts::{
     Choices, Destroyed, Ephemeral, FromTo, GuestSees, IsHere, Keeper, KeptHere, Lack, MayBeLost,
-    Milliseconds, MissingDevice, Names, OnDevice, Overcommit, Pace, Paths, Renumbered, Then, Times,
-    UsePercent,
+    Milliseconds, MissingDevice, Names, OnDevice, Overcommit, Pace, PartInFull, Paths, Renumbered,
+    Then, Times, UsePercent,
 };
 
 lines! {
@@ -190,24 +190,28 @@ lines! {
         IsNoDevice { device: String, volume: String } =
             "{device} is no device of volume {volume}: it was being added or removed when that was \
              cut short; it is not remembered any more",
-        WouldEvacuate { used_bytes: Bytes, tier: u8, devices: Names, pace: Pace } =
-            "would move {used_bytes} off tier {tier} ({devices}); {pace}",
-        Evacuates { used_bytes: Bytes, tier: u8 } = "{used_bytes} are moving off tier {tier}",
-        EvacuatesAlready { left_bytes: Bytes, tier: u8 } =
-            "{left_bytes} are moving off tier {tier} already",
+        WouldEvacuate { used_bytes: Bytes, #[serde(flatten)] part: PartInFull, pace: Pace } =
+            "would move {used_bytes} off {part}; {pace}",
+        Evacuates { used_bytes: Bytes, #[serde(flatten)] part: TierPart } =
+            "{used_bytes} are moving off {part}",
+        EvacuatesAlready { left_bytes: Bytes, #[serde(flatten)] part: TierPart } =
+            "{left_bytes} are moving off {part} already",
         HowFar { volume: String } = "how far it is: forebay tier show {volume}",
-        TierIsEmpty { tier: u8 } = "tier {tier} is empty",
-        TierWasEmpty { tier: u8 } = "tier {tier} is empty already",
-        Evacuated { tier: String, volume: String } = "tier {tier} of {volume} is empty",
+        TierIsEmpty { #[serde(flatten)] part: TierPart } = "{part} is empty",
+        TierWasEmpty { #[serde(flatten)] part: TierPart } = "{part} is empty already",
+        Evacuated { #[serde(flatten)] part: TierPart, volume: String } =
+            "{part} of {volume} is empty",
         LargerThanTiers { volume: String, size_bytes: Bytes, rest_bytes: Bytes } =
             "volume {volume} has {size_bytes}, and what is left holds {rest_bytes}: writes fail \
              when they are full",
-        TierIsInUse { tier: u8 } = "tier {tier} is in use",
-        WouldUseTier { tier: u8 } = "would use tier {tier} again",
-        TierUsedAgain { tier: u8 } = "tier {tier} is in use again",
-        WouldRemoveTier { tier: u8, devices: Names } = "would remove tier {tier} ({devices})",
+        TierIsInUse { #[serde(flatten)] part: TierPart } = "{part} is in use",
+        WouldUseTier { #[serde(flatten)] part: TierPart } = "would use {part} again",
+        TierUsedAgain { #[serde(flatten)] part: TierPart } = "{part} is in use again",
+        WouldRemoveTier { #[serde(flatten)] part: PartInFull } = "would remove {part}",
         TierRemoved { tier: u8, volume: String, devices: Names } =
             "tier {tier} of volume {volume} is gone; {devices} is free",
+        DevicesRemoved { tier: u8, volume: String, devices: Names } =
+            "{devices} is free: tier {tier} of volume {volume} goes on without it",
         Renumbered { tiers: Renumbered } = "{tiers}",
         WouldGiveUpDevice { device: String, is_here: IsHere, lost_bytes: Bytes } =
             "would give up {device}{is_here}, and at most {lost_bytes} that lived there",

@@ -386,6 +386,7 @@ mod tests {
             tier: 0,
             device: String::new(),
             state: DeviceState::Ok,
+            leaving: false,
             holds_map: false,
             bytes: 0,
             used_bytes: 0,

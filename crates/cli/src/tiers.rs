@@ -9,8 +9,10 @@ use forebay_api::request::{
     ExplainTiers, Named, TierAdd, TierChange, TierPin, TierRemove, TierSet,
 };
 use forebay_api::size::human;
-use forebay_api::tiers::{DeviceState, ExtentInfo, TierAt, TierDevice, TiersInfo, TiersShown};
-use forebay_api::{ApiError, Body, Client, Hint, Outcome, Request, Told};
+use forebay_api::tiers::{
+    DeviceState, ExtentInfo, TierAt, TierDevice, TierPart, TiersInfo, TiersShown,
+};
+use forebay_api::{ApiError, Body, Client, Done, Hint, Outcome, Request, Told};
 use std::path::Path;
 
 const SECTOR: u64 = 512;
@@ -28,6 +30,7 @@ const DEVICES: &[Column<TierDevice>] = &[
     Column::bytes("WRITTEN", "written_bytes", |it| it.written_bytes),
     Column::bytes("MOVED IN", "moved_in_bytes", |it| it.moved_in_bytes),
     Column::bytes("MOVED OUT", "moved_out_bytes", |it| it.moved_out_bytes),
+    Column::words("LEAVING", "leaving", |it: &TierDevice| yes_or_no(it.leaving)).wide(),
     Column::words("MAP", "holds_map", |it: &TierDevice| yes_or_no(it.holds_map)).wide(),
     Column::words("FAILING", "failing", |it: &TierDevice| yes_or_no(it.failing)).wide(),
     Column::count("READ ERRORS", "read_errors", |it: &TierDevice| it.read_errors).wide(),
@@ -85,10 +88,13 @@ pub fn run(cli: &Cli, command: &TierCommand) -> Result<u8, ApiError> {
             let mut answer = ask(&client, &Request::TierEvacuate(wanted.clone()))?;
             if answer.outcome == Outcome::Started && !no_wait {
                 let on = format!("; how far it is: forebay tier show {}", tier.name);
-                watch::evacuation(&client, &wanted, (&interrupts, &on))?;
+                let (volume, part) = (tier.name.clone(), leaving(&answer, &wanted));
+                watch::evacuation(&client, (&volume, &part), (&interrupts, &on))?;
                 answer.outcome = Outcome::Changed;
-                let (tier, volume) = (tier.tier.clone(), tier.name.clone());
-                answer.told = vec![Told::Evacuated { tier, volume }].into();
+                let pins = answer.told.typed().filter(|it| matches!(it, Told::PinsWait { .. }));
+                let pins = pins.cloned().collect::<Vec<Told>>();
+                answer.told = vec![Told::Evacuated { part, volume }].into();
+                answer.told.extend(pins);
             }
             finish(cli.output, answer)
         }
@@ -179,15 +185,28 @@ fn remove(
     if answer.outcome == Outcome::Started {
         let TierChange { name, tier, .. } = &wanted;
         let on = format!(
-            " and then uses the tier no more; to take it out when it is empty, ask again: forebay \
-             tier remove {name} {tier}"
+            " and then uses it no more; to take it out when it is empty, ask again: forebay tier \
+             remove {name} {tier}"
         );
-        watch::evacuation(client, &wanted, (&interrupts, &on))?;
+        watch::evacuation(client, (name, &leaving(&answer, &wanted)), (&interrupts, &on))?;
     }
     finish(cli.output, ask(client, &remove(false))?)
 }
 
-/// A tier, as it was named.
+/// What the daemon has begun to empty, or, of one of another version, what it was asked to.
+fn leaving(answer: &Done, TierChange { tier, .. }: &TierChange) -> TierPart {
+    let part = answer.told.typed().find_map(|it| match it {
+        Told::Evacuates { part, .. } | Told::EvacuatesAlready { part, .. } => Some(part.clone()),
+        _ => None,
+    });
+    part.unwrap_or_else(|| TierPart {
+        tier: tier.parse().unwrap_or(0),
+        devices: tier.split(',').map(str::to_string).collect(),
+        whole_tier: tier.parse::<u8>().is_ok(),
+    })
+}
+
+/// A tier, or devices, as they were named.
 fn named_tier(tier: &str) -> Result<String, ApiError> {
     if let Ok(number) = tier.parse::<u8>() {
         return Ok(number.to_string());
@@ -236,8 +255,8 @@ fn show(format: Format, shown: &TiersShown, lost: bool) -> Result<u8, ApiError> 
     let mut text = lines(&shown.tiers);
     let empty = shown.tiers.evacuations.iter().filter(|it| it.left_bytes == 0);
     text.extend(empty.map(|it| {
-        let (volume, tier) = (shown.volume.clone(), it.tier);
-        format!("action: {}", Hint::RemoveTier { volume, tier })
+        let (volume, part) = (shown.volume.clone(), it.part.clone());
+        format!("action: {}", Hint::RemoveTier { volume, part })
     }));
     if lost {
         let range = |(offset, len): &(u64, u64)| {
@@ -279,7 +298,7 @@ pub fn lines(tiers: &TiersInfo) -> Vec<String> {
     }
     for it in &tiers.evacuations {
         let left = human(it.left_bytes);
-        lines.push(field("LEAVES", &format!("tier {}, {left} left on it", it.tier)));
+        lines.push(field("LEAVES", &format!("{}, {left} left on it", it.part)));
     }
     for it in &tiers.pending {
         lines.push(field("WAIT", &format!("{} moves: {}", it.moves, it.reason)));
@@ -302,8 +321,8 @@ pub fn doings(tiers: &TiersInfo) -> Option<String> {
         _ => {}
     }
     doings.extend(tiers.evacuations.iter().map(|it| match it.left_bytes {
-        0 => format!("tier {} is empty, and takes nothing new", it.tier),
-        left => format!("tier {} is being emptied, {} left on it", it.tier, human(left)),
+        0 => format!("{} is empty, and takes nothing new", it.part),
+        left => format!("{} is being emptied, {} left on it", it.part, human(left)),
     }));
     (!doings.is_empty()).then(|| doings.join("; "))
 }

@@ -3,8 +3,8 @@
 
 use crate::show::unexpected;
 use forebay_api::reply::{Job, JobState};
-use forebay_api::request::{Named, TierChange};
-use forebay_api::tiers::{TierDevice, TiersShown};
+use forebay_api::request::Named;
+use forebay_api::tiers::{TierEvacuation, TierPart, TiersShown};
 use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -99,14 +99,14 @@ fn stuck(shown: &TiersShown, left: u64) -> ApiError {
     ))
 }
 
-/// Waits until nothing is left on a tier that is being emptied. Ctrl-C only ends that: the daemon
-/// goes on; `on` is told of that then.
+/// Waits until nothing is left on what is being emptied of a volume's tiers. Ctrl-C only ends that:
+/// the daemon goes on; `on` is told of that then.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] after Ctrl-C.
+/// [`ErrorKind::Cancelled`] after Ctrl-C; [`ErrorKind::Conflict`] if somebody uses it again.
 pub fn evacuation(
     client: &Client,
-    TierChange { name: volume, tier, .. }: &TierChange,
+    (volume, part): (&str, &TierPart),
     (interrupts, on): (&Interrupts, &str),
 ) -> Result<(), ApiError> {
     let style = |how: &str| {
@@ -117,22 +117,29 @@ pub fn evacuation(
     };
     // How long it takes is not known before anything has moved.
     let bar = hidden_or_bar().with_style(style(""));
-    let bar = bar.with_prefix(volume.clone());
+    let bar = bar.with_prefix(volume.to_string());
     let (mut before, mut moved) = (None, Instant::now());
     loop {
         let body = client.ask(&Request::TierShow(Named { name: volume.to_string() }))?;
         let Body::Tiers(shown) = &body else { return Err(unexpected(&body)) };
-        let is_named = |it: &&TierDevice| {
-            let mut named = tier.split(',');
-            tier.parse() == Ok(it.tier) || it.device == *tier || named.any(|one| it.device == one)
-        };
-        let number = shown.tiers.devices.iter().find(is_named).map(|it| it.tier);
-        let of_it = |it: &&TierDevice| number.is_none_or(|number| it.tier == number);
+        // By their names: the number of the tier may be another meanwhile.
+        let own = shown.tiers.devices.iter().filter(|it| part.devices.contains(&it.device));
         // What has moved counts as left until the map says so durably, which may come in bursts.
-        let copied: u64 =
-            shown.tiers.devices.iter().filter(of_it).map(|it| it.moved_out_bytes).sum();
-        let own = shown.tiers.evacuations.iter().filter(|it| number.is_none_or(|n| it.tier == n));
-        let left: u64 = own.map(|it| it.left_bytes).sum();
+        let copied: u64 = own.clone().map(|it| it.moved_out_bytes).sum();
+        let is_of = |it: &&TierEvacuation| {
+            let TierPart { tier, devices, .. } = &it.part;
+            // A daemon of another version names the tier alone.
+            let is_meant = devices.is_empty() && *tier == part.tier;
+            is_meant || devices.iter().any(|device| part.devices.contains(device))
+        };
+        let left: u64 = shown.tiers.evacuations.iter().filter(is_of).map(|it| it.left_bytes).sum();
+        // Of memory another may have the name, and stay.
+        let leaving = own.clone().filter(|it| it.leaving).count();
+        if leaving < part.devices.len().min(own.count()) {
+            bar.finish_and_clear();
+            let text = format!("{part} is in use again: somebody has cancelled its evacuation");
+            return Err(ApiError::conflict(text));
+        }
         let total = bar.length().unwrap_or(0).max(left);
         bar.set_length(total);
         bar.set_position(total - left);

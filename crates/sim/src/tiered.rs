@@ -49,6 +49,9 @@ const EVENTS_OF_MOVE: u64 = 400;
 /// Makes the numbers of tiered worlds others than those of the others.
 const TIERED: u64 = 0x71e2_ed00_5eed_0001;
 
+/// And those of the choice among members of a tier others than those of all else.
+const CHOICE: u64 = 0x5017_c4ed_0ffe_7e02;
+
 /// What is due at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
@@ -79,6 +82,8 @@ pub struct Tiered {
     options: Options,
     plan: Plan,
     rng: Rng,
+    /// Which members of a tier of several: worlds without such tiers do not ask.
+    choice: Rng,
     now: Time,
     stamp: Stamp,
     hash: u64,
@@ -137,6 +142,7 @@ impl Tiered {
         Tiered {
             options,
             rng,
+            choice: Rng::new(mix(seed ^ CHOICE)),
             now: 0,
             stamp: 0,
             hash: seed,

@@ -120,7 +120,8 @@ impl Tiers {
         let (At::Join(tier) | At::Before(tier)) = new.at;
         let grows = |it: &MemberEntry| matches!(new.at, At::Before(from) if it.tier >= from);
         let has_no_number = |it: &MemberEntry| grows(it) && it.tier + 1 >= TIERS_MAX;
-        let is_leaving = |it: MemberId| self.set.is_leaving(it);
+        let own = self.set.of_tier(tier);
+        let is_left = !own.is_empty() && own.iter().all(|&it| self.set.is_leaving(it));
         let number = self.next_member();
         match () {
             () if used().any(|it| it.uuid == new.uuid) => Some(Refusal::IsMember),
@@ -134,20 +135,13 @@ impl Tiers {
             () if new.is_volatile && !self.set.superblock().is_ephemeral() => {
                 Some(Refusal::Volatile)
             }
-            () if matches!(new.at, At::Join(_))
-                && self.set.of_tier(tier).into_iter().any(is_leaving) =>
-            {
-                Some(Refusal::Leaving)
-            }
+            () if matches!(new.at, At::Join(_)) && is_left => Some(Refusal::Leaving),
             () => None,
         }
     }
 
     /// The numbers of tiers from this one on have grown by one.
     pub(crate) fn tiers_have_grown(&mut self, from: u8) {
-        if let Some((_, tier)) = &mut self.evacuation {
-            *tier += u8::from(*tier >= from);
-        }
         self.pins.grow(from);
         self.planner.forget(self.io.now());
     }
@@ -158,9 +152,6 @@ impl Tiers {
             return self.reply(id, CommandReply::Unchanged);
         };
         let number = |tier: u8| numbers.get(usize::from(tier)).copied().flatten();
-        if let Some((_, tier)) = &mut self.evacuation {
-            *tier = number(*tier).unwrap_or(*tier);
-        }
         self.pins.renumber(number);
         self.planner.forget(self.io.now());
         // Nobody leaves; but who names a tier meanwhile would not know which numbers count.
@@ -168,23 +159,24 @@ impl Tiers {
         self.set.ask(After::Change(id));
     }
 
-    /// Why a tier cannot be removed, be it empty or not.
-    pub fn why_not_remove(&self, tier: u8) -> Option<Refusal> {
-        let leave = self.set.of_tier(tier);
+    /// Why these members cannot be removed, be they empty or not.
+    pub fn why_not_remove(&self, leave: &[MemberId]) -> Option<Refusal> {
         match () {
-            () if leave.is_empty() => Some(Refusal::NoTier),
-            () if self.next_holders(&leave, false).is_empty() => Some(Refusal::LastPersistent),
+            () if !self.are_members(leave) => Some(Refusal::NoMember),
+            () if self.next_holders(leave, false).is_empty() => Some(Refusal::LastPersistent),
             () => None,
         }
     }
 
-    pub(crate) fn remove(&mut self, id: CommandId, tier: u8) {
-        let leave = self.set.of_tier(tier);
-        let left = self.living_on(tier);
-        let refusal = match self.why_not_remove(tier) {
-            Some(Refusal::NoTier) => Some(Refusal::NoTier),
-            _ if left > 0 => Some(Refusal::NotEmpty(left)),
-            refusal => refusal,
+    pub(crate) fn remove(&mut self, id: CommandId, mut leave: Vec<MemberId>) {
+        leave.sort_unstable();
+        leave.dedup();
+        let refusal = match self.why_not_remove(&leave) {
+            Some(Refusal::NoMember) => Some(Refusal::NoMember),
+            refusal => match self.used_on(&leave) {
+                0 => refusal,
+                left => Some(Refusal::NotEmpty(left)),
+            },
         };
         if let Some(refusal) = refusal {
             return self.reply(id, CommandReply::Refused(refusal));
@@ -197,8 +189,7 @@ impl Tiers {
     }
 
     pub(crate) fn give_up(&mut self, id: CommandId, member: MemberId) {
-        let is_known = usize::from(member.0) < self.set.len() && self.set.is_used(member);
-        let refusal = match is_known {
+        let refusal = match self.are_members(&[member]) {
             false => Refusal::NoMember,
             true if self.is_well(member) => Refusal::IsHere,
             true if self.set.is_here(member) && !self.journal.is_held_without(member) => {
@@ -330,7 +321,7 @@ impl Tiers {
             return self.end_change();
         }
         self.set.set_holders(&holders);
-        leave.iter().for_each(|&it| self.set.set_state(it, member_state::NONE));
+        leave.iter().for_each(|&it| self.name_no_more(it));
         self.set_change(Step::Naming);
         self.set.ask(After::Change(id));
     }
@@ -339,9 +330,19 @@ impl Tiers {
     fn name_without(&mut self, member: MemberId) {
         let id = self.change.as_ref().expect("one is under way").id;
         self.drop_failed_holders();
-        self.set.set_state(member, member_state::NONE);
+        self.name_no_more(member);
         self.set_change(Step::Naming);
         self.set.ask(After::Change(id));
+    }
+
+    /// The next superblock does not name it. Its number may be another's soon, for whom no
+    /// evacuation waits.
+    fn name_no_more(&mut self, member: MemberId) {
+        self.set.set_state(member, member_state::NONE);
+        let is_awaited = self.is(Mutant::GivenUpIsAwaited);
+        if let Some((_, own)) = &mut self.evacuation {
+            own.retain(|&it| it != member || is_awaited);
+        }
     }
 
     /// The superblocks say what they were to say for a change.

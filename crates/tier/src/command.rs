@@ -32,10 +32,10 @@ impl Tiers {
         match command {
             Command::Pause => self.pause(id, true),
             Command::Resume => self.pause(id, false),
-            Command::Evacuate(tier) => self.evacuate(id, tier),
-            Command::Cancel(tier) => self.cancel(id, tier),
+            Command::Evacuate(members) => self.evacuate(id, members),
+            Command::Cancel(members) => self.cancel(id, &members),
             Command::Add(addition) => self.add(id, &addition),
-            Command::Remove(tier) => self.remove(id, tier),
+            Command::Remove(members) => self.remove(id, members),
             Command::GiveUp(member) => self.give_up(id, member),
             Command::CloseUp => self.close_up(id),
             Command::Pin { first, count, tier } => self.pin(id, (first, count), tier),
@@ -60,52 +60,63 @@ impl Tiers {
         self.reply(id, reply);
     }
 
-    fn evacuate(&mut self, id: CommandId, tier: u8) {
-        let members = self.set.of_tier(tier);
-        if members.is_empty() {
-            return self.reply(id, CommandReply::Refused(Refusal::NoTier));
+    /// Whether each of these is a member, and there is one.
+    pub(crate) fn are_members(&self, members: &[MemberId]) -> bool {
+        let is_member = |it: &MemberId| usize::from(it.0) < self.set.len() && self.set.is_used(*it);
+        !members.is_empty() && members.iter().all(is_member)
+    }
+
+    fn evacuate(&mut self, id: CommandId, mut members: Vec<MemberId>) {
+        members.sort_unstable();
+        members.dedup();
+        if !self.are_members(&members) {
+            return self.reply(id, CommandReply::Refused(Refusal::NoMember));
         }
         if self.evacuation.is_some() {
             return self.reply(id, CommandReply::Refused(Refusal::Busy));
         }
+        // What others hold that leave has to find room, too.
+        let leaves = |it: &MemberId| members.contains(it) || self.set.is_leaving(*it);
+        let (leave, stay): (Vec<MemberId>, Vec<MemberId>) = self.set.here().partition(leaves);
+        let leave: BTreeSet<MemberId> = leave.into_iter().chain(members.iter().copied()).collect();
         // What waits for its trim, or is copied to, is room soon, or a place of what comes anyway.
         let living = |it: MemberId| self.map.living_on(it);
-        let lives: u32 = members.iter().map(|&it| living(it)).sum();
-        let others = self
-            .set
-            .here()
-            .filter(|&it| self.set.member(it).tier != tier && !self.set.is_leaving(it));
-        let others: Vec<MemberId> = others.collect();
+        let lives: u32 = leave.into_iter().map(living).sum();
         let room: u32 =
-            others.iter().map(|&it| self.set.member(it).slots.saturating_sub(living(it))).sum();
-        if lives > room || others.is_empty() {
+            stay.iter().map(|&it| self.set.member(it).slots.saturating_sub(living(it))).sum();
+        if lives > room || stay.is_empty() {
             return self.reply(id, CommandReply::Refused(Refusal::NoRoom(lives - room)));
         }
         for &member in &members {
             self.set.set_state(member, member_state::LEAVING);
         }
-        self.evacuation = Some((id, tier));
+        self.evacuation = Some((id, members));
         self.set.ask(After::Nobody);
         self.planner.hurry(self.io.now());
     }
 
-    /// Places of a tier that are in use, or not free yet.
-    pub(crate) fn living_on(&self, tier: u8) -> u32 {
-        let used = |it: MemberId| self.set.member(it).slots - self.space.free(it);
-        self.set.of_tier(tier).into_iter().map(used).sum()
+    /// Places of members that are in use, or not free yet.
+    pub(crate) fn used_on(&self, members: &[MemberId]) -> u32 {
+        members.iter().map(|&it| self.set.member(it).slots - self.space.free(it)).sum()
     }
 
-    fn cancel(&mut self, id: CommandId, tier: u8) {
-        let members = self.set.of_tier(tier);
-        let leaving: Vec<MemberId> =
-            members.into_iter().filter(|&it| self.set.is_leaving(it)).collect();
+    fn cancel(&mut self, id: CommandId, members: &[MemberId]) {
+        if !self.are_members(members) {
+            return self.reply(id, CommandReply::Refused(Refusal::NoMember));
+        }
+        let is_leaving = |it: &MemberId| self.set.is_leaving(*it);
+        let leaving: Vec<MemberId> = members.iter().copied().filter(is_leaving).collect();
         if leaving.is_empty() {
             return self.reply(id, CommandReply::Refused(Refusal::NotLeaving));
         }
         for member in leaving {
             self.set.set_state(member, member_state::IN);
         }
-        if let Some((evacuation, _)) = self.evacuation.take_if(|it| it.1 == tier) {
+        let is_for_all = self.is(Mutant::OthersStayToo);
+        if let Some((_, own)) = &mut self.evacuation {
+            own.retain(|it| !members.contains(it) && !is_for_all);
+        }
+        if let Some((evacuation, _)) = self.evacuation.take_if(|it| it.1.is_empty()) {
             self.reply(evacuation, CommandReply::Refused(Refusal::Cancelled));
         }
         self.set.ask(After::Command(id));
@@ -160,13 +171,17 @@ impl Tiers {
 
     /// An evacuation is over when nothing lives there any more.
     pub(crate) fn step_evacuation(&mut self) {
-        let Some((id, tier)) = self.evacuation else { return };
+        let Some((id, members)) = &self.evacuation else { return };
+        let id = *id;
         if !self.journal.is_held() {
             self.evacuation = None;
             return self.reply(id, CommandReply::Refused(Refusal::Failed));
         }
         // Who is being given up takes its extents along only when that is known.
-        if self.set.is_writing() || self.change.is_some() || self.living_on(tier) > 0 {
+        let is_empty = |it: &MemberId| self.used_on(&[*it]) == 0;
+        let is_over = members.iter().all(is_empty)
+            || (self.is(Mutant::OneEmptyIsEnough) && members.iter().any(is_empty));
+        if self.set.is_writing() || self.change.is_some() || !is_over {
             return;
         }
         self.evacuation = None;

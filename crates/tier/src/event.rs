@@ -65,16 +65,18 @@ pub enum Command {
     Pause,
     /// Moves again.
     Resume,
-    /// Moves all extents of a tier to others. Answered when it is empty.
-    Evacuate(u8),
-    /// Ends an evacuation; the tier takes extents again.
-    Cancel(u8),
+    /// Moves all extents of these members to others, best to such of the same tier. Answered when
+    /// they are empty.
+    Evacuate(Vec<MemberId>),
+    /// Has those of these members take extents again that leave: their evacuation ends, and that of
+    /// others goes on.
+    Cancel(Vec<MemberId>),
     /// Adds a member. Answered with [`CommandReply::Added`] when every member knows it, and it
     /// holds the map if that had one holder only.
     Add(Addition),
-    /// Removes a tier that is empty. Others hold the map first if its members did. At last their
-    /// superblocks are overwritten. The numbers of the other tiers stay.
-    Remove(u8),
+    /// Removes members that are empty. Others hold the map first if these did. At last their
+    /// superblocks are overwritten. The numbers of the tiers that are left stay.
+    Remove(Vec<MemberId>),
     /// Gives a member up that is not there, fails or does not answer, for good: it is no member any
     /// more, whatever comes back. The extents that live there are lost: what of them was written
     /// fails to be read until it is written again or discarded.
@@ -83,7 +85,8 @@ pub enum Command {
     /// was pinned to a tier that has gone is not pinned any more.
     CloseUp,
     /// Gives extents a tier of their own, or none: they are moved there when there is room, for
-    /// which others leave, and away only to empty the tier. Forgotten when the set is closed.
+    /// which others leave, and away only to empty who they live on. Forgotten when the set is
+    /// closed.
     Pin {
         /// The first extent.
         first: u32,
@@ -143,11 +146,12 @@ pub enum CommandReply {
 /// Why a command was not carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The rest cannot hold what the tier holds: so many extents too few.
+    /// The rest cannot hold what these members hold, and others that leave: so many extents too
+    /// few.
     NoRoom(u32),
     /// There is no such tier.
     NoTier,
-    /// The tier is not being evacuated.
+    /// None of these members is being emptied.
     NotLeaving,
     /// The volume would be smaller, or larger than the map has room for; or extents are not in it.
     Size,
@@ -167,12 +171,12 @@ pub enum Refusal {
     TooSmall(u64),
     /// Its content goes with the power, and that of the volume does not.
     Volatile,
-    /// The tier is being emptied.
+    /// All of the tier is being emptied.
     Leaving,
-    /// The tier is not empty: so many places of it are in use.
+    /// These members are not empty: so many places of them are in use.
     NotEmpty(u32),
-    /// Nobody who stays could hold the map: it is the last tier, or the last that outlives the
-    /// machine, or, of a volume that does not, the last that does not.
+    /// Nobody who stays could hold the map: these are all, or all that outlive the machine, or, of
+    /// a volume that does not, all that do not.
     LastPersistent,
     /// There is no such member.
     NoMember,

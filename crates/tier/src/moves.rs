@@ -29,7 +29,7 @@ pub(crate) enum Why {
     Heat,
     /// It is so by far: waiting for a quiet moment would cost more than it spares.
     Gain,
-    /// Its tier is emptied.
+    /// Where it lives is emptied.
     Evacuation,
     /// It is pinned to another tier.
     Pin,

@@ -78,4 +78,10 @@ mutants! {
     StopMarksNobody,
     /// What is pinned leaves its tier like everything else.
     PinForgotten,
+    /// An evacuation of several is over when one of them is empty.
+    OneEmptyIsEnough,
+    /// An evacuation ends for all when it is cancelled for one.
+    OthersStayToo,
+    /// An evacuation waits for who was given up, and for whoever has the number then.
+    GivenUpIsAwaited,
 }

@@ -27,7 +27,7 @@ pub(crate) enum After {
     Life,
     /// The set is open.
     Opened,
-    /// Nobody waits: a holder is no holder any more, a tier is being emptied.
+    /// Nobody waits: a holder is no holder any more, members are being emptied.
     Nobody,
     /// A command is done when it is known.
     Command(CommandId),

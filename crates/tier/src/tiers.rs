@@ -99,8 +99,8 @@ pub struct Tiers {
     pub(crate) boot: [u8; 16],
     /// What the start has found out.
     pub(crate) opening: Option<Opening>,
-    /// Who waits for which tier to be empty.
-    pub(crate) evacuation: Option<(CommandId, u8)>,
+    /// Who waits for which members to be empty.
+    pub(crate) evacuation: Option<(CommandId, Vec<MemberId>)>,
     /// Who joins or leaves.
     pub(crate) change: Option<Change>,
     pub(crate) left_to_stop: LeftToStop,

@@ -57,12 +57,16 @@ pub struct MemberView {
     pub waits_ns: Time,
 }
 
-/// A tier that is being emptied, or is empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A tier that is being emptied, or is empty; or one member of a tier of which others stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evacuation {
     /// The tier.
     pub tier: u8,
-    /// Places of it that are not free yet.
+    /// Who leaves: all of the tier, or one.
+    pub members: Vec<MemberId>,
+    /// Whether all of the tier leaves.
+    pub is_whole: bool,
+    /// Places of them that are not free yet.
     pub left: u32,
 }
 
@@ -100,7 +104,7 @@ pub struct View {
     pub moving: u32,
     /// Nothing more is moved until [`Command::Resume`](crate::Command::Resume).
     pub is_paused: bool,
-    /// Tiers that are being emptied or are empty, fastest first.
+    /// Tiers, and single members, that are being emptied or are empty, fastest first.
     pub evacuations: Vec<Evacuation>,
     /// How many moves wait, and why.
     pub pending: BTreeMap<Pending, u32>,
@@ -164,12 +168,7 @@ impl Tiers {
         let members: Vec<MemberView> =
             (0..self.set.len()).map(|number| self.view_of(MemberId(number as u8))).collect();
         let away = members.iter().filter(|it| !it.is_here).map(|it| it.extents).sum();
-        let mut evacuations = BTreeMap::<u8, u32>::new();
-        for it in members.iter().filter(|it| it.state == MemberState::Leaving) {
-            *evacuations.entry(it.tier).or_default() += it.used;
-        }
-        let evacuations =
-            evacuations.into_iter().map(|(tier, left)| Evacuation { tier, left }).collect();
+        let evacuations = evacuations(&members);
         let mut pending = BTreeMap::<Pending, u32>::new();
         self.moves.all_resting(self.io.now()).for_each(|why| *pending.entry(why).or_default() += 1);
         let stays = |it: &&MemberView| it.state == MemberState::Leaving && !it.is_here;
@@ -285,4 +284,27 @@ impl Tiers {
             None => NotHigher::Pending(Pending::NoRoom),
         }
     }
+}
+
+/// What of these members leaves.
+fn evacuations(members: &[MemberView]) -> Vec<Evacuation> {
+    let mut tiers = BTreeMap::<u8, Vec<&MemberView>>::new();
+    for it in members.iter().filter(|it| it.state != MemberState::None) {
+        tiers.entry(it.tier).or_default().push(it);
+    }
+    let of_tier = |(tier, own): (u8, Vec<&MemberView>)| {
+        let count = own.len();
+        let leave: Vec<&MemberView> =
+            own.into_iter().filter(|it| it.state == MemberState::Leaving).collect();
+        let is_whole = leave.len() == count;
+        let at_once = if is_whole { count } else { 1 };
+        let evacuation = |leave: &[&MemberView]| Evacuation {
+            tier,
+            members: leave.iter().map(|it| it.member).collect(),
+            is_whole,
+            left: leave.iter().map(|it| it.used).sum(),
+        };
+        leave.chunks(at_once).map(evacuation).collect::<Vec<_>>()
+    };
+    tiers.into_iter().flat_map(of_tier).collect()
 }

@@ -8,7 +8,7 @@ use crate::model::{SECTOR, Version, fill};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::io::Buf;
 use forebay_format::tier::{EXTENT_SIZE, SUPERBLOCK_OFFSETS};
-use forebay_tier::{Command, CommandReply, Io, NewMember, NewSet, create};
+use forebay_tier::{Command, CommandReply, Io, MemberId, NewMember, NewSet, create};
 use std::sync::OnceLock;
 
 /// Extents of the volume: three pages of the map.
@@ -170,8 +170,8 @@ impl Maker {
                 }
                 2 => self.flush(),
                 3 if step % 3 == 0 => {
-                    self.executor.command(Command::Evacuate(0));
-                    self.executor.command(Command::Cancel(0));
+                    self.executor.command(Command::Evacuate(vec![MemberId(0)]));
+                    self.executor.command(Command::Cancel(vec![MemberId(0)]));
                 }
                 _ => self.change(first, count, false),
             }

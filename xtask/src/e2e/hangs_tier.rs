@@ -31,10 +31,28 @@ pub fn run() -> Result<()> {
             Ok(io(&daemon, "big", "read", SOON).is_ok())
         })?;
     }
+    // Beside another one of its tier it is emptied when it answers again, and taken out alone.
+    let beside = directory.file("beside", 64 << 20)?.display().to_string();
+    daemon.forebay_within(SOON, &["tier", "add", "big", &beside, "--tier", "1"])?;
+    hang(&daemon, &sick, "read", &|daemon| cannot_leave(daemon, &slow, &beside))?;
+    daemon.forebay_within(LEAVES, &["tier", "evacuate", "big", &slow])?;
+    daemon.forebay_within(SOON, &["tier", "cancel", "big", &slow])?;
+    daemon.forebay_within(LEAVES, &["tier", "remove", "big", &beside])?;
     let goes_on = |daemon: &Daemon| go_on(daemon, &slow, &other);
     hang(&daemon, &sick, "read", &goes_on)?;
     io(&daemon, "big", "read -P 3", SOON)?;
     daemon.stop()
+}
+
+/// Who waits for it to be emptied is told why that does not go on. The others of its tier stay.
+fn cannot_leave(daemon: &Daemon, slow: &str, beside: &str) -> Result<()> {
+    let (is_empty, told) = daemon.said(&["tier", "evacuate", "big", slow])?;
+    ensure!(!is_empty && told.contains("a device does not answer"), "{told}");
+    let (_, shown) = daemon.said(&["tier", "show", "big"])?;
+    ensure!(shown.contains(&format!("leaves     {slow}, ")), "{shown}");
+    let stays = shown.lines().find(|line| line.contains(beside));
+    ensure!(stays.is_some_and(|line| line.contains(" ok ")), "{shown}");
+    Ok(())
 }
 
 /// What an administrator does while the device hangs, and a client waits for it.

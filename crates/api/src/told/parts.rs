@@ -2,7 +2,7 @@
 
 use crate::lines::words;
 use crate::size::human;
-use crate::tiers::{Placement, Window};
+use crate::tiers::{Placement, TierPart, Window};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -260,6 +260,22 @@ pub struct Times(pub Option<Window>);
 impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|window| write!(f, ", but only in the time {window}"))
+    }
+}
+
+/// A tier, or a part of one, with its devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PartInFull(pub TierPart);
+
+impl fmt::Display for PartInFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TierPart { tier, devices, whole_tier } = &self.0;
+        let devices = devices.join(", ");
+        match whole_tier {
+            true => write!(f, "tier {tier} ({devices})"),
+            false => write!(f, "{devices} (of tier {tier})"),
+        }
     }
 }
 

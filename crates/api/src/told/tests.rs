@@ -9,6 +9,10 @@ fn names() -> Names {
     Names(vec!["/dev/a".to_string(), "/dev/b".to_string()])
 }
 
+fn part(whole_tier: bool) -> TierPart {
+    TierPart { tier: 1, devices: names().0, whole_tier }
+}
+
 /// Scripts and documents know these lines; the fields say the same.
 #[test]
 fn what_is_told_is_a_line_and_its_fields() {
@@ -17,8 +21,11 @@ fn what_is_told_is_a_line_and_its_fields() {
         seconds: 7199,
         window: Times(window.parse().ok()),
     };
-    let evacuate =
-        |pace| Told::WouldEvacuate { used_bytes: Bytes(3 << 30), tier: 1, devices: names(), pace };
+    let evacuate = |pace| Told::WouldEvacuate {
+        used_bytes: Bytes(3 << 30),
+        part: PartInFull(part(true)),
+        pace,
+    };
     let choices = Choices { pinned_bytes: 2 << 20, paused: true, ..Choices::default() };
     let keeper = |lack, is_chosen: bool| Keeper::Tiers {
         lack,
@@ -35,6 +42,19 @@ fn what_is_told_is_a_line_and_its_fields() {
             evacuate(Pace::Paused { volume: v() }),
             "would move 3.0G off tier 1 (/dev/a, /dev/b); moves are paused, until forebay tier \
              resume v",
+        ),
+        (
+            Told::WouldRemoveTier { part: PartInFull(part(false)) },
+            "would remove /dev/a, /dev/b (of tier 1)",
+        ),
+        (Told::TierIsEmpty { part: part(true) }, "tier 1 is empty"),
+        (Told::TierIsEmpty { part: part(false) }, "all of /dev/a and /dev/b is empty"),
+        (
+            Told::Evacuates {
+                used_bytes: Bytes(1 << 20),
+                part: TierPart { devices: vec!["/dev/a".to_string()], ..part(false) },
+            },
+            "1.0M are moving off /dev/a",
         ),
         (
             Told::Grown { volume: v(), size: FromTo { from_bytes: 1 << 30, to_bytes: 2 << 30 } },
@@ -103,6 +123,7 @@ fn what_is_told_is_a_line_and_its_fields() {
         "used_bytes": 3_u64 << 30,
         "tier": 1,
         "devices": ["/dev/a", "/dev/b"],
+        "whole_tier": true,
         "pace": {"moves": {
             "rate_bytes": 100 << 20,
             "seconds": 7199,

@@ -58,7 +58,8 @@ pub enum TierCommand {
     },
     /// Add a device to the tiers of a volume, while it is in use
     Add(TierAddArgs),
-    /// Empty a tier and take its devices out; or give up a device that will never be back
+    /// Empty a tier, or devices of one, and take them out; or give up a device that will never be
+    /// back
     Remove {
         #[command(flatten)]
         tier: TierArgs,
@@ -72,7 +73,8 @@ pub enum TierCommand {
         #[arg(short, long)]
         yes: bool,
     },
-    /// Move everything off a tier, which takes nothing new; goes on after a restart
+    /// Move everything off a tier, or devices of one, which take nothing new; goes on after a
+    /// restart
     Evacuate {
         #[command(flatten)]
         tier: TierArgs,
@@ -83,7 +85,7 @@ pub enum TierCommand {
         #[arg(long)]
         no_wait: bool,
     },
-    /// End an evacuation: the tier is used again
+    /// End an evacuation: the tier, or the device, is used again
     Cancel(TierArgs),
     /// Have parts of a volume live on a certain tier
     Pin {
@@ -161,13 +163,14 @@ pub struct TierAddArgs {
     pub dry_run: bool,
 }
 
-/// A tier.
+/// A tier, or devices of one.
 #[derive(Debug, Clone, Args)]
 pub struct TierArgs {
     /// The volume
     pub name: String,
-    /// Number of the tier, 0 for the fastest; or its device, or all of its devices with commas
-    /// between
+    /// Number of the tier, 0 for the fastest; or a device of it, or several with commas between:
+    /// the others of that tier stay
+    #[arg(value_name = "TIER|DEVICE")]
     pub tier: String,
     /// Only say what would be done
     #[arg(long)]

@@ -31,6 +31,7 @@ mod tiers_failing;
 mod tiers_found;
 mod tiers_kept;
 mod tiers_older;
+mod tiers_single;
 mod tiers_told;
 mod witness;
 mod world;

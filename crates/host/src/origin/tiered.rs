@@ -287,11 +287,10 @@ impl Tiered {
         }
     }
 
-    /// The files and block devices of a tier that are there.
-    pub fn devices_of(&self, tier: u8) -> Vec<Arc<Device>> {
-        let view = self.tiers.view();
-        let is_of = |it: &MemberId| view.members[usize::from(it.0)].tier == tier;
-        self.devices().filter(|(member, _)| is_of(member)).map(|it| Arc::clone(it.1)).collect()
+    /// The files and block devices among these members that are there.
+    pub fn devices_of(&self, members: &[MemberId]) -> Vec<Arc<Device>> {
+        let own = self.devices().filter(|(member, _)| members.contains(member));
+        own.map(|it| Arc::clone(it.1)).collect()
     }
 
     /// Its devices that are files.

@@ -5,7 +5,8 @@ use super::{Check, Due, Step, Tiered};
 use crate::model::{Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::tier::EXTENT_SIZE;
-use forebay_tier::{Command, CommandId, CommandReply, Event, Refusal};
+use forebay_tier::{Command, CommandId, CommandReply, Event, MemberId, Refusal};
+use std::collections::BTreeSet;
 
 /// Slots that moves and what is not flushed may hold, beyond those that extents live in.
 const SLACK: u64 = 8;
@@ -17,24 +18,25 @@ const FREED_NS: u64 = 4_000_000_000;
 pub struct Asked {
     pub command: Command,
     pub invoke: Stamp,
-    /// Extents that lived in the tier, and free slots elsewhere, when it was asked to be emptied.
+    /// Extents that lived on the members, and on others that leave, and free slots elsewhere, when
+    /// it was asked to empty them.
     used: u64,
     free: u64,
-    /// The tier was leaving already.
-    was_leaving: bool,
+    /// Members that have been leaving since it was asked, and not before.
+    leave: BTreeSet<usize>,
     /// Places that extents left lately, which may not be free yet.
     left: u64,
 }
 
 impl Asked {
-    /// Whether places of the tier were in use, or not free yet, when it was asked.
+    /// Whether places of the members were in use, or not free yet, when it was asked.
     pub fn is_used(&self) -> bool {
         self.used > 0 || self.left > 0
     }
 
-    /// Whether the tier was leaving when it was asked.
-    pub fn was_leaving(&self) -> bool {
-        self.was_leaving
+    /// Members that it had leave.
+    pub fn leave(&self) -> &BTreeSet<usize> {
+        &self.leave
     }
 }
 
@@ -64,28 +66,28 @@ impl Tiered {
             admin.pin,
             admin.tune,
         ];
-        if let Some(tier) = self.life.is_empty.take()
+        if let Some(members) = self.life.is_empty.take()
             && admin.remove > 0
             && self.rng.coin()
         {
-            if self.is_of(self.trouble.spared, tier) {
-                self.end_faults();
-            }
-            return self.ask(Command::Remove(tier));
+            return self.ask_to_remove(members);
         }
         // Now and then one that is not there.
         let tier = self.rng.below(u64::from(self.plan.tiers()) + 1) as u8;
         let command = match self.rng.weighted(&weights) {
             0 => Command::Pause,
             1 => Command::Resume,
-            2 => Command::Evacuate(tier),
-            3 => Command::Cancel(tier),
+            2 => Command::Evacuate(self.some_of(tier)),
+            3 => Command::Cancel(self.some_of(tier)),
             4 => Command::Resize(self.choose_size()),
             5 => match self.choose_addition() {
                 Some(command) => command,
                 None => return Ok(super::Flow::Go),
             },
-            6 => self.choose_removal(),
+            6 => {
+                let members = self.choose_removal();
+                return self.ask_to_remove(members);
+            }
             7 => self.choose_given_up(),
             8 => self.choose_pin(),
             _ => Command::Tune(super::plan::draw_tuning(&mut self.rng)),
@@ -106,33 +108,34 @@ impl Tiered {
         self.next_id += 1;
         let id = CommandId(self.next_id);
         let (mut used, mut free) = (0, 0);
-        if let Command::Evacuate(tier) | Command::Remove(tier) = command {
-            (used, free) = self.room_without(tier);
+        if let Command::Evacuate(members) | Command::Remove(members) = &command {
+            (used, free) = self.room_without(members);
         }
         if let Command::Resize(bytes) = command {
             self.bytes_asked.insert(bytes);
         }
         // From now on it may take no extents any more.
-        let was_leaving = match command {
-            Command::Evacuate(tier) | Command::Remove(tier) => !self.life.leaving.insert(tier),
-            _ => false,
-        };
+        let mut leave = BTreeSet::new();
+        if let Command::Evacuate(members) | Command::Remove(members) = &command {
+            let leaving = members.iter().map(|it| usize::from(it.0));
+            leave = leaving.filter(|&it| self.life.leaving.insert(it)).collect();
+        }
         self.say(|_| format!("{id:?} {command:?}"));
         self.note(id.0);
         let left = self.places.left_since(self.now.saturating_sub(FREED_NS));
         self.commands
-            .insert(id, Asked { command: command.clone(), invoke, used, free, was_leaving, left });
+            .insert(id, Asked { command: command.clone(), invoke, used, free, leave, left });
         self.feed(Event::Command(id, command))
     }
 
-    /// Extents that live in a tier, and free slots of the others that take extents.
-    pub(super) fn room_without(&self, tier: u8) -> (u64, u64) {
+    /// Extents that live on these members, and on others that leave, and free slots of those that
+    /// take extents.
+    pub(super) fn room_without(&self, members: &[MemberId]) -> (u64, u64) {
         let member = |number: usize| &self.plan.members[number];
-        let used = self.places.used(|number| self.is_of(number, tier));
-        let takes = |number: usize| {
-            let is_in = member(number).is_in && self.life.is_here[number];
-            is_in && member(number).tier != tier && !self.may_leave(member(number).tier)
-        };
+        let leaves = |number: usize| is_among(number, members) || self.may_leave(number);
+        let used = self.places.used(leaves);
+        let takes =
+            |number: usize| member(number).is_in && self.life.is_here[number] && !leaves(number);
         let slots = (0..self.plan.members.len()).filter(|&number| takes(number));
         let slots: u64 = slots.map(|number| member(number).slots).sum();
         (used, slots.saturating_sub(self.places.used(takes)))
@@ -153,20 +156,13 @@ impl Tiered {
                 self.pinned(*first..*first + *count, *tier);
                 true
             }
-            (Command::Cancel(tier), _) => {
-                self.coverage.mark("evacuations cancelled");
-                let leaves_again = |it: &Asked| it.command == Command::Evacuate(*tier);
-                if !self.commands.values().any(leaves_again) {
-                    self.life.leaving.remove(tier);
-                }
-                self.life.stayed_at = Some(self.now);
-                // What was to leave is on its way.
-                self.life.pins.retain(|_, pin| pin != tier);
+            (Command::Cancel(members), _) => {
+                self.cancelled(id, members);
                 true
             }
-            (Command::Evacuate(tier), _) => {
-                self.life.is_empty = Some(*tier);
-                return self.evacuated(*tier);
+            (Command::Evacuate(members), _) => {
+                self.life.is_empty = Some(members.clone());
+                return self.evacuated(members);
             }
             (Command::Add(new), CommandReply::Added(member)) if new.member == *member => {
                 return self.members_changed(&asked.command);
@@ -200,15 +196,57 @@ impl Tiered {
         bytes.div_ceil(EXTENT_SIZE) <= u64::from(self.plan.layout().extents_max)
     }
 
-    /// Rule M: an empty tier is empty.
-    pub(super) fn evacuated(&mut self, tier: u8) -> Check {
+    /// An evacuation was cancelled, for some of its members or all.
+    fn cancelled(&mut self, id: CommandId, members: &[MemberId]) {
+        self.coverage.mark("evacuations cancelled");
+        for &member in members {
+            let is_of =
+                |it: &Asked| matches!(&it.command, Command::Evacuate(own) if own.contains(&member));
+            // Who was asked to leave since does.
+            if !self.commands.range(id..).any(|(_, it)| is_of(it)) {
+                self.life.leaving.remove(&usize::from(member.0));
+            }
+            for asked in self.commands.range_mut(..id).map(|it| it.1).filter(|it| is_of(it)) {
+                if let Command::Evacuate(own) = &mut asked.command {
+                    own.retain(|&it| it != member);
+                    self.coverage.mark("evacuations cancelled in part");
+                }
+            }
+        }
+        self.life.stayed_at = Some(self.now);
+        self.forget_pins_to(members);
+    }
+
+    /// Whether somebody has asked that a member takes extents again, and has not been answered.
+    fn is_cancelled(&self, member: MemberId) -> bool {
+        let cancels = |it: &Asked| match &it.command {
+            Command::Cancel(members) => members.contains(&member),
+            _ => false,
+        };
+        self.commands.values().any(cancels)
+    }
+
+    /// What was to leave these members is on its way.
+    fn forget_pins_to(&mut self, members: &[MemberId]) {
+        let tiers = members.iter().filter_map(|it| self.plan.members.get(usize::from(it.0)));
+        let tiers: BTreeSet<u8> = tiers.map(|it| it.tier).collect();
+        self.life.pins.retain(|_, pin| !tiers.contains(pin));
+    }
+
+    /// Rule M: members that are called empty are.
+    pub(super) fn evacuated(&mut self, members: &[MemberId]) -> Check {
+        let is_part = members.iter().any(|it| {
+            let tier = self.plan.members[usize::from(it.0)].tier;
+            self.members_of(tier).iter().any(|other| !members.contains(other))
+        });
         self.coverage.mark("tiers evacuated");
+        self.coverage.add("single members evacuated", u64::from(is_part));
         let lives = |extent: &u64| {
             let place = self.place_of(*extent);
-            place.is_some_and(|(member, _)| self.is_of(member, tier))
+            place.is_some_and(|(member, _)| is_among(member, members))
         };
         if let Some(extent) = (0..self.space.extents_max()).find(lives) {
-            let text = format!("tier {tier} is called empty, but extent {extent} lives there");
+            let text = format!("{members:?} are called empty, but extent {extent} lives there");
             return Err(Violation::new("M", text));
         }
         Ok(())
@@ -232,14 +270,18 @@ impl Tiered {
             }
             (_, Refusal::Failed) => troubled,
             (_, Refusal::Busy) => others || !self.life.leaving.is_empty(),
-            (Command::Evacuate(tier) | Command::Cancel(tier), Refusal::NoTier) => {
-                self.may_be_gone(*tier)
+            (Command::Evacuate(members) | Command::Cancel(members), Refusal::NoMember) => {
+                self.may_be_gone(members)
             }
             (Command::Evacuate(_), Refusal::NoRoom(_)) => {
                 asked.free < asked.used + asked.left + SLACK
             }
-            (Command::Pin { tier: Some(tier), .. }, Refusal::NoTier) => self.may_be_gone(*tier),
-            (Command::Evacuate(_), Refusal::Cancelled) => true,
+            (Command::Pin { tier: Some(tier), .. }, Refusal::NoTier) => {
+                self.tier_may_be_gone(*tier)
+            }
+            (Command::Evacuate(members), Refusal::Cancelled) => {
+                members.iter().all(|it| self.is_cancelled(*it) || self.is_being_taken(*it))
+            }
             (Command::Cancel(_), Refusal::NotLeaving) => true,
             (Command::Resize(bytes), Refusal::Size) => {
                 let asked = self.bytes_asked.iter().filter(|it| *it != bytes).max();
@@ -248,26 +290,20 @@ impl Tiered {
             }
             _ => false,
         };
-        if let (Command::Evacuate(tier), Refusal::Cancelled) = (&asked.command, refusal) {
-            // What was to leave is on its way.
-            self.life.pins.retain(|_, pin| pin != tier);
-        }
         match (&asked.command, refusal) {
-            (Command::Evacuate(_), Refusal::NoRoom(_)) if asked.was_leaving => {}
-            (Command::Evacuate(tier) | Command::Remove(tier), Refusal::Busy)
-                if !asked.was_leaving =>
-            {
-                self.life.leaving.remove(tier);
+            (Command::Evacuate(_), Refusal::Busy | Refusal::NoRoom(_) | Refusal::NoMember)
+            | (Command::Remove(_), Refusal::Busy) => {
+                self.life.leaving.retain(|it| !asked.leave.contains(it));
             }
             (Command::Add(new), Refusal::Busy) => {
                 self.life.is_here[usize::from(new.member.0)] = false;
             }
-            (
-                Command::Evacuate(tier),
-                Refusal::NoRoom(_) | Refusal::NoTier | Refusal::Cancelled,
-            )
-            | (Command::Cancel(tier), Refusal::NotLeaving | Refusal::NoTier) => {
-                self.life.leaving.remove(tier);
+            (Command::Evacuate(members), Refusal::Cancelled) => {
+                self.life.leaving.retain(|&it| !is_among(it, members));
+                self.forget_pins_to(members);
+            }
+            (Command::Cancel(members), Refusal::NotLeaving) => {
+                self.life.leaving.retain(|&it| !is_among(it, members));
             }
             _ => {}
         }
@@ -282,4 +318,9 @@ impl Tiered {
         let asked = self.commands.values().any(|asked| asked.command == Command::Stop);
         !asked && !self.life.stopped
     }
+}
+
+/// Whether a member is one of these.
+pub fn is_among(member: usize, members: &[MemberId]) -> bool {
+    members.iter().any(|it| usize::from(it.0) == member)
 }

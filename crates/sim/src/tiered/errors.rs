@@ -62,7 +62,7 @@ impl Tiered {
         }
         let extents = self.space.extents_max();
         let between = self.plan.parts.len() > 1;
-        // A part of it may have looked for room while a tier was leaving that stays now.
+        // A part of it may have looked for room while somebody was leaving who stays now.
         let was_less = self.life.stayed_at.is_some_and(|at| at >= asked.since);
         if self.slots_open(|_| true) < extents || between || was_less {
             return true;
@@ -90,7 +90,7 @@ impl Tiered {
         let members = self.plan.members.iter().enumerate();
         let open = members.filter(|(number, member)| {
             let is_open = member.is_in && self.life.is_here[*number];
-            is_open && of(*number) && !self.may_leave(member.tier)
+            is_open && of(*number) && !self.may_leave(*number)
         });
         open.map(|(_, member)| member.slots).sum()
     }

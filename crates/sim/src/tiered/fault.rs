@@ -1,6 +1,7 @@
 //! What goes wrong, and what is spared: one holder of the map works as long as data must survive.
 
 use super::Tiered;
+use super::admin::is_among;
 use super::io::{Area, Delivered};
 use super::plan::Faults;
 use crate::disk::{Fault, FlushLoss, IoKind};
@@ -288,8 +289,8 @@ impl Tiered {
             all || (error.area != Area::Slots && error.kind == IoKind::Write)
         };
         let leaves = |holder: usize| {
-            self.commands.values().any(|asked| match asked.command {
-                Command::Remove(tier) => self.is_of(holder, tier),
+            self.commands.values().any(|asked| match &asked.command {
+                Command::Remove(members) => is_among(holder, members),
                 _ => false,
             })
         };

@@ -1,14 +1,15 @@
 //! The end of the last life: faults stop, everything must come to rest, and everything is looked
 //! at.
 
-use super::admin::Asked;
+use super::admin::{Asked, is_among};
 use super::client::Kind;
 use super::places::Slot;
 use super::space::EXTENT_SECTORS;
 use super::{Check, Due, Flow, Tiered};
 use crate::model::Violation;
 use forebay_format::SECTORS_PER_BLOCK;
-use forebay_tier::Command;
+use forebay_tier::{Command, MemberId};
+use std::collections::BTreeSet;
 
 /// Most sectors of one read of the final check.
 const READ_SECTORS_MAX: u64 = 512;
@@ -79,14 +80,16 @@ impl Tiered {
         self.stop_and_look()
     }
 
-    /// A tier whose extents have room elsewhere becomes empty.
+    /// A tier, or a part of it, whose extents have room elsewhere becomes empty.
     fn empty_a_tier(&mut self) -> Check {
         self.demand(Command::Resume)?;
         // While members change nothing can be cancelled.
         let lasts = |asked: &Asked| matches!(asked.command, Command::Evacuate(_));
         self.run_until(|world| world.commands.values().all(lasts))?;
-        for tier in self.life.leaving.clone() {
-            self.demand(Command::Cancel(tier))?;
+        let leaving = self.life.leaving.iter().map(|&it| self.plan.members[it].tier);
+        for tier in leaving.collect::<BTreeSet<u8>>() {
+            let members = self.members_of(tier);
+            self.demand(Command::Cancel(members))?;
         }
         self.run_until(|world| world.commands.is_empty())?;
         self.look_at_places()?;
@@ -96,7 +99,8 @@ impl Tiered {
         self.run_until(|world| world.now >= then)?;
         self.pin_one()?;
         let tier = self.rng.below(self.plan.tiers().into()) as u8;
-        let (used, free) = self.room_without(tier);
+        let members = self.some_of(tier);
+        let (used, free) = self.room_without(&members);
         let away = self.any_away() || self.is_map_lost();
         // Blocks that are lost are no reason not to move the rest, but one may say so.
         let lost =
@@ -104,34 +108,38 @@ impl Tiered {
         if used == 0 || free < used + self.plan.tuning.moves_max as u64 || away || lost {
             return Ok(());
         }
-        self.demand(Command::Evacuate(tier))?;
+        self.demand(Command::Evacuate(members.clone()))?;
         self.run_until(|world| world.commands.is_empty())?;
-        let left = self.places.used(|member| self.is_of(member, tier));
+        let left = self.places.used(|member| is_among(member, &members));
         if left > 0 {
-            let text = format!("tier {tier} has room elsewhere, but {left} extents did not leave");
+            let text = format!("{members:?} have room elsewhere, but {left} extents did not leave");
             return Err(Violation::new("H", text));
         }
         self.coverage.mark("tiers evacuated at the end");
-        self.remove_a_tier(tier)
+        self.remove_some(members)
     }
 
-    /// A tier that is empty can be removed if there are others.
-    fn remove_a_tier(&mut self, tier: u8) -> Check {
-        if self.plan.admin.remove == 0 || self.life.leaving.len() != 1 {
+    /// Members that are empty can be removed if there are others.
+    fn remove_some(&mut self, members: Vec<MemberId>) -> Check {
+        let own: BTreeSet<usize> = members.iter().map(|it| usize::from(it.0)).collect();
+        if self.plan.admin.remove == 0 || self.life.leaving != own {
             return Ok(());
         }
         let able = |it: &usize| {
             let plan = &self.plan.members[*it];
-            plan.is_in && plan.tier != tier && (plan.is_ram || !self.plan.is_ephemeral())
+            let stays = plan.is_in && !is_among(*it, &members);
+            stays && (plan.is_ram || !self.plan.is_ephemeral())
         };
         let is_last = !(0..self.plan.members.len()).any(|it| able(&it));
         let troubled = !self.life.errors.is_empty();
-        self.demand(Command::Remove(tier))?;
+        self.demand(Command::Remove(members.clone()))?;
         self.run_until(|world| world.commands.is_empty())?;
-        if self.plan.has_tier(tier) && !is_last && !troubled {
-            return Err(Violation::new("H", format!("tier {tier} is empty and cannot be removed")));
+        let is_left = members.iter().any(|it| self.plan.members[usize::from(it.0)].is_in);
+        if is_left && !is_last && !troubled {
+            let text = format!("{members:?} are empty and cannot be removed");
+            return Err(Violation::new("H", text));
         }
-        self.coverage.add("tiers removed at the end", u64::from(!self.plan.has_tier(tier)));
+        self.coverage.add("tiers removed at the end", u64::from(!is_left));
         Ok(())
     }
 

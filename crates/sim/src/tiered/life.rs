@@ -8,7 +8,7 @@ use crate::model::{Crash, Stamp, Violation};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::io::Time;
 use forebay_format::tier::{Superblock, member_state};
-use forebay_tier::{Assembled, Command, OpenError, Tiers};
+use forebay_tier::{Assembled, Command, MemberId, OpenError, Tiers};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -42,14 +42,14 @@ pub struct Life {
     pub is_here: Vec<bool>,
     /// Members that held the map when it began.
     pub holders: Vec<usize>,
-    /// Tiers that are being emptied, or are empty.
-    pub leaving: BTreeSet<u8>,
+    /// Members that are being emptied, or are empty.
+    pub leaving: BTreeSet<usize>,
     /// The tier of each extent that is pinned.
     pub pins: BTreeMap<u64, u8>,
-    /// When a tier that was leaving stayed after all.
+    /// When somebody who was leaving stayed after all.
     pub stayed_at: Option<u64>,
-    /// A tier that is empty and will be removed.
-    pub is_empty: Option<u8>,
+    /// Members that are empty and will be removed.
+    pub is_empty: Option<Vec<MemberId>>,
     pub flush_failed: BTreeSet<usize>,
     /// A member that ends nothing in this time.
     pub hangs: Option<(usize, Range<Time>)>,
@@ -242,8 +242,9 @@ impl Tiered {
             let text = format!("the volume has {bytes} bytes, and shall have {}", self.bytes);
             return Err(Violation::new("M", text));
         }
-        let leaving = superblock.members().iter().filter(|it| it.state == member_state::LEAVING);
-        self.life.leaving = leaving.map(|it| it.tier).collect();
+        let members = superblock.members().iter().enumerate();
+        let leaving = members.filter(|(_, it)| it.state == member_state::LEAVING);
+        self.life.leaving = leaving.map(|(number, _)| number).collect();
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Members that join, leave and are given up: what the administrator asks, and what becomes of the
 //! disks.
 
-use super::admin::Asked;
+use super::admin::{Asked, is_among};
 use super::plan::MemberPlan;
 use super::space::EXTENT_SECTORS;
-use super::{Check, Tiered, set};
+use super::{Check, Step, Tiered, set};
 use crate::disk::IoKind;
 use crate::model::Violation;
 use forebay_format::SECTORS_PER_BLOCK;
@@ -107,19 +107,52 @@ impl Tiered {
         Some(Command::Add(Addition { member, uuid, bytes, at, is_volatile: is_ram, settings }))
     }
 
-    /// A tier to be removed: mostly one that is empty, or will be.
-    pub(super) fn choose_removal(&mut self) -> Command {
-        let leaving: Vec<u8> = self.life.leaving.iter().copied().collect();
-        let tier = match leaving.is_empty() || self.rng.one_in(4) {
-            true => self.rng.below(u64::from(self.plan.tiers()) + 1) as u8,
-            false => self.rng.pick(&leaving),
-        };
-        let spared = self.trouble.spared;
-        if self.is_of(spared, tier) {
+    /// The members of a tier.
+    pub(super) fn members_of(&self, tier: u8) -> Vec<MemberId> {
+        let own = (0..self.plan.members.len()).filter(|&it| self.is_of(it, tier));
+        own.map(|it| MemberId(it as u8)).collect()
+    }
+
+    /// All members of a tier, or one of several, or some.
+    pub(super) fn some_of(&mut self, tier: u8) -> Vec<MemberId> {
+        let all = self.members_of(tier);
+        if all.len() < 2 || self.choice.one_in(3) {
+            return all;
+        }
+        if self.choice.one_in(4) {
+            let mut some = all.clone();
+            some.retain(|_| self.choice.coin());
+            return if some.is_empty() { all } else { some };
+        }
+        vec![self.choice.pick(&all)]
+    }
+
+    /// Members to be removed: mostly such as are empty, or will be.
+    pub(super) fn choose_removal(&mut self) -> Vec<MemberId> {
+        let tier = |it: &usize| self.plan.members[*it].tier;
+        let leaving: BTreeSet<u8> = self.life.leaving.iter().map(tier).collect();
+        let leaving: Vec<u8> = leaving.into_iter().collect();
+        if leaving.is_empty() || self.rng.one_in(4) {
+            let tier = self.rng.below(u64::from(self.plan.tiers()) + 1) as u8;
+            return self.some_of(tier);
+        }
+        let tier = self.rng.pick(&leaving);
+        let all = self.members_of(tier);
+        let mut leaving = all.clone();
+        leaving.retain(|it| self.life.leaving.contains(&usize::from(it.0)));
+        if leaving.len() == all.len() {
+            return all;
+        }
+        // Now and then with those that stay, or one that does.
+        if self.choice.one_in(6) { self.some_of(tier) } else { leaving }
+    }
+
+    pub(super) fn ask_to_remove(&mut self, members: Vec<MemberId>) -> Step {
+        if is_among(self.trouble.spared, &members) {
             // Somebody else will be spared, and nobody knows yet who.
             self.end_faults();
         }
-        Command::Remove(tier)
+        self.ask(Command::Remove(members))
     }
 
     /// A member to be given up: one that is away, if there is one.
@@ -173,24 +206,20 @@ impl Tiered {
                 }
                 self.plan.members[number].is_in = true;
             }
-            Command::Remove(tier) => {
-                self.coverage.mark("tiers removed");
-                self.evacuated(*tier)?;
-                self.life.leaving.remove(tier);
-                for number in 0..self.plan.members.len() {
-                    if self.is_of(number, *tier) {
-                        self.plan.members[number].is_in = false;
-                        self.life.is_here[number] = false;
-                    }
-                }
+            Command::Remove(members) => {
+                self.evacuated(members)?;
+                members.iter().for_each(|&it| self.has_left(it));
+                let tier = self.plan.members[usize::from(members[0].0)].tier;
+                let is_whole = !self.plan.has_tier(tier);
+                let mark = if is_whole { "tiers removed" } else { "single members removed" };
+                self.coverage.mark(mark);
             }
             Command::GiveUp(MemberId(number)) => {
                 self.coverage.mark("members given up");
                 let number = usize::from(*number);
                 self.coverage.add("failing members given up", u64::from(self.life.is_here[number]));
                 self.lose_extents_of(|it| it == number);
-                self.plan.members[number].is_in = false;
-                self.life.is_here[number] = false;
+                self.has_left(MemberId(number as u8));
             }
             _ => {}
         }
@@ -198,20 +227,24 @@ impl Tiered {
         Ok(())
     }
 
+    /// A member is none any more: nobody waits for it, and its number may be another's.
+    fn has_left(&mut self, member: MemberId) {
+        let number = usize::from(member.0);
+        self.plan.members[number].is_in = false;
+        self.life.is_here[number] = false;
+        self.life.leaving.remove(&number);
+        for asked in self.commands.values_mut() {
+            if let Command::Evacuate(members) = &mut asked.command {
+                members.retain(|&it| it != member);
+            }
+        }
+    }
+
     fn tiers_have_grown(&mut self, from: u8) {
         let grow = |tier: &mut u8| *tier += u8::from(*tier >= from);
         let members = self.plan.members.iter_mut().filter(|member| member.is_in);
         members.for_each(|member| grow(&mut member.tier));
-        let leaving = std::mem::take(&mut self.life.leaving).into_iter();
-        self.life.leaving = leaving.map(|tier| tier + u8::from(tier >= from)).collect();
         self.life.pins.values_mut().for_each(grow);
-        for asked in self.commands.values_mut() {
-            if let Command::Evacuate(tier) | Command::Cancel(tier) | Command::Remove(tier) =
-                &mut asked.command
-            {
-                grow(tier);
-            }
-        }
     }
 
     /// Others may hold the map now.
@@ -242,33 +275,30 @@ impl Tiered {
                 let (At::Join(tier) | At::Before(tier)) = new.at;
                 let right = match refusal {
                     Refusal::Failed => troubled,
-                    Refusal::Leaving => self.may_leave(tier),
+                    Refusal::Leaving => self.tier_may_leave(tier),
                     Refusal::TooMany => self.plan.tiers() >= TIERS_MAX,
                     _ => false,
                 };
                 (vec![number], right)
             }
-            (Command::Remove(tier), _) => {
-                let members = 0..self.plan.members.len();
+            (Command::Remove(leave), _) => {
+                let mut members = 0..self.plan.members.len();
                 let others = |it: &usize| {
-                    self.life.is_here[*it]
-                        && self.plan.members[*it].is_in
-                        && !self.is_of(*it, *tier)
+                    self.life.is_here[*it] && self.plan.members[*it].is_in && !is_among(*it, leave)
                 };
                 let ram = self.plan.is_ephemeral();
                 let able = |it: &usize| others(it) && (!ram || self.plan.members[*it].is_ram);
                 let right = match refusal {
-                    Refusal::NoTier => self.may_be_gone(*tier),
-                    Refusal::NotEmpty(left) => asked.is_used() || self.is_in_use(*tier, left),
-                    Refusal::LastPersistent => troubled || !members.clone().any(|it| able(&it)),
+                    Refusal::NoMember => self.may_be_gone(leave),
+                    Refusal::NotEmpty(left) => asked.is_used() || self.is_in_use(leave, left),
+                    Refusal::LastPersistent => troubled || !members.any(|it| able(&it)),
                     Refusal::Failed => troubled,
                     _ => false,
                 };
-                if refusal != Refusal::Failed && !asked.was_leaving() {
-                    let tier = *tier;
-                    self.life.leaving.remove(&tier);
+                if refusal != Refusal::Failed {
+                    self.life.leaving.retain(|it| !asked.leave().contains(it));
                 }
-                (members.filter(|&it| self.is_of(it, *tier)).collect(), right)
+                (leave.iter().map(|it| usize::from(it.0)).collect(), right)
             }
             (Command::GiveUp(MemberId(number)), _) => {
                 let number = usize::from(*number);
@@ -276,9 +306,10 @@ impl Tiered {
                 let is_in = self.plan.members.get(number).is_some_and(|it| it.is_in);
                 let is_this = |it: &Asked| it.command == asked.command;
                 let is_in = is_in && !self.commands.values().any(is_this);
+                let hangs = self.life.hangs.as_ref().is_some_and(|it| it.0 == number);
                 let right = match refusal {
                     Refusal::IsHere => is_here,
-                    Refusal::LastPersistent => is_here && self.is_failing(number),
+                    Refusal::LastPersistent => is_here && (hangs || self.is_failing(number)),
                     Refusal::NoMember => !is_in,
                     Refusal::Failed => troubled,
                     _ => false,
@@ -293,28 +324,47 @@ impl Tiered {
         right
     }
 
-    /// Whether a tier may be on its way out. What commands that are answered late do to it is not
+    /// Whether a member may be on its way out. What commands that are answered late do to it is not
     /// all in our books: what the machine knows counts, too.
-    pub(super) fn may_leave(&self, tier: u8) -> bool {
-        let is_leaving = |it: &MemberView| it.tier == tier && it.state == MemberState::Leaving;
+    pub(super) fn may_leave(&self, member: usize) -> bool {
+        let is_this = |it: &MemberView| usize::from(it.member.0) == member;
+        let is_leaving = |it: &MemberView| is_this(it) && it.state == MemberState::Leaving;
         let machine = self.tiers.as_ref();
-        self.life.leaving.contains(&tier)
+        self.life.leaving.contains(&member)
             || machine.is_some_and(|it| it.view().members.iter().any(is_leaving))
     }
 
-    /// Whether a tier is not there, or whoever takes it away has not been answered yet.
-    pub(super) fn may_be_gone(&self, tier: u8) -> bool {
-        let takes = |asked: &Asked| match asked.command {
-            Command::Remove(other) => other == tier,
-            Command::GiveUp(MemberId(number)) => self.is_of(usize::from(number), tier),
-            _ => false,
-        };
-        !self.plan.has_tier(tier) || self.commands.values().any(takes)
+    /// Whether all of a tier may be on its way out, or be gone.
+    fn tier_may_leave(&self, tier: u8) -> bool {
+        let leaves = |it: MemberId| self.may_leave(usize::from(it.0)) || self.is_being_taken(it);
+        self.members_of(tier).into_iter().all(leaves)
     }
 
-    /// Whether the machine counts so many places of a tier: those that moves took, too.
-    fn is_in_use(&mut self, tier: u8, places: u32) -> bool {
-        let own = |it: &&MemberView| it.tier == tier && it.state != MemberState::None;
+    /// Whether whoever takes a member away has not been answered yet.
+    pub(super) fn is_being_taken(&self, member: MemberId) -> bool {
+        let takes = |asked: &Asked| match &asked.command {
+            Command::Remove(members) => members.contains(&member),
+            Command::GiveUp(other) => *other == member,
+            _ => false,
+        };
+        self.commands.values().any(takes)
+    }
+
+    /// Whether one of these members is not there, or none is meant, or whoever takes one away has
+    /// not been answered yet.
+    pub(super) fn may_be_gone(&self, members: &[MemberId]) -> bool {
+        let is_out = |it: &MemberId| !self.plan.members[usize::from(it.0)].is_in;
+        members.is_empty() || members.iter().any(|it| is_out(it) || self.is_being_taken(*it))
+    }
+
+    /// Whether a tier is not there, or whoever takes it away has not been answered yet.
+    pub(super) fn tier_may_be_gone(&self, tier: u8) -> bool {
+        self.members_of(tier).into_iter().all(|it| self.is_being_taken(it))
+    }
+
+    /// Whether the machine counts so many places of members: those that moves took, too.
+    fn is_in_use(&mut self, members: &[MemberId], places: u32) -> bool {
+        let own = |it: &&MemberView| members.contains(&it.member) && it.state != MemberState::None;
         let view = self.tiers().view();
         view.members.iter().filter(own).map(|it| it.used).sum::<u32>() == places
     }
@@ -330,11 +380,9 @@ impl Tiered {
                     self.doubt.members.insert(usize::from(new.member.0));
                     self.doubt.newcomer = Some(usize::from(new.member.0));
                 }
-                Command::Remove(tier) => {
+                Command::Remove(members) => {
                     self.coverage.mark("crashes while a tier leaves");
-                    let own = (0..self.plan.members.len()).filter(|&it| self.is_of(it, tier));
-                    let own: Vec<usize> = own.collect();
-                    self.doubt.members.extend(own);
+                    self.doubt.members.extend(members.iter().map(|it| usize::from(it.0)));
                 }
                 Command::GiveUp(member) => {
                     self.doubt.members.insert(usize::from(member.0));

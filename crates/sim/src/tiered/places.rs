@@ -204,7 +204,7 @@ impl Tiered {
         if let (Some(before), Some(now), Some(pin)) = (before, now, self.life.pins.get(&extent))
             && tier(before) == *pin
             && tier(now) != *pin
-            && !self.life.leaving.contains(pin)
+            && !self.life.leaving.contains(&before.0)
             && self.life.flush_failed.is_empty()
             // What finds no room where it is pinned is written elsewhere.
             && !self.life.errors.iter().any(|it| it.no_room && it.member == before.0)

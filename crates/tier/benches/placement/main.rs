@@ -358,7 +358,9 @@ fn moving() {
     const FAST: u32 = 2048;
     const EXTENTS: u32 = 4096;
     const PER_S: f64 = 60.0;
-    for (name, command) in [("emptied", Command::Evacuate(0)), ("rising", Command::Resume)] {
+    for (name, command) in
+        [("emptied", Command::Evacuate(vec![MemberId(0)])), ("rising", Command::Resume)]
+    {
         let mut paused = 0;
         for is_moving in [false, true] {
             let mut world = World::new(FAST, EXTENTS);

@@ -132,7 +132,7 @@ fn a_stop_ends_though_nobody_holds_the_map() {
         Effect::Flush { .. } => Fate::Held,
         _ => Fate::Done,
     });
-    world.begin(Command::Evacuate(0));
+    world.begin(Command::Evacuate(vec![MemberId(0)]));
     world.pass(10);
     assert_eq!(world.tiers.place_of(0).map(|it| it.0), Some(MemberId(1)), "nothing confirms it");
     world.fail_held();

@@ -7,6 +7,7 @@ mod moves;
 mod older;
 mod pins;
 mod room;
+mod single;
 mod view;
 mod world;
 
@@ -55,7 +56,7 @@ fn a_tier_is_emptied_and_everything_is_there() {
     for extent in 0..6_u64 {
         world.write(extent * EXTENT_SIZE + 4096, 300 << 10, extent as u8 + 1);
     }
-    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
     assert_eq!(world.tiers.free_slots(MemberId(0)), 4);
     let mut world = world.again(still());
     for extent in 0..6_u64 {
@@ -63,8 +64,11 @@ fn a_tier_is_emptied_and_everything_is_there() {
         assert_eq!(world.read(extent * EXTENT_SIZE + 4096, 4096), vec![extent as u8 + 1; 4096]);
         assert_eq!(world.tiers.place_of(extent as u32).map(|it| it.0), Some(MemberId(1)));
     }
-    assert_eq!(world.command(Command::Cancel(0)), CommandReply::Changed);
-    assert_eq!(world.command(Command::Cancel(0)), CommandReply::Refused(Refusal::NotLeaving));
+    assert_eq!(world.command(Command::Cancel(vec![MemberId(0)])), CommandReply::Changed);
+    assert_eq!(
+        world.command(Command::Cancel(vec![MemberId(0)])),
+        CommandReply::Refused(Refusal::NotLeaving)
+    );
 }
 
 #[test]

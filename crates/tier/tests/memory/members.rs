@@ -85,9 +85,9 @@ fn who_holds_the_map_leaves_when_another_has_it() {
     for extent in 0..4_u64 {
         world.write(extent * EXTENT_SIZE, 12 << 10, extent as u8 + 1);
     }
-    assert_eq!(world.command(Command::Remove(0)), refused(Refusal::NotEmpty(4)));
-    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
-    assert_eq!(world.command(Command::Remove(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Remove(vec![MemberId(0)])), refused(Refusal::NotEmpty(4)));
+    assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
+    assert_eq!(world.command(Command::Remove(vec![MemberId(0)])), CommandReply::Changed);
     let holders = |world: &World| {
         let view = world.tiers.view();
         view.members.iter().map(|it| it.is_holder).collect::<Vec<bool>>()
@@ -119,13 +119,13 @@ fn who_holds_the_map_leaves_when_another_has_it() {
 #[test]
 fn the_last_tier_does_not_leave_and_one_that_is_alone_gets_a_second_holder() {
     let mut world = world(&[(1, 0, 4)]);
-    assert_eq!(world.command(Command::Remove(0)), refused(Refusal::LastPersistent));
-    assert_eq!(world.command(Command::Remove(1)), refused(Refusal::NoTier));
+    assert_eq!(world.command(Command::Remove(vec![MemberId(0)])), refused(Refusal::LastPersistent));
+    assert_eq!(world.command(Command::Remove(vec![MemberId(1)])), refused(Refusal::NoMember));
     assert_eq!(add(&mut world, 2, At::Join(1)), CommandReply::Added(MemberId(1)));
     assert!(world.tiers.view().members.iter().all(|it| it.is_holder));
     world.write(0, 4096, 5);
-    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
-    assert_eq!(world.command(Command::Remove(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
+    assert_eq!(world.command(Command::Remove(vec![MemberId(0)])), CommandReply::Changed);
     let mut world = world.again(still());
     assert_eq!(world.read(0, 4096), vec![5; 4096]);
 }
@@ -252,13 +252,13 @@ fn a_tier_that_leaves_is_in_the_set_or_not() {
     let before = || {
         let mut world = world(&[(1, 0, 4), (2, 1, 8), (3, 2, 8)]);
         world.write(0, 4096, 1);
-        assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
+        assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
         world.write(EXTENT_SIZE, 12 << 10, 2);
         world
     };
     killed_at_every_step(
         before,
-        |_| Command::Remove(0),
+        |_| Command::Remove(vec![MemberId(0)]),
         |world, is_done| {
             assert_eq!(world.read(0, 4096), vec![1; 4096]);
             assert_eq!(world.read(EXTENT_SIZE, 12 << 10), vec![2; 12 << 10]);
@@ -275,6 +275,12 @@ fn numbers(world: &World) -> Vec<u8> {
     numbers
 }
 
+fn of_tier(world: &World, tier: u8) -> Vec<MemberId> {
+    let view = world.tiers.view();
+    let own = view.members.iter().filter(|it| it.state != MemberState::None && it.tier == tier);
+    own.map(|it| it.member).collect()
+}
+
 /// Tiers that went left their numbers behind: of two tiers one could be replaced 14 times.
 #[test]
 fn numbers_of_tiers_that_have_gone_are_given_again() {
@@ -287,8 +293,9 @@ fn numbers_of_tiers_that_have_gone_are_given_again() {
         let pin = |first, tier| Command::Pin { first, count: 1, tier: Some(tier) };
         assert_eq!(world.command(pin(0, 2)), CommandReply::Changed);
         assert_eq!(world.command(pin(1, 0)), CommandReply::Changed);
-        assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
-        assert_eq!(world.command(Command::Remove(0)), CommandReply::Changed);
+        let fastest = of_tier(&world, 0);
+        assert_eq!(world.command(Command::Evacuate(fastest.clone())), CommandReply::Changed);
+        assert_eq!(world.command(Command::Remove(fastest)), CommandReply::Changed);
         assert_eq!(numbers(&world), [1, 2]);
         assert_eq!(world.command(Command::CloseUp), CommandReply::Changed);
         assert_eq!(numbers(&world), [0, 1]);
@@ -307,8 +314,8 @@ fn numbers_are_closed_up_or_as_they_were() {
     let before = || {
         let mut world = world(&[(1, 0, 4), (2, 1, 8), (3, 2, 8)]);
         world.write(0, 4096, 1);
-        assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
-        assert_eq!(world.command(Command::Remove(0)), CommandReply::Changed);
+        assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
+        assert_eq!(world.command(Command::Remove(vec![MemberId(0)])), CommandReply::Changed);
         world
     };
     killed_at_every_step(

@@ -41,7 +41,7 @@ fn a_write_to_what_is_copied_a_second_time_is_in_the_new_place() {
     let mut world = two();
     world.write(BLOCK, 4096, 1);
     hold_writes(&mut world, SLOW, BLOCK);
-    world.begin(Command::Evacuate(0));
+    world.begin(Command::Evacuate(vec![MemberId(0)]));
     world.pass(2);
     assert_eq!(world.held.len(), 1, "the block is being copied");
     // Its neighbours are written: the next piece reaches over all three.
@@ -71,10 +71,10 @@ fn what_an_evacuation_planned_is_not_begun_when_it_was_cancelled() {
         world.write(extent * EXTENT_SIZE, 4096, 1);
     }
     hold_writes(&mut world, SLOW, BLOCK);
-    world.begin(Command::Evacuate(0));
+    world.begin(Command::Evacuate(vec![MemberId(0)]));
     world.pass(1);
     assert_eq!((world.tiers.moving(), world.held.len()), (1, 1), "one leaves, others wait for it");
-    assert_eq!(world.command(Command::Cancel(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Cancel(vec![MemberId(0)])), CommandReply::Changed);
     assert_eq!(world.command(pin(3, 1, 0)), CommandReply::Changed);
     world.release();
     world.pass(100);
@@ -437,7 +437,7 @@ fn an_array_is_given_whole_stripes() {
         });
         world.write(0, 2 * EXTENT_SIZE as usize, 1);
         let pieces = pieces_to(&mut world, SLOW);
-        world.begin(Command::Evacuate(0));
+        world.begin(Command::Evacuate(vec![MemberId(0)]));
         world.pass(20);
         assert_eq!(place(&world, 1), Some(SLOW));
         let pieces = pieces.borrow();
@@ -466,7 +466,7 @@ fn moves_do_not_take_a_record_each() {
         count.set(count.get() + u32::from(is_record));
         Fate::Done
     });
-    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
     assert_eq!(world.tiers.free_slots(MemberId(0)), 32);
     // Both members hold the map.
     assert!(written.get() <= 8, "{} writes for 24 moves", written.get());

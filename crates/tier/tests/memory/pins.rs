@@ -34,7 +34,7 @@ fn what_is_pinned_comes_and_others_make_room() {
     world.write(7 * EXTENT_SIZE, 4096, 9);
     assert_eq!(tier_of(&world, 7), Some(1));
     // The tier is emptied nevertheless.
-    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
     assert_eq!(tier_of(&world, 3), Some(1));
     assert_eq!(world.read(3 * EXTENT_SIZE, 4096), vec![4; 4096]);
 }

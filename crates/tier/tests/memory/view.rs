@@ -19,10 +19,11 @@ fn a_view_tells_who_is_there_and_what_they_did() {
     assert_eq!((fast.traffic.writes, fast.traffic.written_bytes), (3, 3 * (64 << 10)));
     assert_eq!((fast.traffic.reads, fast.traffic.read_bytes), (1, 4096));
     assert_eq!((view.extents, view.placed, view.away, view.lost), (8, 3, 0, 0));
-    assert_eq!(world.command(Command::Evacuate(0)), CommandReply::Changed);
+    assert_eq!(world.command(Command::Evacuate(vec![MemberId(0)])), CommandReply::Changed);
     let view = world.tiers.view();
     assert_eq!(view.members[0].state, MemberState::Leaving);
-    assert_eq!(view.evacuations, [Evacuation { tier: 0, left: 0 }]);
+    let members = vec![MemberId(0)];
+    assert_eq!(view.evacuations, [Evacuation { tier: 0, members, is_whole: true, left: 0 }]);
     assert_eq!(view.members[0].traffic.moved_out_bytes, 3 * (64 << 10));
     assert_eq!(view.members[1].traffic.moved_in_bytes, 3 * (64 << 10));
     assert!(view.pending.is_empty());

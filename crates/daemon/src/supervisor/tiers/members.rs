@@ -17,8 +17,8 @@ use crate::supervisor::{FoundVolume, Supervisor, shard_error};
 use forebay_api::hint::{Bytes, Flag};
 use forebay_api::reply::Done;
 use forebay_api::request::{TierAdd, TierRemove};
-use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TiersInfo};
-use forebay_api::told::{IsHere, Names, Renumbered};
+use forebay_api::tiers::{DeviceState, TierAt, TierDevice, TierPart, TiersInfo};
+use forebay_api::told::{IsHere, Names, PartInFull, Renumbered};
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Told};
 use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::{EXTENT_SIZE, TIERS_MAX};
@@ -155,46 +155,52 @@ impl Supervisor {
         if wanted.drop_lost {
             return self.give_up_device(wanted);
         }
-        let tier = self.whole_tier("remove", (name, &now), &wanted.tier)?;
-        let number = tier.number;
+        let tier = self.named_part(name, &now, &wanted.tier)?;
         self.check_removal(&found, &tier)?;
         let larger = self.check_emptying(&found, &tier, wanted.overcommit)?;
         // Whoever empties it first wants to know before that.
         self.check_memory()?;
+        let pins = self.pins_without(name, &now, &tier);
         if wanted.dry_run {
-            let told = Told::WouldRemoveTier { tier: number, devices: Names(tier.devices) };
+            let told = Told::WouldRemoveTier { part: PartInFull(tier.part) };
             let mut planned = Done::new(Outcome::Planned, told);
             planned.told.extend(larger);
+            planned.told.extend(pins);
             return Ok(planned);
         }
-        let of = now.view.members.iter().zip(&now.uuids).filter(|(it, _)| it.tier == number);
-        let uuids: Vec<String> = of.map(|(_, uuid)| hex(uuid)).collect();
-        if larger.is_some() {
-            self.allow_overcommit(name)?;
-        }
+        let members = tier.members;
+        let uuids: Vec<String> =
+            members.iter().map(|it| hex(&now.uuids[usize::from(it.0)])).collect();
+        // That of one that is being emptied ends with that.
+        let is_lent = larger.is_some() && self.allow_overcommit(name)?;
         // By what is open, and not by a name: that may lead to something else by now.
         let id = found.snapshot.view.id;
-        let own = found.open.handle.look_at_tiers(id, move |it, _| it.devices_of(number));
+        let leave = members.clone();
+        let own = found.open.handle.look_at_tiers(id, move |it, _| it.devices_of(&leave));
         let own = own.map_err(|error| shard_error(&found.pool, &error))?.unwrap_or_default();
         self.unsettle_members(name, &uuids)?;
-        if let Err(error) = self.ask_tiers(&found, Command::Remove(number)) {
+        if let Err(error) = self.ask_tiers(&found, Command::Remove(members)) {
             if error.kind != ErrorKind::Failed {
                 self.settle_members(name, &uuids);
             }
-            // Of one that is being emptied it ends with that.
-            if larger.is_some() && tier.left_bytes.is_none() {
+            if is_lent {
                 self.end_overcommit(name, false)?;
             }
             return Err(error);
         }
-        // Without the tier the volume is larger than what is left, cancelled or not.
+        // Without it the volume is larger than what is left, cancelled or not.
         self.end_overcommit(name, true)?;
         uuids.iter().try_for_each(|uuid| self.forget_member(name, uuid, None))?;
-        let (volume, devices) = (name.clone(), Names(tier.devices));
-        let told = Told::TierRemoved { tier: number, volume, devices };
+        let TierPart { tier, devices, whole_tier } = tier.part;
+        let (volume, devices) = (name.clone(), Names(devices));
+        let told = match whole_tier {
+            true => Told::TierRemoved { tier, volume, devices },
+            false => Told::DevicesRemoved { tier, volume, devices },
+        };
         let mut done = Done::new(Outcome::Changed, told);
         done.told.extend(self.close_up(&found)?);
         done.told.extend(larger);
+        done.told.extend(pins);
         for device in own {
             // Whatever was not trimmed when its extents left, and the map that it may have held.
             Unused::all(&device).into_iter().for_each(give_back);

@@ -1,6 +1,6 @@
 //! What is to live on a certain tier, and how the rest is placed.
 
-use super::show::extents_of;
+use super::show::{extents_of, holds};
 use super::tuning_of;
 use crate::state::PinState;
 use crate::supervisor::{FoundVolume, Supervisor};
@@ -8,7 +8,7 @@ use forebay_api::hint::{Bytes, Care};
 use forebay_api::reply::Done;
 use forebay_api::request::{TierPin, TierSet};
 use forebay_api::size::human;
-use forebay_api::tiers::{DeviceState, TiersInfo, Window};
+use forebay_api::tiers::{TiersInfo, Window};
 use forebay_api::told::{Overcommit, Times};
 use forebay_api::{ApiError, Hint, Outcome, Size, Told};
 use forebay_format::tier::EXTENT_SIZE;
@@ -25,7 +25,7 @@ impl Supervisor {
         let name = &wanted.name;
         let (found, now) = self.find_tiers(name)?;
         let tier = match &wanted.tier {
-            Some(tier) => Some(self.named_tier(name, &now, tier)?.number),
+            Some(tier) => Some(self.named_tier(name, &now, tier)?),
             None => None,
         };
         let extents = extents_of(&wanted.ranges, found.snapshot.view.bytes)?;
@@ -116,7 +116,7 @@ impl Supervisor {
     fn check_not_larger(&self, found: &FoundVolume, now: &TiersSnapshot) -> Result<(), ApiError> {
         let (name, bytes) = (&found.snapshot.view.name, found.snapshot.view.bytes);
         let info = self.tiers_info(name, now);
-        let stay = info.devices.iter().filter(|it| it.state != DeviceState::Leaving);
+        let stay = info.devices.iter().filter(|it| !it.leaving);
         let hold: u64 = stay.map(|it| it.bytes).sum();
         if bytes <= hold {
             return Ok(());
@@ -135,8 +135,7 @@ fn too_slow(volume: &str) -> ApiError {
 
 /// Refuses more than fits: what is promised is kept.
 fn check_pinned(info: &TiersInfo, pins: &[PinState], tier: u8) -> Result<(), ApiError> {
-    let own = info.devices.iter().filter(|it| it.tier == tier);
-    let holds: u64 = own.map(|it| it.bytes).sum();
+    let holds = holds(&info.devices, tier, |_| true);
     let pinned = pins.iter().filter(|it| it.tier == tier);
     let pinned: u64 = pinned.map(|it| u64::from(it.count) * EXTENT_SIZE).sum();
     if pinned <= holds {

@@ -10,7 +10,8 @@ use forebay_api::reply::{Attention, State};
 use forebay_api::request::ExplainTiers;
 use forebay_api::size::human;
 use forebay_api::tiers::{
-    DeviceState, ExtentInfo, TierDevice, TierEvacuation, TierPending, TiersInfo, TiersShown,
+    DeviceState, ExtentInfo, TierDevice, TierEvacuation, TierPart, TierPending, TiersInfo,
+    TiersShown,
 };
 use forebay_api::told::Lack;
 use forebay_api::{ApiError, Body, Cause, Hint};
@@ -18,7 +19,7 @@ use forebay_engine::Time;
 use forebay_format::BLOCK_SIZE;
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::origin::tiered::{Tiered, TiersSnapshot};
-use forebay_tier::{Explained, MemberState, MemberView, NotHigher, Pending};
+use forebay_tier::{Explained, MemberId, MemberState, MemberView, NotHigher, Pending};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -34,13 +35,8 @@ impl Supervisor {
     pub(in crate::supervisor) fn tiers_info(&self, name: &str, now: &TiersSnapshot) -> TiersInfo {
         let state = self.store.get();
         let known = state.tiers_of(name);
-        let uri = |uuid: &[u8; 16]| name_of(known, uuid);
-        let used = |it: &(&MemberView, &[u8; 16])| it.0.state != MemberState::None;
-        let members: Vec<_> = now.view.members.iter().zip(&now.uuids).filter(used).collect();
-        let cut = |it: &MemberView| now.cut.get(usize::from(it.member.0)).copied().flatten();
-        let devices = members.iter().map(|(it, uuid)| device(it, uri(uuid), cut(it)));
-        let mut devices: Vec<TierDevice> = devices.collect();
-        devices.sort_by_key(|device| device.tier);
+        let devices = self.devices_by_member(name, now).into_iter().map(|it| it.1);
+        let devices: Vec<TierDevice> = devices.collect();
         let is_cut = |it: &&TierDevice| it.state == DeviceState::Cut;
         let cut_bytes: u64 = devices.iter().filter(is_cut).map(|it| it.used_bytes).sum();
         let bytes = |extents: u32| u64::from(extents) * EXTENT_SIZE;
@@ -70,11 +66,39 @@ impl Supervisor {
                 .chain(known.map_or_else(Vec::new, |it| pins_that_wait(it, &devices)))
                 .collect(),
             evacuations: evacuations
-                .map(|it| TierEvacuation { tier: it.tier, left_bytes: bytes(it.left) })
+                .map(|it| TierEvacuation {
+                    part: TierPart {
+                        tier: it.tier,
+                        devices: it
+                            .members
+                            .iter()
+                            .map(|&it| name_of_member(known, now, it))
+                            .collect(),
+                        whole_tier: it.is_whole,
+                    },
+                    left_bytes: bytes(it.left),
+                })
                 .collect(),
             emptied: known.and_then(|it| it.emptied.clone()),
             devices,
         }
+    }
+
+    /// Its devices, the fastest tier first, each with its number.
+    pub(super) fn devices_by_member(
+        &self,
+        name: &str,
+        now: &TiersSnapshot,
+    ) -> Vec<(MemberId, TierDevice)> {
+        let state = self.store.get();
+        let known = state.tiers_of(name);
+        let used = now.view.members.iter().filter(|it| it.state != MemberState::None);
+        let cut = |it: &MemberView| now.cut.get(usize::from(it.member.0)).copied().flatten();
+        let mut devices: Vec<(MemberId, TierDevice)> = used
+            .map(|it| (it.member, device(it, name_of_member(known, now, it.member), cut(it))))
+            .collect();
+        devices.sort_by_key(|(_, device)| device.tier);
+        devices
     }
 
     /// What a device of a volume's tiers is called.
@@ -211,8 +235,8 @@ impl Supervisor {
             attention.hints.push(Hint::DropLost { volume, device });
         }
         for it in info.evacuations.iter().filter(|it| it.left_bytes == 0) {
-            let (volume, tier) = (name.to_string(), it.tier);
-            attention.hints.push(Hint::RemoveTier { volume, tier });
+            let (volume, part) = (name.to_string(), it.part.clone());
+            attention.hints.push(Hint::RemoveTier { volume, part });
         }
         if super::health::tell(name, &info, attention) {
             degrade(state);
@@ -233,15 +257,25 @@ impl Supervisor {
             attention.causes.extend(full);
             attention.hints.push(Hint::SeeTo { what: Care::TiersFull });
         }
-        for (tier, left_bytes) in stuck {
-            let why = why_pending(Pending::NoRoom).to_string();
-            attention.causes.push(Cause::CannotBeEmptied { tier, left_bytes, why });
-            attention.hints.push(Hint::CancelEvacuation { volume: name.to_string(), tier });
+        for TierEvacuation { part, left_bytes } in stuck {
+            let (why, left_bytes) = (why_pending(Pending::NoRoom).to_string(), Bytes(left_bytes));
+            let volume = name.to_string();
+            attention.hints.push(Hint::CancelEvacuation { volume, part: part.clone() });
+            attention.causes.push(Cause::CannotBeEmptied { part, left_bytes, why });
         }
         if let Some(why) = &info.emptied {
             attention.causes.push(Cause::BeganEmpty { why: why.clone() });
         }
     }
+}
+
+/// What a tier holds on those of its devices that are asked for, without such as leave it: all, if
+/// all leave.
+pub(super) fn holds(devices: &[TierDevice], tier: u8, is_of: impl Fn(&TierDevice) -> bool) -> u64 {
+    let own: Vec<&TierDevice> = devices.iter().filter(|it| it.tier == tier).collect();
+    let all_leave = own.iter().all(|it| it.leaving);
+    let counts = own.into_iter().filter(|it| (all_leave || !it.leaving) && is_of(it));
+    counts.map(|it| it.bytes).sum()
 }
 
 /// What is pinned to tiers that do not hold so much, as after a device of one was given up.
@@ -250,8 +284,8 @@ pub(super) fn pins_that_wait(known: &TieredState, devices: &[TierDevice]) -> Vec
     let waits = tiers.into_iter().filter_map(|tier| {
         let pinned = known.pins.iter().filter(|pin| pin.tier == tier);
         let pinned: u64 = pinned.map(|pin| u64::from(pin.count)).sum();
-        let own = devices.iter().filter(|it| it.tier == tier && it.state != DeviceState::Missing);
-        let holds: u64 = own.map(|it| it.bytes / EXTENT_SIZE).sum();
+        let is_here = |it: &TierDevice| it.state != DeviceState::Missing;
+        let holds = holds(devices, tier, is_here) / EXTENT_SIZE;
         let moves = pinned.checked_sub(holds).filter(|&it| it > 0)?;
         let (pinned, holds) = (human(pinned * EXTENT_SIZE), human(holds * EXTENT_SIZE));
         let reason = format!("{pinned} are pinned to tier {tier}, which holds {holds}");
@@ -260,20 +294,24 @@ pub(super) fn pins_that_wait(known: &TieredState, devices: &[TierDevice]) -> Vec
     waits.collect()
 }
 
+fn name_of_member(known: Option<&TieredState>, now: &TiersSnapshot, member: MemberId) -> String {
+    let uuid = now.uuids.get(usize::from(member.0));
+    uuid.map_or_else(String::new, |uuid| name_of(known, uuid))
+}
+
 fn name_of(known: Option<&TieredState>, uuid: &[u8; 16]) -> String {
     let unknown = || format!("unknown device {}", hex(uuid));
     known.and_then(|it| it.uri_of(uuid)).map_or_else(unknown, str::to_string)
 }
 
 /// What there is to say of a volume that is larger than its tiers, when they are almost full. Only
-/// what takes data counts: not a tier that is being emptied, of which the rest has to go elsewhere,
+/// what takes data counts: not what is being emptied, of which the rest has to go elsewhere,
 /// and not a device that is missing or was cut.
 pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<Cause> {
-    let leaves = |tier: u8| info.evacuations.iter().any(|it| it.tier == tier);
     let takes = |it: &&TierDevice| {
         let is_used =
             matches!(it.state, DeviceState::Ok | DeviceState::Failing | DeviceState::NoAnswer);
-        is_used && !leaves(it.tier)
+        is_used && !it.leaving
     };
     let takes: Vec<&TierDevice> = info.devices.iter().filter(takes).collect();
     let capacity: u64 = takes.iter().map(|it| it.bytes).sum();
@@ -286,14 +324,13 @@ pub(super) fn almost_full(now: &TiersSnapshot, info: &TiersInfo) -> Option<Cause
     Some(Cause::AlmostFull { left_bytes: Bytes(capacity.saturating_sub(used)) })
 }
 
-/// The tiers that are being emptied, while there is no room for what is on them, which is so much.
-fn evacuation_without_room(info: &TiersInfo) -> Vec<(u8, Bytes)> {
+/// What is being emptied, while there is no room for what is on it.
+fn evacuation_without_room(info: &TiersInfo) -> Vec<TierEvacuation> {
     let no_room = why_pending(Pending::NoRoom);
     if !info.pending.iter().any(|it| it.reason == no_room) {
         return Vec::new();
     }
-    let stuck = info.evacuations.iter().filter(|it| it.left_bytes > 0);
-    stuck.map(|it| (it.tier, Bytes(it.left_bytes))).collect()
+    info.evacuations.iter().filter(|it| it.left_bytes > 0).cloned().collect()
 }
 
 /// The ranges of a volume that cannot be read, in order: those that the tiers know to be lost, and
@@ -370,6 +407,7 @@ fn device(it: &MemberView, device: String, cut_to_bytes: Option<u64>) -> TierDev
             MemberState::Leaving => DeviceState::Leaving,
             _ => DeviceState::Ok,
         },
+        leaving: it.state == MemberState::Leaving,
         holds_map: it.is_holder,
         bytes: u64::from(it.slots) * EXTENT_SIZE,
         // Places that are being trimmed, or copied to, do not count.
@@ -404,16 +442,18 @@ fn why_pending(why: Pending) -> &'static str {
 }
 
 /// The next faster tier than that of an extent, and what is free there; `None` for an extent that
-/// leaves a tier, or is pinned elsewhere.
+/// has to leave where it is, or is pinned elsewhere.
 fn room_above(it: &Explained, now: &TiersSnapshot) -> Option<(u8, u64)> {
     let own = it.tier.filter(|_| it.pinned.is_none())?;
     let used = now.view.members.iter().filter(|it| it.state != MemberState::None);
-    let is_leaving = |it: &MemberView| it.tier == own && it.state == MemberState::Leaving;
+    let lives_on = |member: MemberId| it.place.is_some_and(|it| it.0 == member);
+    let is_leaving = |it: &MemberView| lives_on(it.member) && it.state == MemberState::Leaving;
     if used.clone().any(is_leaving) {
         return None;
     }
     let above = used.clone().map(|it| it.tier).filter(|&tier| tier < own).max()?;
-    let free: u64 = used.filter(|it| it.tier == above).map(|it| u64::from(it.free)).sum();
+    let takes = |it: &&MemberView| it.tier == above && it.state == MemberState::In;
+    let free: u64 = used.filter(takes).map(|it| u64::from(it.free)).sum();
     Some((above, free * EXTENT_SIZE))
 }
 
@@ -455,7 +495,7 @@ fn why_not_higher(it: &Explained, now: &TiersSnapshot, known: Option<&TieredStat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_tier::{Errors, MemberId, Traffic, View};
+    use forebay_tier::{Errors, Traffic, View};
 
     fn member(number: u8, tier: u8, free: u32) -> MemberView {
         MemberView {
