@@ -2,6 +2,7 @@
 //! which other threads reach it.
 
 mod clients;
+mod dirty;
 mod mailbox;
 mod patience;
 mod ports;

@@ -6,12 +6,14 @@ use super::{ShardError, ShardSnapshot};
 use crate::frontend::nbd::Tls;
 use crate::origin::tiered::{Member, NewDevice, Tiered};
 use crate::origin::{Origin, OriginSize};
+use crate::rescue::Dirty;
 use forebay_engine::{Buf, Command, CommandReply, IoError, Request, Time, VolumeId};
 use forebay_sys::waker::Waker;
 use forebay_tier as tier;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc::SyncSender;
@@ -75,6 +77,8 @@ pub(crate) enum Message {
     LookAtTiers(VolumeId, LookAtTiers),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
+    /// Which of these blocks of a volume are dirty: the first of them, if they are many.
+    Dirty(VolumeId, Range<u64>, SyncSender<Dirty>),
     Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),
     Unlisten(u32),
     /// A client of ours that another shard accepted.
