@@ -57,6 +57,9 @@ pub struct RescueAbout {
     /// The record up to which the log was seen to be durable by a daemon, where one remembers it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_seen: Option<u64>,
+    /// A newer state was seen, and this is gone on with: what was written since is not here.
+    #[serde(default)]
+    pub is_older: bool,
     /// What somebody who uses the data should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -234,7 +234,8 @@ fn report(format: Format, args: &RescueArgs, rescued: Rescued) -> Result<u8, Api
         lines.push("nothing was written (--dry-run)".to_string());
     }
     printed(output::one(format, &rescued, &lines))?;
-    Ok(if rescued.lost_bytes > 0 { EXIT_DEGRADED } else { 0 })
+    let is_less = rescued.lost_bytes > 0 || rescued.about.is_older;
+    Ok(if is_less { EXIT_DEGRADED } else { 0 })
 }
 
 /// A path, as a shell takes it.

@@ -124,6 +124,7 @@ struct About {
     state: Option<Arc<State>>,
     known: Known,
     log_seen: Option<u64>,
+    is_older: bool,
     notes: Vec<String>,
 }
 
@@ -171,6 +172,7 @@ impl About {
             state,
             known: Known { distrust, witness, absent_given_up: false },
             log_seen,
+            is_older: false,
             notes,
         })
     }
@@ -204,7 +206,7 @@ impl About {
                 .hint(Hint::Again { with: Flag::ForceOlder }));
         }
         self.notes.push(text);
-        self.known.witness = Witness::Accepted;
+        (self.known.witness, self.is_older) = (Witness::Accepted, true);
         Ok(())
     }
 
@@ -255,7 +257,8 @@ impl About {
             log_epoch: Some(pool.superblock.header.epoch.get()),
             log_end: Some(rescue.log_end()),
             log_seen: self.log_seen,
-            notes: self.notes,
+            is_older: self.is_older,
+            notes: [&self.notes[..], rescue.notes()].concat(),
         }
     }
 }
@@ -270,6 +273,7 @@ pub fn of_daemon(pool: &str, volume: &VolumeSnapshot) -> RescueAbout {
         log_epoch: None,
         log_end: None,
         log_seen: None,
+        is_older: false,
         notes: Vec::new(),
     }
 }
@@ -284,7 +288,7 @@ pub fn answer(part: Part, dry_run: bool) -> RescuePart {
         span: span(at.offset, at.bytes),
         why: match why {
             rescue::Unread::Lost => WhyUnread::Lost,
-            rescue::Unread::InUse => WhyUnread::InUse,
+            rescue::Unread::InUse | rescue::Unread::NotServed => WhyUnread::InUse,
         },
     });
     RescuePart { about: None, pieces, data, unread: unread.collect(), next: None }

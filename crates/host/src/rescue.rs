@@ -33,6 +33,8 @@ pub enum Unread {
     Lost,
     /// Somebody who uses them waits for the origin.
     InUse,
+    /// The engine does not serve the volume.
+    NotServed,
 }
 
 /// Dirty blocks of a volume, in the order of their addresses.
@@ -82,8 +84,8 @@ pub fn read(
     for (span, answer) in whole.iter().zip(read(&whole)) {
         match answer {
             Ok(buf) => part.pieces.push((span.offset, buf)),
-            Err(Unread::InUse) => part.unread.push((*span, Unread::InUse)),
             Err(Unread::Lost) => again.push(*span),
+            Err(why) => part.unread.push((*span, why)),
         }
     }
     // What is bad is mostly one block of many.

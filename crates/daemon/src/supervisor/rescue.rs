@@ -7,6 +7,7 @@ use forebay_api::hint::Devices;
 use forebay_api::request::VolumeRescue;
 use forebay_api::{ApiError, Hint, RescuePart};
 use forebay_format::BLOCK_SIZE;
+use forebay_host::rescue::Unread;
 
 /// Looks for dirty blocks that one request makes: then it is answered, and asked again.
 const LOOKS_MAX: usize = 64;
@@ -16,7 +17,6 @@ impl Supervisor {
         let found = self.find_volume(&wanted.name)?;
         self.refuse_without_cache(&found.pool, "hold what is not on its tiers")?;
         self.refuse_in_bypass(&found, "be rescued")?;
-        self.check_is_read(&found)?;
         let (view, handle) = (&found.snapshot.view, &found.open.handle);
         let failed = |error| shard_error(&found.pool, &error);
         let (block, blocks) = (BLOCK_SIZE as u64, view.bytes.div_ceil(BLOCK_SIZE as u64));
@@ -31,36 +31,34 @@ impl Supervisor {
         }
         let mut part = handle.read_dirty((view.id, view.bytes), &dirty).map_err(failed)?;
         // What has gone home meanwhile is no loss.
-        part.unread = part
-            .unread
-            .into_iter()
-            .filter_map(|one| {
-                let at = one.0.offset / block;
-                match handle.dirty(view.id, at..at + one.0.bytes.div_ceil(block)) {
-                    Ok(now) if now.blocks.is_empty() => None,
-                    Ok(_) => Some(Ok(one)),
-                    Err(error) => Some(Err(failed(error))),
-                }
-            })
-            .collect::<Result<_, _>>()?;
+        let mut unread = Vec::new();
+        for (span, why) in part.unread {
+            let at = span.offset / block;
+            let still = handle.dirty(view.id, at..at + span.bytes.div_ceil(block));
+            match (still.map_err(failed)?.blocks.is_empty(), why) {
+                (true, _) => {}
+                (false, Unread::NotServed) => return Err(not_read(&found)),
+                (false, why) => unread.push((span, why)),
+            }
+        }
+        part.unread = unread;
         let next = (dirty.next < blocks).then_some(dirty.next * block);
         let about = (wanted.from == 0).then(|| of_daemon(&found.pool, &found.snapshot));
         Ok(RescuePart { about, next, ..answer(part, wanted.dry_run) })
     }
+}
 
-    /// Refuses a volume of which the engine reads nothing: its origin was not there when the pool
-    /// was opened, or could not be flushed.
-    fn check_is_read(&self, found: &FoundVolume) -> Result<(), ApiError> {
-        let view = &found.snapshot.view;
-        let Some(why) = view.offline.as_ref().filter(|_| !view.lost) else { return Ok(()) };
-        let name = &view.name;
-        let text = format!(
-            "volume {name} is not served since pool {} was opened ({why}), and what the cache \
-             holds of it cannot be read while forebayd serves that pool",
-            found.pool
-        );
-        let devices = found.open.devices.iter().filter(|it| it.present).map(|it| it.path.clone());
-        let devices = Devices::Paths(devices.collect());
-        Err(ApiError::conflict(text).hint(Hint::RescueFrom { volume: name.clone(), devices }))
-    }
+/// What is told of a volume of which the engine reads nothing: its origin was not there when the
+/// pool was opened, or could not be flushed then.
+fn not_read(found: &FoundVolume) -> ApiError {
+    let (view, pool) = (&found.snapshot.view, &found.pool);
+    let name = &view.name;
+    let why = view.offline.as_deref().unwrap_or("its origin is gone");
+    let text = format!(
+        "volume {name} is not served since pool {pool} was opened ({why}): what the cache holds of \
+         it cannot be read while forebayd serves that pool"
+    );
+    let devices = found.open.devices.iter().filter(|it| it.present).map(|it| it.path.clone());
+    let devices = Devices::Paths(devices.collect());
+    ApiError::conflict(text).hint(Hint::RescueFrom { volume: name.clone(), devices })
 }

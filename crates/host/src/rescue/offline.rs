@@ -7,8 +7,8 @@ use crate::device::Device;
 use crate::pool::PoolOnDisk;
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceSettings, Distrust, Effect, Engine,
-    Event, IoError, OpId, OpenError, OriginSettings, Presence, Request, RequestId, RequestKind,
-    Settings, State, Target, Time, Tuning, VolumeId, Witness,
+    Event, IoError, Notice, OpId, OpenError, OriginSettings, Presence, Request, RequestId,
+    RequestKind, Settings, State, Target, Time, Tuning, VolumeId, Witness,
 };
 use forebay_format::BLOCK_SIZE;
 use std::collections::BTreeMap;
@@ -62,6 +62,7 @@ pub struct Rescue<'a> {
     happened: Vec<Event>,
     answers: BTreeMap<RequestId, Result<Buf, IoError>>,
     loss: Option<CommandReply>,
+    notes: Vec<String>,
     now: Time,
 }
 
@@ -94,18 +95,17 @@ impl<'a> Rescue<'a> {
             happened: vec![Event::Command(LOSS, Command::OriginLost(volume))],
             answers: BTreeMap::new(),
             loss: None,
+            notes: Vec::new(),
             now: 0,
         };
         rescue.carry_out(effects);
-        while rescue.loss.is_none() {
-            if let State::Failed(why) = rescue.engine.state() {
-                return Err(why);
-            }
+        while rescue.loss.is_none() && !matches!(rescue.engine.state(), State::Failed(_)) {
             rescue.turn()?;
         }
-        match rescue.loss.take() {
-            Some(CommandReply::Changed) => Ok(rescue),
-            other => Err(format!("the volume is not served: {other:?}").into()),
+        match (rescue.engine.state(), rescue.loss.take()) {
+            (State::Failed(why), _) => Err(why),
+            (_, Some(CommandReply::Changed)) => Ok(rescue),
+            (_, other) => Err(format!("the volume is not served: {other:?}").into()),
         }
     }
 
@@ -117,6 +117,11 @@ impl<'a> Rescue<'a> {
     /// Blocks of the volume that are dirty.
     pub fn dirty_blocks(&self) -> u64 {
         self.engine.volume_stats(self.volume).map_or(0, |stats| stats.dirty_blocks)
+    }
+
+    /// What was wrong with the devices, and what was done without it.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The last record of the log.
@@ -215,6 +220,9 @@ impl<'a> Rescue<'a> {
                     self.answers.insert(id, result.map(|()| buf));
                 }
                 Effect::CommandDone { reply, .. } => self.loss = Some(reply),
+                Effect::Notice(Notice::Repaired(text) | Notice::DeviceFailed(_, text)) => {
+                    self.notes.push(text);
+                }
                 Effect::Notice(_) => {}
             }
         }

@@ -27,7 +27,7 @@ impl ShardHandle {
     /// among it, or among what could not be read.
     ///
     /// # Errors
-    /// The shard has stopped, or does not serve the volume.
+    /// The shard has stopped.
     pub fn read_dirty(
         &self,
         (volume, bytes): (VolumeId, u64),
@@ -72,6 +72,7 @@ fn take(
             *failed = Err(ShardError::Stopped);
             Err(Unread::InUse)
         }
+        Ok(Answer { result: Err(IoError::Gone), .. }) => Err(Unread::NotServed),
         Ok(Answer { result: Err(_), .. }) => Err(Unread::Lost),
         Err(ShardError::Timeout(_)) => Err(Unread::InUse),
         Err(error) => {

@@ -52,13 +52,22 @@ impl From<ListenerSocket> for OwnedFd {
 /// A question to tiers, with whom to answer.
 pub(crate) type LookAtTiers = Box<dyn FnOnce(Option<&Tiered>, Time) + Send>;
 
+/// Why an origin is not used any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// What is under way there ends by itself.
+    Lost,
+    /// It hangs.
+    GivenUp,
+}
+
 /// What other threads ask of a shard.
 pub(crate) enum Message {
     Submit(Request, SyncSender<Answer>),
     /// The origin comes with [`Command::AddVolume`].
     Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
-    /// The origin of a volume is gone.
-    OriginLost(VolumeId, SyncSender<CommandReply>),
+    /// The origin of a volume is gone; or it hangs, and is not waited for any more.
+    OriginLost(VolumeId, Gone, SyncSender<CommandReply>),
     /// The origin of a volume that the pool was opened without, or whose origin is gone; and
     /// whether it is another one.
     OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),

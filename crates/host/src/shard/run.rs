@@ -8,7 +8,7 @@ mod stop;
 pub(super) use fall::words_of;
 
 use super::clients::Clients;
-use super::mailbox::{Answer, Mailbox, Message};
+use super::mailbox::{Answer, Gone, Mailbox, Message};
 use super::patience::Patience;
 use super::ports::Ports;
 use super::server::NbdServer;
@@ -262,7 +262,10 @@ impl Shard {
             Message::OriginBack(volume, origin, changed, reply) => {
                 self.origin_back((volume, *origin), changed, reply);
             }
-            Message::OriginLost(volume, reply) => {
+            Message::OriginLost(volume, why, reply) => {
+                if why == Gone::GivenUp {
+                    self.executor.give_up_origin(&mut self.driver, volume);
+                }
                 self.executor.remove_origin(volume);
                 self.command(Command::OriginLost(volume), Some(reply));
             }
