@@ -3,12 +3,13 @@
 
 use super::map::Map;
 use crate::args::RescueArgs;
+use crate::path::{is_same, of_origin};
 use forebay_api::hint::{Choice, Flag, NoRoom};
 use forebay_api::rescue::RescueSpan;
 use forebay_api::{ApiError, Hint, RescueAbout};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The two files, before there is anything in them.
@@ -92,7 +93,7 @@ impl Target {
     /// # Errors
     /// It is the volume's origin, or cannot be made.
     pub fn begin(self, about: &RescueAbout) -> Result<Begun, ApiError> {
-        let origin = [PathBuf::from(&about.origin)];
+        let origin = [of_origin(&about.origin).to_path_buf()];
         for path in [&self.image, &self.map] {
             self.check(path, &origin)?;
         }
@@ -144,10 +145,6 @@ impl Begun {
         };
         write().map_err(|error| failed("write", path, &error))
     }
-}
-
-fn is_same(there: &Metadata, other: &Path) -> bool {
-    fs::metadata(other).is_ok_and(|it| (it.dev(), it.ino()) == (there.dev(), there.ino()))
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> ApiError {
