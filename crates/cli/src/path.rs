@@ -80,9 +80,8 @@ fn is_there(path: &Path) -> bool {
 pub fn is_same(there: &Metadata, other: &Path) -> bool {
     let (send, told) = mpsc::channel();
     let other = other.to_path_buf();
-    std::thread::spawn(move || send.send(other.metadata()));
-    let same = |it: &Metadata| (it.dev(), it.ino()) == (there.dev(), there.ino());
-    matches!(told.recv_timeout(LOOK_LIMIT), Ok(Ok(it)) if same(&it))
+    std::thread::spawn(move || send.send(other.metadata().ok().map(|it| (it.dev(), it.ino()))));
+    told.recv_timeout(LOOK_LIMIT) == Ok(Some((there.dev(), there.ino())))
 }
 
 /// The path of the file or disk behind an origin, if it has one.

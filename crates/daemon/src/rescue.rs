@@ -1,6 +1,6 @@
 //! `forebayd rescue`: what only the cache devices of a pool hold of a volume, printed for `forebay
-//! volume rescue`, which keeps it. Nobody serves the pool meanwhile, and nothing is written: neither
-//! to the devices nor to the state directory.
+//! volume rescue`, which keeps it. Nobody serves the pool meanwhile, and nothing is written:
+//! neither to the devices nor to the state directory.
 
 use crate::convert::{hex, pool_error};
 use crate::parts::Parts;

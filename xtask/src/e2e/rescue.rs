@@ -1,5 +1,5 @@
-//! The origin of a write-back volume hangs: what only the cache holds is kept, written onto a copy of
-//! the disk by ddrescue, and given up without waiting for the origin.
+//! The origin of a write-back volume hangs: what only the cache holds is kept, written onto a copy
+//! of the disk by ddrescue, and given up without waiting for the origin.
 
 use super::hangs::{BYTES, SOON, Sick, io, until};
 use crate::bench::daemon::{Daemon, Directory};

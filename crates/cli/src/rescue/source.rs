@@ -86,7 +86,7 @@ impl Drop for Source {
 }
 
 fn start(cli: &Cli, args: &RescueArgs) -> Result<Source, ApiError> {
-    let named = cli.socket.as_deref().and_then(|path| socket::state_dir_of(path));
+    let named = cli.socket.as_deref().and_then(socket::state_dir_of);
     let asked = std::env::var_os("FOREBAY_SOCKET").filter(|path| !path.is_empty());
     let asked = asked.and_then(|path| socket::state_dir_of(Path::new(&path)));
     let program = program();

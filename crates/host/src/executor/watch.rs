@@ -78,8 +78,9 @@ impl Executor {
         }
     }
 
-    /// Waits no longer for the origin of a volume, a file or a block device: as [`Executor::give_up`].
-    /// It stays open, and nobody else has it, until what is under way there ends.
+    /// Waits no longer for the origin of a volume, a file or a block device: as
+    /// [`Executor::give_up`]. It stays open, and nobody else has it, until what is under way there
+    /// ends.
     pub fn give_up_origin(&mut self, driver: &mut Driver, volume: VolumeId) {
         self.give_up_lane(driver, Goal::Engine(Target::Origin(volume)));
     }
