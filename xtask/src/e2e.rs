@@ -14,6 +14,7 @@ mod life;
 mod lost;
 mod machine;
 mod reconnect;
+mod rescue;
 mod sectors;
 mod stacked;
 mod twins;
@@ -31,7 +32,7 @@ struct Test {
     run: fn() -> Result<()>,
 }
 
-const TESTS: [Test; 20] = [
+const TESTS: [Test; 21] = [
     Test {
         name: "ext4",
         programs: &["fio", "mkfs.ext4", "e2fsck", "fstrim", "blkdiscard"],
@@ -114,6 +115,12 @@ const TESTS: [Test; 20] = [
         programs: &["nbdfuse", "nbdkit", "qemu-io"],
         kernel: None,
         run: hangs_tier::run,
+    },
+    Test {
+        name: "rescue",
+        programs: &["nbdfuse", "nbdkit", "qemu-io", "ddrescue"],
+        kernel: None,
+        run: rescue::run,
     },
     Test { name: "discard", programs: &[], kernel: None, run: discard::run },
     Test { name: "lost", programs: &["nbdfuse", "nbdkit"], kernel: None, run: lost::run },

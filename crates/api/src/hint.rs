@@ -71,6 +71,11 @@ lines! {
     CancelJob { volume: String } = "or end it: forebay volume cancel {volume}",
     DidYouMean { volume: String } = "did you mean {volume}?",
     ListVolumes = "see which there are: forebay volume list",
+    RescueFrom { volume: String, devices: Devices } =
+        "to have what only the cache holds, with forebayd stopped: forebay volume rescue {volume} \
+         --to FILE --from {devices}",
+    RescueByDaemon { volume: String } =
+        "to have it from the daemon that serves the pool: forebay volume rescue {volume} --to FILE",
 
     // A pool.
     CreatePool { pool: String, devices: Devices, dirty: Dirty, when: When } =
@@ -219,6 +224,8 @@ words! {
         ForceUsers = "or let those who use it have errors: --force",
         NoTier = "without --tier and --before it becomes a new tier, slower than all others",
         ForceMachine = "or let it have errors: --force",
+        ForceOlder = "to have what they hold all the same: --force",
+        ForceReplace = "to replace it: --force",
         Yes = "to go on without being asked: --yes",
         Run = "or let this command start one: --run",
         Overcommit = "or let writes fail when the rest is full: --overcommit",
@@ -244,6 +251,7 @@ words! {
         Listen = "choose another nbd-listen, or stop who listens there",
         TemporaryDirectory = "choose another place: export TMPDIR=DIR",
         HtmlFile = "choose another place: --html FILE",
+        RescueFile = "choose another place: --to FILE",
         StatePlace = "choose another place: --state-dir DIR, or export XDG_STATE_HOME=DIR",
         Socket = "or name the socket of a running one: export FOREBAY_SOCKET=DIR/control.sock",
         Page = "POST /v1, or GET /v1/status, /v1/counters, /v1/pools, /v1/volumes, /metrics",
@@ -270,6 +278,7 @@ words! {
         TiersLost = "write it again, or discard it: until then it fails to be read",
         MissingTier = "bring it back, and name it with the others",
         Twin = "leave out the copy",
+        Newest = "name the newest devices instead, if they are anywhere",
         Files = "reads of them fail until they are written again: restore these files",
         Memory = "then do it again, before forebayd is stopped",
         Socket = "check that this is a socket of forebayd",

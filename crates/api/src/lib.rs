@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod ram;
 pub mod reply;
 pub mod request;
+pub mod rescue;
 pub mod size;
 pub mod socket;
 pub mod stats;
@@ -33,6 +34,7 @@ pub use lines::{Causes, Hints, Lines, Tellings};
 pub use ram::RamNeed;
 pub use reply::{Body, Done, Outcome, Reply};
 pub use request::Request;
+pub use rescue::{RescueAbout, RescuePart};
 pub use size::Size;
 pub use told::Told;
 

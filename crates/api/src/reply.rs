@@ -2,7 +2,7 @@
 
 use crate::stats::Counters;
 use crate::tiers::{ExtentInfo, TiersInfo, TiersShown};
-use crate::{ApiError, Causes, Hints, Hold, Mode, RamNeed, SCHEMA, Tellings, Told};
+use crate::{ApiError, Causes, Hints, Hold, Mode, RamNeed, RescuePart, SCHEMA, Tellings, Told};
 use serde::{Deserialize, Serialize};
 
 /// A reply with its version.
@@ -59,6 +59,8 @@ pub enum Body {
     Counters(Counters),
     /// What was not cached.
     Why(Why),
+    /// A part of what only the cache holds of a volume.
+    Rescued(Box<RescuePart>),
     /// A job.
     Job {
         /// The newest job of the volume, if it ever had one.

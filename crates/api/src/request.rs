@@ -1,6 +1,7 @@
 //! What a client asks. Each request states what should be true afterwards.
 
 use crate::hint::Care;
+pub use crate::rescue::VolumeRescue;
 pub use crate::tiers::{
     ExplainTiers, TierAdd, TierChange, TierPin, TierRemove, TierSet, VolumeCreateTiered,
 };
@@ -80,6 +81,8 @@ pub enum Request {
     Counters,
     /// What was not cached, by reason.
     Why(Named),
+    /// What only the cache holds of a volume, a part at a time.
+    VolumeRescue(VolumeRescue),
 }
 
 impl Request {

@@ -1,10 +1,12 @@
 //! The grammar: noun, verb. Help texts and shell completions come from here.
 
+mod rescue;
 mod tiers;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use forebay_api::request::Export;
 use forebay_api::{Mode, Size};
+pub use rescue::RescueArgs;
 use std::path::PathBuf;
 pub use tiers::{ExplainArgs, TierAddArgs, TierArgs, TierCommand, TieredArgs};
 
@@ -217,6 +219,9 @@ pub enum VolumeCommand {
     Attach(AttachArgs),
     /// Drain, take out of service and forget: the origin holds everything
     Remove(RemoveArgs),
+    /// Keep what only the cache holds in a file, for when the origin is gone, or the pool does not
+    /// open
+    Rescue(RescueArgs),
     /// End a drain, a switch of mode, a detach or a removal that is under way: the volume goes on
     Cancel {
         /// The volume

@@ -286,6 +286,7 @@ pub fn volume_job(cli: &Cli, command: &VolumeCommand) -> Result<u8, ApiError> {
         VolumeCommand::Create(_)
         | VolumeCommand::Attach(_)
         | VolumeCommand::Resize(_)
+        | VolumeCommand::Rescue(_)
         | VolumeCommand::List
         | VolumeCommand::Show { .. } => {
             return Err(ApiError::usage("this verb runs no job"));

@@ -10,6 +10,7 @@ mod inspect;
 mod iostat;
 mod output;
 mod path;
+mod rescue;
 mod show;
 mod start;
 mod tiers;
@@ -124,6 +125,7 @@ fn run(cli: &Cli) -> Result<u8, ApiError> {
             show::volume(format, ask(Request::VolumeShow(named(name)))?)
         }
         Command::Volume(VolumeCommand::Attach(args)) => change::volume_attach(cli, args),
+        Command::Volume(VolumeCommand::Rescue(args)) => rescue::run(cli, args),
         Command::Volume(VolumeCommand::Resize(args)) => change::volume_resize(cli, args),
         Command::Volume(command) => change::volume_job(cli, command),
         Command::Tier(command) => tiers::run(cli, command),

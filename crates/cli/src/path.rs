@@ -2,7 +2,8 @@
 
 use forebay_api::hint::Choice;
 use forebay_api::{ApiError, Hint};
-use std::os::unix::fs::FileTypeExt;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -74,6 +75,21 @@ fn is_there(path: &Path) -> bool {
     told.recv_timeout(LOOK_LIMIT).unwrap_or(true)
 }
 
+/// Whether both paths lead to the same file. What does not tell in time is another one than what
+/// does.
+pub fn is_same(there: &Metadata, other: &Path) -> bool {
+    let (send, told) = mpsc::channel();
+    let other = other.to_path_buf();
+    std::thread::spawn(move || send.send(other.metadata().ok().map(|it| (it.dev(), it.ino()))));
+    told.recv_timeout(LOOK_LIMIT) == Ok(Some((there.dev(), there.ino())))
+}
+
+/// The path of the file or disk behind an origin, if it has one.
+pub fn of_origin(uri: &str) -> &Path {
+    let file = uri.strip_prefix("spindle:").map(|rest| rest.split('?').next().unwrap_or(rest));
+    Path::new(file.unwrap_or(uri))
+}
+
 /// A name of a disk that it keeps when the machine starts again and finds its disks in another
 /// order; the path as it is, if udev knows none or the path is such a name already.
 fn lasting(path: PathBuf) -> PathBuf {
@@ -114,6 +130,16 @@ fn text(path: PathBuf) -> Result<String, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_found_behind_an_origin_however_it_is_named() {
+        for uri in ["spindle:Cargo.toml?preset=nas-5400", "spindle:./Cargo.toml", "Cargo.toml"] {
+            let there = Path::new("Cargo.toml").metadata().unwrap();
+            assert!(is_same(&there, of_origin(uri)), "{uri}");
+            assert!(!is_same(&Path::new("src").metadata().unwrap(), of_origin(uri)), "{uri}");
+        }
+        assert!(!is_same(&Path::new("src").metadata().unwrap(), Path::new("none.img")));
+    }
 
     #[test]
     fn paths_in_uris_become_absolute() {

@@ -32,7 +32,7 @@ pub fn find_or_start(cli: &Cli, state_dir: Option<&Path>) -> Result<Client, ApiE
 }
 
 /// The daemon's program: beside this one, else in the search path.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     let beside = std::env::current_exe().map(|own| own.with_file_name("forebayd"));
     beside.ok().filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from("forebayd"))
 }

@@ -41,7 +41,8 @@ impl Interrupts {
         Ok(Interrupts(stop))
     }
 
-    fn came(&self) -> bool {
+    /// Whether it came to that.
+    pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -212,6 +213,17 @@ fn bar(volume: &str) -> ProgressBar {
     );
     // The template is fixed, so that only a test of this function could see it refused.
     bar.with_style(in_our_units(style.expect("a valid template"))).with_prefix(volume.to_string())
+}
+
+/// Shows how far a rescue of `volume` is, of so many bytes.
+pub fn rescue_bar(volume: &str, bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{prefix} [{bar:30}] {done} of {all} read, {rate}/s, {eta} to go (Ctrl-C stops, and keeps \
+         what is read)",
+    );
+    let bar = hidden_or_bar().with_style(in_our_units(style.expect("a valid template")));
+    bar.set_length(bytes);
+    bar.with_prefix(volume.to_string())
 }
 
 /// New writes make new dirty data while a job runs: the bar is never behind what is left.

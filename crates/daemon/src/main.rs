@@ -19,6 +19,7 @@ mod memory;
 mod panics;
 mod parts;
 mod place;
+mod rescue;
 mod sampler;
 mod state;
 mod supervisor;
@@ -77,6 +78,10 @@ enum Other {
         /// The socket to listen on
         socket: PathBuf,
     },
+    /// Prints what only the cache devices of a pool that nobody serves hold of a volume; `forebay
+    /// volume rescue --from` starts it, and keeps that
+    #[command(hide = true)]
+    Rescue(rescue::Args),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,6 +99,7 @@ fn main() -> ExitCode {
     process::stand_limits();
     let done = match &args.other {
         Some(Other::Hold { socket }) => export::run_holder(socket),
+        Some(Other::Rescue(wanted)) => rescue::run(wanted, args.state_dir.as_deref()),
         None => run(args),
     };
     match done {

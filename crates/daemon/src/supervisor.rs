@@ -23,6 +23,7 @@ mod origin;
 mod own;
 mod plan;
 mod pool;
+mod rescue;
 mod resize;
 mod rest;
 mod tiers;
@@ -253,6 +254,7 @@ impl Supervisor {
             Request::Why(named) => Body::Why(self.why(&named.name)?),
             Request::Job(named) => Body::Job { job: self.job(&named.name) },
             Request::JobCancel(named) => done(self.job_cancel(&named.name)?),
+            Request::VolumeRescue(wanted) => Body::Rescued(Box::new(self.volume_rescue(wanted)?)),
             change => {
                 self.wait_until_opened();
                 let _changes = lock(&self.changes);

@@ -100,6 +100,8 @@ pub enum Access {
     Exclusive,
     /// Only looked at, whoever else uses it.
     ReadOnly,
+    /// Only looked at, while nobody else uses it.
+    ReadAlone,
 }
 
 /// An open file or block device. Dropping it gives the lock back.
@@ -150,7 +152,7 @@ impl Device {
         // of its files. Who starts a daemon again at once must not be told that the dead one has them.
         // Of a ring of ours that has ended, a worker of the kernel may hold a file a moment longer.
         let start = Instant::now();
-        if let Some(other) = sysfs::loop_on(path).filter(|_| access == Access::Exclusive) {
+        if let Some(other) = sysfs::loop_on(path).filter(|_| access != Access::ReadOnly) {
             return Err(in_use(path, format!("in use by {other} (losetup -d {other})")));
         }
         loop {
@@ -186,10 +188,10 @@ impl Device {
             return Err(DeviceError::WrongType { path: path.to_owned(), what });
         }
         let is_block = kind.is_block_device();
-        let exclusive = access == Access::Exclusive;
+        let exclusive = access != Access::ReadOnly;
         let excl = if is_block && exclusive { libc::O_EXCL } else { 0 };
         let mut options = OpenOptions::new();
-        options.read(true).write(exclusive);
+        options.read(true).write(access == Access::Exclusive);
         let open = |flags| sys::file::reopen(found, options.clone().custom_flags(flags));
         let (mut file, direct) = match open(excl | libc::O_DIRECT) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open(excl), false),

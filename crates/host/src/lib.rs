@@ -16,6 +16,7 @@ pub mod notice;
 pub mod origin;
 pub mod pool;
 pub mod process;
+pub mod rescue;
 pub mod rest;
 pub mod shard;
 pub mod witness;

@@ -2,6 +2,8 @@
 //! which other threads reach it.
 
 mod clients;
+mod dirty;
+mod gone;
 mod mailbox;
 mod patience;
 mod ports;
@@ -237,18 +239,6 @@ impl ShardHandle {
         let command = Box::new(Command::AddVolume(Box::new(spec)));
         let reply = self.ask(|reply| Message::Command(command, Some(Box::new(origin)), reply))?;
         receive(&reply, timeout)
-    }
-
-    /// The origin of a volume is gone: I/O there fails from now on, and what is cached is served.
-    ///
-    /// # Errors
-    /// No answer in time.
-    pub fn origin_lost(
-        &self,
-        volume: VolumeId,
-        timeout: Duration,
-    ) -> Result<CommandReply, ShardError> {
-        receive(&self.ask(|reply| Message::OriginLost(volume, reply))?, timeout)
     }
 
     /// Whether the origin of a volume is gone, and its path leads nowhere or to another one; or it

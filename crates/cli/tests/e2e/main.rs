@@ -19,6 +19,7 @@ mod output;
 mod refused;
 mod renamed;
 mod replaced;
+mod rescue;
 mod room;
 mod sizes;
 mod starting;

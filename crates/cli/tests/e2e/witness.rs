@@ -13,6 +13,16 @@ fn witnessed(world: &World) -> u64 {
     files.next().map_or(0, |path| fs::read_to_string(path).unwrap().trim().parse().unwrap())
 }
 
+/// Waits until the log was seen to be durable up to this record; up to which it was.
+pub fn until_seen(world: &World, record: u64) -> u64 {
+    let end = Instant::now() + Duration::from_secs(20);
+    while witnessed(world) < record {
+        assert!(Instant::now() < end, "only {} is seen", witnessed(world));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    witnessed(world)
+}
+
 /// A volume that was written to twice, and its cache device as it was between. What is seen is
 /// written down a moment later: it is waited for, or the older device says as much as the newest.
 fn used(mode: &str) -> World {

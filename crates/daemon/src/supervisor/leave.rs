@@ -1,14 +1,14 @@
 //! Volumes that leave: detached or removed, with their dirty data at home, or given up.
 
 use super::job::{After, Leaving};
-use super::{FoundVolume, Supervisor};
+use super::{COMMAND_TIMEOUT, FoundVolume, Supervisor, shard_error};
 use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Bytes, Care, Flag, Leave};
 use forebay_api::reply::{Done, JobKind};
 use forebay_api::request::Change;
 use forebay_api::told::{KeptHere, MayBeLost, Then};
 use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Tellings, Told};
-use forebay_engine::{Command, CommandReply, FLUSH_FAILED};
+use forebay_engine::{Command, CommandReply, FLUSH_FAILED, Target};
 use forebay_format::tier::EXTENT_SIZE;
 use forebay_host::shard::{ShardError, VolumeSnapshot};
 use std::sync::Arc;
@@ -87,7 +87,8 @@ impl Supervisor {
         if !wanted.dry_run && !wanted.accept_loss {
             check_content_lives(&found)?;
         }
-        let is_well = !found.open.problems.contains_key(name);
+        let hangs = wanted.drop_dirty && origin_hangs(&found)?;
+        let is_well = !found.open.problems.contains_key(name) && !hangs;
         if is_well && wanted.drop_dirty && found.snapshot.stats.lost_blocks > 0 {
             return self.remove_what_is_left(wanted, &found);
         }
@@ -219,7 +220,7 @@ impl Supervisor {
         let left = if force { self.leave_stuck(found)? } else { None };
         // A device that is in use stays, and with it all that its users have written.
         let offered = self.exports.down(name, force)?;
-        if drops && let Err(error) = drop_dirty(found) {
+        if drops && let Err(error) = self.give_up_hanging(found).and_then(|()| drop_dirty(found)) {
             if let Some(offer) = &offered {
                 self.exports.up(&found.open.handle, name, offer);
             }
@@ -234,6 +235,20 @@ impl Supervisor {
         let mut done = self.start_job(kind, found, command, after)?;
         done.told.extend(left);
         Ok(done)
+    }
+
+    /// Nothing goes home any more to an origin that hangs, and nobody waits for what is on its way:
+    /// it may get there or not. Nobody uses that origin before that has ended.
+    fn give_up_hanging(&self, found: &FoundVolume) -> Result<(), ApiError> {
+        if !origin_hangs(found)? {
+            return Ok(());
+        }
+        let (pool, view) = (&found.pool, &found.snapshot.view);
+        let given_up = found.open.handle.origin_given_up(view.id, COMMAND_TIMEOUT);
+        given_up.map_err(|error| shard_error(pool, &error))?;
+        let text = format!("its origin {} hung, and is waited for no longer", view.origin);
+        self.note_problem(pool, &view.name, ApiError::failed(text));
+        Ok(())
     }
 
     pub(super) fn remember_detached(&self, name: &str) -> Result<(), ApiError> {
@@ -278,6 +293,16 @@ pub(super) fn flush_failed(kind: JobKind, volume: &str) -> ApiError {
     };
     ApiError::failed(format!("volume {volume} is not {done}: {FLUSH_FAILED}"))
         .hint(Hint::LeaveAnyway { verb, volume: volume.to_string() })
+}
+
+/// Whether the origin of a volume has not ended an I/O for long, as `status` says. Tiers end what
+/// they are asked by themselves.
+fn origin_hangs(found: &FoundVolume) -> Result<bool, ApiError> {
+    let snapshot =
+        found.open.handle.snapshot().map_err(|error| shard_error(&found.pool, &error))?;
+    let own = Target::Origin(found.snapshot.view.id);
+    let hangs = snapshot.slow.iter().any(|(target, _)| *target == own);
+    Ok(hangs && found.snapshot.tiers.is_none())
 }
 
 /// Gives up the dirty data of a volume.

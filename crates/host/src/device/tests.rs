@@ -20,6 +20,20 @@ fn a_second_exclusive_open_is_refused_until_the_first_ends() {
     Device::open(&path, Access::Exclusive).unwrap();
 }
 
+#[test]
+fn who_reads_alone_keeps_others_out_and_cannot_write() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, 1 << 20);
+    let alone = Device::open(&path, Access::ReadAlone).unwrap();
+    for access in [Access::Exclusive, Access::ReadAlone] {
+        assert!(matches!(Device::open(&path, access), Err(DeviceError::InUse { .. })));
+    }
+    assert!(alone.file().write_at(&[1; 512], 0).is_err());
+    drop(alone);
+    let _used = Device::open(&path, Access::Exclusive).unwrap();
+    assert!(matches!(Device::open(&path, Access::ReadAlone), Err(DeviceError::InUse { .. })));
+}
+
 /// As a worker of the kernel does for a ring that has ended.
 #[test]
 fn what_this_process_lets_go_in_a_moment_is_waited_for() {

@@ -7,7 +7,7 @@ use super::tiers::look_for_cut;
 use super::{Executor, HANGS_LOOKS, SCAN_NS, SLOW_LOOKS, SLOW_NS};
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
-use forebay_engine::{Buf, DeviceId, IoError, OpId, Target, Time};
+use forebay_engine::{Buf, DeviceId, IoError, OpId, Target, Time, VolumeId};
 use std::collections::BTreeMap;
 
 impl Executor {
@@ -76,6 +76,13 @@ impl Executor {
         if let Some((path, ios)) = self.give_up_lane(driver, Goal::Engine(Target::Cache(device))) {
             notices.send(HostNotice::DeviceHangs { path, looks: HANGS_LOOKS, ios });
         }
+    }
+
+    /// Waits no longer for the origin of a volume, a file or a block device: as
+    /// [`Executor::give_up`]. It stays open, and nobody else has it, until what is under way there
+    /// ends.
+    pub fn give_up_origin(&mut self, driver: &mut Driver, volume: VolumeId) {
+        self.give_up_lane(driver, Goal::Engine(Target::Origin(volume)));
     }
 
     /// The same for whatever has a lane: its path, and how many I/Os were under way.

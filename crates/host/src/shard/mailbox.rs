@@ -6,12 +6,14 @@ use super::{ShardError, ShardSnapshot};
 use crate::frontend::nbd::Tls;
 use crate::origin::tiered::{Member, NewDevice, Tiered};
 use crate::origin::{Origin, OriginSize};
+use crate::rescue::Dirty;
 use forebay_engine::{Buf, Command, CommandReply, IoError, Request, Time, VolumeId};
 use forebay_sys::waker::Waker;
 use forebay_tier as tier;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc::SyncSender;
@@ -50,13 +52,22 @@ impl From<ListenerSocket> for OwnedFd {
 /// A question to tiers, with whom to answer.
 pub(crate) type LookAtTiers = Box<dyn FnOnce(Option<&Tiered>, Time) + Send>;
 
+/// Why an origin is not used any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// What is under way there ends by itself.
+    Lost,
+    /// It hangs.
+    GivenUp,
+}
+
 /// What other threads ask of a shard.
 pub(crate) enum Message {
     Submit(Request, SyncSender<Answer>),
     /// The origin comes with [`Command::AddVolume`].
     Command(Box<Command>, Option<Box<Origin>>, SyncSender<CommandReply>),
-    /// The origin of a volume is gone.
-    OriginLost(VolumeId, SyncSender<CommandReply>),
+    /// The origin of a volume is gone; or it hangs, and is not waited for any more.
+    OriginLost(VolumeId, Gone, SyncSender<CommandReply>),
     /// The origin of a volume that the pool was opened without, or whose origin is gone; and
     /// whether it is another one.
     OriginBack(VolumeId, Box<Origin>, bool, SyncSender<CommandReply>),
@@ -75,6 +86,8 @@ pub(crate) enum Message {
     LookAtTiers(VolumeId, LookAtTiers),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
+    /// Which of these blocks of a volume are dirty: the first of them, if they are many.
+    Dirty(VolumeId, Range<u64>, SyncSender<Dirty>),
     Listen(ListenerSocket, Tls, SyncSender<io::Result<u32>>),
     Unlisten(u32),
     /// A client of ours that another shard accepted.

@@ -8,7 +8,7 @@ mod stop;
 pub(super) use fall::words_of;
 
 use super::clients::Clients;
-use super::mailbox::{Answer, Mailbox, Message};
+use super::mailbox::{Answer, Gone, Mailbox, Message};
 use super::patience::Patience;
 use super::ports::Ports;
 use super::server::NbdServer;
@@ -19,11 +19,13 @@ use crate::frontend::nbd::{BlockState, SessionEvent, Ticket};
 use crate::frontend::port::{PortAnswer, PortRequest};
 use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
+use crate::rescue;
 use crate::witness::WitnessFile;
 use forebay_engine::{
     Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
-    Keyed, OpId, Request, RequestId, Settings, Target, Time, VolumeId,
+    Keyed, OpId, Request, RequestId, Settings, Time, VolumeId,
 };
+use origins::origin_of;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -260,7 +262,10 @@ impl Shard {
             Message::OriginBack(volume, origin, changed, reply) => {
                 self.origin_back((volume, *origin), changed, reply);
             }
-            Message::OriginLost(volume, reply) => {
+            Message::OriginLost(volume, why, reply) => {
+                if why == Gone::GivenUp {
+                    self.executor.give_up_origin(&mut self.driver, volume);
+                }
                 self.executor.remove_origin(volume);
                 self.command(Command::OriginLost(volume), Some(reply));
             }
@@ -286,6 +291,9 @@ impl Shard {
             }
             Message::OriginSize(volume, reply) => {
                 let _ = reply.send(self.executor.origin_size(volume));
+            }
+            Message::Dirty(volume, blocks, reply) => {
+                let _ = reply.send(rescue::dirty(&self.engine, volume, blocks));
             }
             Message::Listen(socket, tls, reply) => {
                 let _ = reply.send(self.clients.listen(&mut self.driver, socket.into(), tls));
@@ -466,20 +474,6 @@ impl Shard {
                 let _ = sender.send(Answer { result, buf });
             }
         }
-    }
-}
-
-fn origin_of(effect: &Effect) -> Option<VolumeId> {
-    match effect {
-        Effect::Read { target, .. }
-        | Effect::Write { target, .. }
-        | Effect::Flush { target, .. }
-        | Effect::Zero { target, .. }
-        | Effect::Discard { target, .. } => match target {
-            Target::Origin(volume) => Some(*volume),
-            Target::Cache(_) => None,
-        },
-        _ => None,
     }
 }
 

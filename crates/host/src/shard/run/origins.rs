@@ -2,7 +2,7 @@
 
 use super::{Adding, Shard};
 use crate::origin::Origin;
-use forebay_engine::{Command, CommandId, CommandReply, VolumeId};
+use forebay_engine::{Command, CommandId, CommandReply, Effect, Target, VolumeId};
 use std::sync::mpsc::SyncSender;
 
 impl Shard {
@@ -57,5 +57,20 @@ impl Shard {
             self.executor.add_origin(&mut self.driver, volume, *origin);
             *known = Some(volume);
         }
+    }
+}
+
+/// The volume to whose origin an I/O goes.
+pub(super) fn origin_of(effect: &Effect) -> Option<VolumeId> {
+    match effect {
+        Effect::Read { target, .. }
+        | Effect::Write { target, .. }
+        | Effect::Flush { target, .. }
+        | Effect::Zero { target, .. }
+        | Effect::Discard { target, .. } => match target {
+            Target::Origin(volume) => Some(*volume),
+            Target::Cache(_) => None,
+        },
+        _ => None,
     }
 }
