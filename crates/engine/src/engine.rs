@@ -335,7 +335,11 @@ impl Engine {
             (Stage::Stopping(_), _) => Some(IoError::Shutdown),
             (_, None) => Some(IoError::Gone),
             (_, Some(volume)) if !volume.is_there() || volume.is_left() => Some(IoError::Gone),
-            (_, Some(volume)) if volume.service().refuses() => Some(IoError::Gone),
+            (_, Some(volume))
+                if volume.service().refuses() && !self.is_rescue(volume, &request) =>
+            {
+                Some(IoError::Gone)
+            }
             (_, Some(volume)) => refuse(volume, &request),
         };
         if let Some(error) = refused {
@@ -352,6 +356,20 @@ impl Engine {
         } else {
             self.accept(req);
         }
+    }
+
+    /// Whether a request reads nothing but what is dirty: nobody else has that, and no origin is
+    /// asked for it.
+    fn is_rescue(&self, volume: &Volume, request: &Request) -> bool {
+        let (sector, block) = (SECTOR_SIZE as u64, BLOCK_SIZE as u64);
+        let is_read =
+            request.kind == RequestKind::Read && request.len <= REQUEST_BLOCKS_MAX * block;
+        let end = request.offset.saturating_add(request.len);
+        is_read
+            && (request.offset / sector..end / sector).all(|at| {
+                let mask = self.dirty_sectors(volume.id(), at * sector / block);
+                mask >> (at % (block / sector)) & 1 == 1
+            })
     }
 
     /// Replies to a request and forgets it.

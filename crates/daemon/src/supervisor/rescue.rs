@@ -48,15 +48,14 @@ impl Supervisor {
     }
 }
 
-/// What is told of a volume of which the engine reads nothing: its origin was not there when the
-/// pool was opened, or could not be flushed then.
+/// What is told of a volume of which the engine reads nothing.
 fn not_read(found: &FoundVolume) -> ApiError {
     let (view, pool) = (&found.snapshot.view, &found.pool);
     let name = &view.name;
     let why = view.offline.as_deref().unwrap_or("its origin is gone");
     let text = format!(
-        "volume {name} is not served since pool {pool} was opened ({why}): what the cache holds of \
-         it cannot be read while forebayd serves that pool"
+        "pool {pool} reads nothing of volume {name} ({why}): what the cache holds of it cannot be \
+         read while forebayd serves that pool"
     );
     let devices = found.open.devices.iter().filter(|it| it.present).map(|it| it.path.clone());
     let devices = Devices::Paths(devices.collect());
