@@ -205,6 +205,8 @@ impl Tiered {
             && tier(before) == *pin
             && tier(now) != *pin
             && !self.life.leaving.contains(&before.0)
+            // What lived on who was given up is written elsewhere.
+            && self.plan.members[before.0].is_in
             && self.life.flush_failed.is_empty()
             // What finds no room where it is pinned is written elsewhere.
             && !self.life.errors.iter().any(|it| it.no_room && it.member == before.0)
