@@ -12,6 +12,7 @@ use forebay_format::superblock::Superblock;
 mod checkpoint;
 mod closing;
 mod distrust;
+mod replace;
 mod source;
 mod stage;
 mod superblock;
@@ -26,6 +27,7 @@ pub(crate) struct Pool {
     sb: superblock::Superblocks,
     checkpoint: checkpoint::Checkpoint,
     distrust: distrust::Distrusting,
+    replacing: replace::Replacing,
 }
 
 impl Pool {
@@ -36,6 +38,7 @@ impl Pool {
             sb: superblock::Superblocks::new(block),
             checkpoint: checkpoint::Checkpoint::default(),
             distrust: distrust::Distrusting::new(noted),
+            replacing: replace::Replacing::default(),
         }
     }
 

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 
 mod discard;
 mod empty;
+mod halves;
 mod pressure;
 mod victim;
 
@@ -65,6 +66,8 @@ pub(crate) struct Reclaim {
     emptied: [u64; 2],
     /// How fast room comes back.
     pressure: Pressure,
+    /// Units that lost a copy are emptied.
+    halves: halves::Halves,
 }
 
 impl Reclaim {

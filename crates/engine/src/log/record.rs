@@ -188,9 +188,11 @@ impl Engine {
             self.device_failed(device, "a write failed");
         }
         self.segments.copy_ended(self.segments.unit_of(segment));
+        let device = self.segments.device_of(segment);
+        let counts = self.segments.counts(device) || self.is(Mutant::StrangerCounts);
         let sent = self.log.sent(seq).expect("under way");
         sent.writes -= 1;
-        sent.copies += u8::from(result.is_ok());
+        sent.copies += u8::from(result.is_ok() && counts);
         let copied = sent.copies > 0 && sent.writes > 0;
         if copied && self.is(Mutant::AckAfterOneCopy) && self.log.is_oldest(seq) {
             let sent = self.log.sent(seq).expect("under way");

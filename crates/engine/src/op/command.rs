@@ -44,9 +44,12 @@ impl Engine {
             Command::OriginLost(volume) => self.origin_lost(id, volume),
             Command::OriginBack { volume, changed } => self.origin_back(id, volume, changed),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
+            Command::LetGo(device) => self.let_go(id, device),
+            Command::TakeIn(new) => self.take_in(id, *new),
             Command::Shutdown => {
                 self.closing_begin(id);
                 self.tasks_fail("the pool is being closed");
+                self.replacing_stops();
             }
         }
     }

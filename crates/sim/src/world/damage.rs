@@ -150,8 +150,15 @@ impl World {
 
     fn others_have(&self, device: usize, copy: Copied) -> bool {
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
-        self.used_beside(device)
-            .any(|(_, disk)| copies_in_blocks(disk, first..disk.sectors()).contains(&copy))
+        self.used_beside(device).any(|(index, disk)| {
+            self.came_since(index, &copy)
+                && copies_in_blocks(disk, first..disk.sectors()).contains(&copy)
+        })
+    }
+
+    /// Whether a copy on a device was written since it came: what it held before does not count.
+    fn came_since(&self, device: usize, copy: &Copied) -> bool {
+        !self.replaced.came.contains(&device) || self.written.contains_key(&(device, *copy))
     }
 
     /// The other cache devices that are there and were not given up.
@@ -166,7 +173,7 @@ impl World {
 
     /// Notes when client data goes to a cache device.
     pub(super) fn note_written(&mut self, device: usize, bytes: &[u8]) {
-        if self.caches.len() > 2 {
+        if self.caches.len() > 2 || self.params.admin.replace_ns > 0 {
             let brought = bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data);
             self.written.extend(brought.map(|copy| ((device, copy), self.now)));
         }
@@ -177,8 +184,7 @@ impl World {
     /// device later than to another was moved to a place whose partner was missing, maybe: the copy
     /// on the other is then one that the log has left. Beside a whole mirror only what a crash left
     /// undecided may be on one device: nobody was promised anything of it.
-    fn lose_dirty(&mut self, gone: usize) {
-        let whole = self.mirror_is_whole();
+    pub(super) fn lose_dirty(&mut self, gone: usize, whole: bool) {
         if whole && self.undecided.is_empty() {
             return;
         }
@@ -190,6 +196,7 @@ impl World {
         };
         for (index, disk) in self.used_beside(gone) {
             let there = copies_in_blocks(disk, first..disk.sectors()).into_iter();
+            let there = there.filter(|copy| self.came_since(index, copy));
             elsewhere.extend(there.filter(|copy| !moved(index, copy)));
         }
         for disk in 0..self.origins.len() {
@@ -433,7 +440,7 @@ impl World {
         self.caches[device].dead_from = self.now;
         self.troubled.insert(device);
         self.life.vanished.insert(device);
-        self.lose_dirty(device);
+        self.lose_dirty(device, self.mirror_is_whole());
         Ok(Flow::Go)
     }
 
@@ -448,7 +455,7 @@ impl World {
             let text = format!("cache device {device} is given up without an error: {text}");
             return Err(Violation::new("E", text));
         }
-        self.lose_dirty(device);
+        self.lose_dirty(device, self.mirror_is_whole());
         Ok(())
     }
 

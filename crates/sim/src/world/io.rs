@@ -197,6 +197,14 @@ impl World {
                 self.coverage.add("devices failed with lost segments", u64::from(lost));
                 return self.device_failed(given_up, &text);
             }
+            Notice::DeviceLeft(device) => {
+                // All that was promised is elsewhere; what a crash left of one record may not be.
+                let device = usize::from(device.0);
+                self.life.devices_failed.insert(device);
+                self.troubled.insert(device);
+                self.lose_dirty(device, true);
+            }
+            Notice::DeviceCame(device) => self.device_came(usize::from(device.0)),
             Notice::BadBlock { volume, block, lost } => {
                 self.coverage.mark("bad blocks noticed");
                 return self.bad_block(volume, block, lost);
