@@ -112,9 +112,9 @@ pub enum Command {
         /// and clean ones are forgotten before the volume is served.
         changed: bool,
     },
-    /// Does without a cache device from now on, as if it had failed. Refused where it holds the only
-    /// copy of something dirty. Answered when the others durably call it away and no I/O is under
-    /// way on it: another device can have its place.
+    /// Does without a cache device from now on, as if it had failed. Refused where it holds the
+    /// only copy of something dirty. Answered when the others durably call it away and no write is
+    /// under way on it: another device can have its place.
     LetGo(DeviceId),
     /// Takes an empty device in, in the place of one that failed or was let go. Answered when it is
     /// durably a device of the pool; dirty blocks get their second copy back from then on.

@@ -220,6 +220,8 @@ mutants! {
     FormerBelieved,
     /// A write is acknowledged that only a device has which is not durably of the pool.
     StrangerCounts,
+    /// A write is acknowledged of which only a device has a copy that was let go meanwhile.
+    LeftCounts,
     /// What is open when a device comes goes on, as if all of it were there.
     OpenGoesOn,
 }

@@ -14,10 +14,11 @@ mod found;
 mod free;
 mod halves;
 mod room;
+mod since;
 
-pub use halves::Since;
 use room::Room;
 pub use room::{Purpose, Reservation};
+pub use since::Since;
 
 /// What a unit is doing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 mod joined;
 
-pub use joined::JoinedEntry;
+pub use joined::{INCOMPAT_JOINED, JoinedEntry};
 
 /// "Forebay1" as bytes on the device.
 pub const MAGIC: [u8; 8] = *b"Forebay1";
@@ -29,8 +29,6 @@ pub const SUPERBLOCK_SIZE: usize = 32 << 10;
 pub const VOLUMES_MAX: usize = (SUPERBLOCK_SIZE - BLOCK_SIZE) / size_of::<VolumeEntry>();
 /// Most bytes of a volume: 4 PiB, of which an [`crate::Address`] can name every block.
 pub const VOLUME_BYTES_MAX: u64 = BLOCKS_MAX * BLOCK_SIZE as u64;
-/// Incompatible feature: a device was replaced, and `joined` says what it does not hold.
-pub const INCOMPAT_JOINED: u64 = 1;
 /// Incompatible features that this build understands.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_JOINED;
 /// Features without which this build may still read, but not write.

@@ -5,6 +5,7 @@ mod clients;
 mod mailbox;
 mod patience;
 mod ports;
+mod replace;
 mod run;
 mod server;
 mod tiers;

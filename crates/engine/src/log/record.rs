@@ -214,6 +214,23 @@ impl Engine {
         self.io.give(buf);
     }
 
+    /// A device is let go: what it has of records under way does not count any more.
+    pub(crate) fn copies_leave(&mut self, device: DeviceId) {
+        let here = |segment: SegmentId| self.segments.device_of(segment) == device;
+        let under_way = self.io.ops().filter_map(|op| match op {
+            Op::Record { seq, segment, .. } if here(*segment) => Some(*seq),
+            _ => None,
+        });
+        let under_way: Vec<Seq> = under_way.collect();
+        for sent in self.log.sent_dirty.iter_mut().filter(|sent| sent.writes > 0) {
+            let unit = self.segments.unit_of(sent.record.segment);
+            let written = !under_way.contains(&sent.seq);
+            if written && self.segments.segments_of(unit).any(here) {
+                sent.copies = sent.copies.saturating_sub(1);
+            }
+        }
+    }
+
     fn complete_clean(&mut self, seq: Seq) {
         if let Some(at) = self.log.sent_clean.iter().position(|sent| sent.seq == seq) {
             let sent = self.log.sent_clean.swap_remove(at);

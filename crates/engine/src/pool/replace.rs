@@ -17,7 +17,6 @@
 //! elsewhere. What lives in units of before has one copy until reclaim has emptied them.
 
 use crate::event::{CommandId, DeviceId, NewDevice};
-use crate::pool::Pool;
 use crate::segment::Since;
 use forebay_format::superblock::{DeviceEntry, JoinedEntry};
 
@@ -25,7 +24,7 @@ mod change;
 
 /// How far it is.
 #[derive(Debug, Clone)]
-enum Phase {
+pub(super) enum Phase {
     /// What is under way on a device that is not used any more ends.
     Leaves(DeviceId, CommandId),
     /// The new device is made blank.
@@ -35,33 +34,25 @@ enum Phase {
     /// Its superblock is written; the entry that was there before.
     First(NewDevice, (DeviceEntry, JoinedEntry), CommandId),
     /// Those of the others are.
-    Others(DeviceId, CommandId),
+    Others(CommandId),
 }
 
 impl Phase {
     /// Who is answered at its end.
-    fn command(&self) -> CommandId {
+    pub(super) fn command(&self) -> CommandId {
         match self {
             Phase::Leaves(_, id)
             | Phase::Blank(_, id)
             | Phase::Comes(.., id)
             | Phase::First(.., id)
-            | Phase::Others(_, id) => *id,
+            | Phase::Others(id) => *id,
         }
     }
-}
 
-/// The replacement under way.
-#[derive(Debug, Default)]
-pub(super) struct Replacing {
-    phase: Option<Phase>,
-}
-
-impl Pool {
     /// Whether the superblock of a device that comes is written before those of the others.
-    pub(super) fn writes_first(&self) -> Option<DeviceId> {
-        match &self.replacing.phase {
-            Some(Phase::First(new, ..)) => Some(new.device),
+    pub(super) fn first(&self) -> Option<DeviceId> {
+        match self {
+            Phase::First(new, ..) => Some(new.device),
             _ => None,
         }
     }

@@ -1,41 +1,15 @@
-//! Halves: units of which a segment holds nothing of their life, because its device took the place of
-//! another one since it began. They stay as they are until they are emptied; what is opened from
+//! Halves: units of which a segment holds nothing of their life, because its device took the place
+//! of another one since it began. They stay as they are until they are emptied; what is opened from
 //! then on is whole.
 //!
-//! A life of a unit is before a device came or after it, as a whole: what is open then is closed. So
-//! a record tells of all its life, and what a start knows of a unit is enough.
+//! A life of a unit is before a device came or after it, as a whole: what is open then is closed.
+//! So a record tells of all its life, and what a start knows of a unit is enough.
 
 use crate::event::DeviceId;
 use crate::ids::{SegmentId, Seq, UnitId};
+use crate::segment::since::Since;
 use crate::segment::{Segments, Use};
 use forebay_format::record::RecordHeader;
-use forebay_format::superblock::JoinedEntry;
-
-/// When a device came that took the place of another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Since {
-    /// Life of the log.
-    pub epoch: u64,
-    /// Records up to this one are not on it.
-    pub seq: Seq,
-    /// Nor are checkpoints up to this generation.
-    pub checkpoint: u64,
-}
-
-impl Since {
-    /// As a superblock has it.
-    pub fn of(entry: JoinedEntry) -> Since {
-        let JoinedEntry { epoch, seq, checkpoint } = entry;
-        Since { epoch: epoch.get(), seq: Seq::of(seq.get()), checkpoint: checkpoint.get() }
-    }
-
-    /// For a superblock.
-    pub fn entry(self) -> JoinedEntry {
-        let Since { epoch, seq, checkpoint } = self;
-        let [epoch, seq, checkpoint] = [epoch, seq.raw(), checkpoint].map(Into::into);
-        JoinedEntry { epoch, seq, checkpoint }
-    }
-}
 
 /// How often dirty blocks are there.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +87,11 @@ impl Segments {
     /// Whether what a device holds counts: it is of the pool.
     pub fn counts(&self, device: DeviceId) -> bool {
         !self.devices[usize::from(device.0)].stranger
+    }
+
+    /// What a device holds does not count from now on: another one will have its place.
+    pub fn leaves_pool(&mut self, device: DeviceId) {
+        self.devices[usize::from(device.0)].stranger = true;
     }
 
     /// A device has the place of one that does not work: what it should hold of lives that have

@@ -1,9 +1,12 @@
 //! Devices that took the place of another one: what the log and its checkpoints hold that they do
 //! not.
 
-use super::{DeviceEntry, Header, INCOMPAT_JOINED};
+use super::{DeviceEntry, Header};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Incompatible feature: a device was replaced, and `joined` says what it does not hold.
+pub const INCOMPAT_JOINED: u64 = 1;
 
 /// From when on a device holds what it should, where it took the place of another one.
 #[repr(C)]

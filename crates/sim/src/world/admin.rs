@@ -298,10 +298,8 @@ impl World {
                 self.coverage.add("blocks given up", dropped.len() as u64);
                 dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
-            // The simulator's administrator only removes.
-            Command::TellLoss(_) => {}
-            Command::LetGo(device) => self.let_go(usize::from(device.0)),
-            Command::TakeIn(_) => self.replaced.under_way = None,
+            Command::TellLoss(_) => {} // The simulator's administrator only removes.
+            Command::LetGo(_) | Command::TakeIn(_) => self.replace_answered(&asked.command),
             Command::OriginLost(_) => self.coverage.mark("origins that were pulled out"),
             Command::OriginBack { .. } => self.is_back(asked.disk),
             Command::Shutdown => {

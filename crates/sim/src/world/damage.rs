@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Whether the origin has all that a client may read there. Its block counts as a whole.
-    fn origin_has(&self, disk: usize, sector: u64) -> bool {
+    pub(super) fn origin_has(&self, disk: usize, sector: u64) -> bool {
         let first = sector / PER_BLOCK * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
         let mut bytes = [0; SECTOR_SIZE];
@@ -150,15 +150,8 @@ impl World {
 
     fn others_have(&self, device: usize, copy: Copied) -> bool {
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
-        self.used_beside(device).any(|(index, disk)| {
-            self.came_since(index, &copy)
-                && copies_in_blocks(disk, first..disk.sectors()).contains(&copy)
-        })
-    }
-
-    /// Whether a copy on a device was written since it came: what it held before does not count.
-    fn came_since(&self, device: usize, copy: &Copied) -> bool {
-        !self.replaced.came.contains(&device) || self.written.contains_key(&(device, *copy))
+        self.used_beside(device)
+            .any(|(index, disk)| self.copies_on(index, first..disk.sectors()).contains(&copy))
     }
 
     /// The other cache devices that are there and were not given up.
@@ -195,8 +188,7 @@ impl World {
             at(gone) > at(device)
         };
         for (index, disk) in self.used_beside(gone) {
-            let there = copies_in_blocks(disk, first..disk.sectors()).into_iter();
-            let there = there.filter(|copy| self.came_since(index, copy));
+            let there = self.copies_on(index, first..disk.sectors()).into_iter();
             elsewhere.extend(there.filter(|copy| !moved(index, copy)));
         }
         for disk in 0..self.origins.len() {
@@ -257,7 +249,7 @@ impl World {
             bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data).collect();
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
-        for (index, disk) in self.caches.iter().enumerate() {
+        for (index, disk) in self.without_strangers() {
             // Of the device itself only what this write has not touched.
             let touched = if index == device { sectors.clone() } else { first..first };
             elsewhere.extend(copies_in_blocks(disk, first..touched.start));
@@ -472,7 +464,7 @@ impl World {
         // So is what a power cut left on one device only, of dirty ones too, when that one fails.
         let gone = !lost || !self.life.devices_failed.is_empty();
         let absent = gone && absent + late + metadata + metadata_errors > 0.0;
-        let absent = absent || !lost && self.half_came();
+        let absent = absent || !lost && self.half_came() || self.has_replaced();
         if !self.params.faults.any_cache_fault() && !absent {
             let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
             return Err(Violation::new("E", text));
@@ -492,6 +484,7 @@ impl World {
             self.coverage.mark("blocks as they were when harmed");
             self.checker.lose_block(disk, first, self.stamp);
         }
+        self.lost_with_the_log(disk, first, lost);
         self.life.blocks_lost += u64::from(lost);
         if lost {
             self.also_given_up(disk, block);

@@ -148,7 +148,9 @@ impl World {
                 self.cache_failed(usize::from(device.0), &finished);
             }
         } else if !self.life.unwritten.is_empty()
-            && (matches!(target, Target::Cache(_)), finished.kind) == (true, IoKind::Write)
+            && finished.kind == IoKind::Write
+            && let Target::Cache(device) = target
+            && !self.is_stranger(usize::from(device.0))
         {
             self.written_after_all(finished.completion.buf.bytes());
         }

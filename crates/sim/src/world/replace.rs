@@ -1,6 +1,7 @@
 //! Cache devices that are replaced while the pool serves: by new ones, or by what they were before,
 //! and old ones that turn up again.
 
+use super::copies::{Copied, copies_in_blocks};
 use super::{Due, Flow, Step, World};
 use crate::disk::{Blank, Disk};
 use crate::model::Violation;
@@ -9,6 +10,7 @@ use forebay_engine::{Command, DeviceId, NewDevice, State, Time};
 use forebay_format::SECTOR_SIZE;
 use forebay_format::standing::standings;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 const REPLACE: u64 = 0x2f91_ab66_07d3_5ce8;
 /// Time within which all that is dirty has two copies again, where nobody asks for anything.
@@ -29,7 +31,7 @@ pub(super) struct Replaced {
     /// The device of which a command was asked that is not answered, or that has none yet.
     pub(super) under_way: Option<usize>,
     /// Devices that came since the world began: what they held before does not count.
-    pub(super) came: BTreeSet<usize>,
+    came: BTreeSet<usize>,
 }
 
 impl Replaced {
@@ -99,7 +101,7 @@ impl World {
     }
 
     /// The engine does without a device: another one gets its place, soon.
-    pub(super) fn let_go(&mut self, device: usize) {
+    fn let_go(&mut self, device: usize) {
         self.coverage.mark("devices let go");
         let after = self.replaced.rng.log_range(1, self.params.admin.replace_ns.max(2));
         self.schedule(after, Due::Swap(device));
@@ -157,6 +159,50 @@ impl World {
         }
     }
 
+    /// Client data on a device, written since it came: what it held before does not count.
+    pub(super) fn copies_on(&self, device: usize, sectors: Range<u64>) -> Vec<Copied> {
+        let mut found = copies_in_blocks(&self.caches[device], sectors);
+        if self.replaced.came.contains(&device) {
+            found.retain(|copy| self.written.contains_key(&(device, *copy)));
+        }
+        found
+    }
+
+    /// The cache devices that count, if they work.
+    pub(super) fn without_strangers(&self) -> impl Iterator<Item = (usize, &Disk)> {
+        let all = self.caches.iter().enumerate();
+        all.filter(|(index, _)| !self.is_stranger(*index))
+    }
+
+    /// Whether any device was replaced.
+    pub(super) fn has_replaced(&self) -> bool {
+        !self.replaced.came.is_empty()
+    }
+
+    /// A block is lost: what was under way when the log broke replaced what was there. Or a device
+    /// failed while the pool was opened, when nobody knew yet that a block was not called home.
+    pub(super) fn lost_with_the_log(&mut self, disk: usize, sector: u64, lost: bool) {
+        let at_home = !self.life.devices_failed.is_empty() && self.origin_has(disk, sector);
+        // Or the copy is of a move that a power cut took back, as can happen among several.
+        let moved = self.caches.len() > 2;
+        if lost && self.has_replaced() && (self.life.log_broken || at_home || moved) {
+            self.checker.lose_block(disk, sector, self.stamp);
+        }
+    }
+
+    /// A command about a device was answered.
+    pub(super) fn replace_answered(&mut self, command: &Command) {
+        match command {
+            Command::LetGo(device) => self.let_go(usize::from(device.0)),
+            _ => self.replaced.under_way = None,
+        }
+    }
+
+    /// Whether a device came in this life, and is not durably of the pool.
+    pub(super) fn is_stranger(&self, device: usize) -> bool {
+        self.replaced.came.contains(&device) && self.life.devices_failed.contains(&device)
+    }
+
     /// A new device is durably of the pool.
     pub(super) fn device_came(&mut self, device: usize) {
         self.coverage.mark("devices taken in");
@@ -177,7 +223,8 @@ impl World {
             }
             headers.push(&old.header);
             let stand = standings(&headers).expect("there are some");
-            let of_pool = headers[stand.newest].devices[*device].uuid == old.header.devices[*device].uuid;
+            let of_pool =
+                headers[stand.newest].devices[*device].uuid == old.header.devices[*device].uuid;
             let counts = stand.of.last().expect("it is one of them").in_step();
             if counts && !of_pool {
                 let text = format!("the device that was replaced as {device} counts again");

@@ -24,10 +24,10 @@ impl Engine {
                  destroy` the pool, and create it anew on the new device"
             }
             Some(_) if self.log.is_dead() => {
-                "no device of the pool works, and what is dirty is only there. Bring them back, and \
-                 restart the daemon; then replace the one that is broken"
+                "no device of the pool works, and what is dirty is only there. Bring them back, \
+                 and restart the daemon; then replace the one that is broken"
             }
-            Some(_) if self.pool.replacing.phase.is_some() => {
+            Some(_) if self.pool.replacing().is_some() => {
                 "a device of the pool is being replaced; wait until that is done"
             }
             Some(_) => return None,
@@ -52,9 +52,13 @@ impl Engine {
                 return self.refuse(id, &why);
             }
             self.io.notify(Notice::DeviceLeft(device));
+            if !self.is(Mutant::LeftCounts) {
+                self.copies_leave(device);
+                self.segments.leaves_pool(device);
+            }
             self.device_ends(device);
         }
-        self.pool.replacing.phase = Some(Phase::Leaves(device, id));
+        self.pool.replaces(Some(Phase::Leaves(device, id)));
     }
 
     /// An empty device is to take the place of one that is not used any more.
@@ -81,7 +85,7 @@ impl Engine {
                 let buf = self.io.take(CHECKPOINT_OFFSET as usize);
                 let op = Op::Blank { device: new.device, flush: false };
                 let target = Target::Cache(new.device);
-                self.pool.replacing.phase = Some(Phase::Blank(new, id));
+                self.pool.replaces(Some(Phase::Blank(new, id)));
                 return self.io.write(op, target, 0, zeroed(buf));
             }
         };
@@ -96,18 +100,18 @@ impl Engine {
 
     /// See `parts.rs`.
     pub(crate) fn replace_more(&mut self) {
-        if let Some(Phase::Comes(..)) = self.pool.replacing.phase
+        if let Some(Phase::Comes(..)) = self.pool.replacing()
             && !self.pool.checkpoint_runs()
         {
             // The last one failed, or a volume that left has spoilt it.
             self.pool.want_checkpoint();
         }
-        let Some(Phase::Leaves(device, id)) = self.pool.replacing.phase else { return };
+        let Some(&Phase::Leaves(device, id)) = self.pool.replacing() else { return };
         if self.log.is_dead() {
             return self.replacing_ends("no device of the pool works any more");
         }
         if !self.is_leaving(device) {
-            self.pool.replacing.phase = None;
+            self.pool.replaces(None);
             self.answer(id, CommandReply::Changed);
         }
     }
@@ -116,7 +120,7 @@ impl Engine {
     pub(crate) fn blanked(&mut self, device: DeviceId, flush: bool, end: Completion) {
         let Completion { result, buf } = end;
         self.io.give(buf);
-        let Some(Phase::Blank(new, id)) = &self.pool.replacing.phase else { return };
+        let Some(Phase::Blank(new, id)) = self.pool.replacing() else { return };
         let (new, id) = (new.clone(), *id);
         if self.log.is_dead() {
             return self.replacing_ends("no device of the pool works any more");
@@ -139,7 +143,7 @@ impl Engine {
             checkpoint: self.pool.header().checkpoint_generation.get(),
         };
         self.segments.comes(device, (new.volatile_cache, new.discards), since);
-        self.pool.replacing.phase = Some(Phase::Comes(new, since, id));
+        self.pool.replaces(Some(Phase::Comes(new, since, id)));
         // The next superblock names a checkpoint from behind here.
         self.checkpoint_anew();
         self.pool.want_checkpoint();
@@ -147,7 +151,7 @@ impl Engine {
 
     /// A superblock is about to be written: the one that names a device which came.
     pub(in crate::pool) fn newcomer_named(&mut self) {
-        let Some(Phase::Comes(new, since, id)) = &self.pool.replacing.phase else { return };
+        let Some(Phase::Comes(new, since, id)) = self.pool.replacing() else { return };
         let (new, since, id) = (new.clone(), *since, *id);
         let index = usize::from(new.device.0);
         let header = self.pool.header();
@@ -159,25 +163,23 @@ impl Engine {
         let (uuid, bytes) = (new.uuid, U64::new(new.bytes));
         let entry = DeviceEntry { uuid, bytes, away: U32::new(0), ..before.0 };
         self.pool.name_device(new.device, (entry, since.entry()));
-        self.pool.replacing.phase = Some(Phase::First(new, before, id));
+        self.pool.replaces(Some(Phase::First(new, before, id)));
     }
 
     /// The superblock is on the device that came, or that has failed: those of the others follow.
     pub(in crate::pool) fn newcomer_written(&mut self) {
-        match self.pool.replacing.phase.take() {
-            Some(Phase::First(new, _, id)) => {
-                self.segments.belongs(new.device);
-                self.pool.replacing.phase = Some(Phase::Others(new.device, id));
-            }
-            other => self.pool.replacing.phase = other,
+        if let Some(Phase::First(new, _, id)) = self.pool.replacing() {
+            let (device, id) = (new.device, *id);
+            self.segments.belongs(device);
+            self.io.notify(Notice::DeviceCame(device));
+            self.pool.replaces(Some(Phase::Others(id)));
         }
     }
 
     /// All have it.
     pub(in crate::pool) fn newcomer_belongs(&mut self) {
-        if let Some(&Phase::Others(device, id)) = self.pool.replacing.phase.as_ref() {
-            self.pool.replacing.phase = None;
-            self.io.notify(Notice::DeviceCame(device));
+        if let Some(&Phase::Others(id)) = self.pool.replacing() {
+            self.pool.replaces(None);
             self.answer(id, CommandReply::Changed);
         }
     }
@@ -185,7 +187,7 @@ impl Engine {
     /// A device has failed, while another may be coming: what that has does not count, and beside
     /// the one that failed it has nobody to take the rest from.
     pub(crate) fn newcomer_fails(&mut self, failed: DeviceId, why: &str) {
-        let (device, before) = match &self.pool.replacing.phase {
+        let (device, before) = match self.pool.replacing() {
             Some(Phase::Comes(new, ..)) => (new.device, None),
             Some(Phase::First(new, before, _)) => (new.device, Some(*before)),
             _ => return,
@@ -195,8 +197,8 @@ impl Engine {
         }
         let text = match failed == device {
             true => format!(
-                "the new device failed ({why}): it is not taken in, and the pool goes on as before. \
-                 Try another one"
+                "the new device failed ({why}): it is not taken in, and the pool goes on as \
+                 before. Try another one"
             ),
             false => "another device of the pool failed meanwhile: the new one is not taken in. \
                       Look at `forebay pool show`"
@@ -210,14 +212,14 @@ impl Engine {
 
     /// It is over: why.
     pub(crate) fn replacing_ends(&mut self, why: &str) {
-        if let Some(phase) = self.pool.replacing.phase.take() {
+        if let Some(phase) = self.pool.replaces(None) {
             self.refuse(phase.command(), why);
         }
     }
 
     /// The pool is being closed. What waits for no more than the next superblock goes on.
     pub(crate) fn replacing_stops(&mut self) {
-        let early = matches!(self.pool.replacing.phase, Some(Phase::Leaves(..) | Phase::Blank(..)));
+        let early = matches!(self.pool.replacing(), Some(Phase::Leaves(..) | Phase::Blank(..)));
         if early {
             self.replacing_ends("the pool is being closed");
         }

@@ -7,6 +7,7 @@ use crate::event::*;
 use crate::log::FlushFor;
 use crate::op::Op;
 use crate::pool::Then;
+use crate::pool::replace::Phase;
 use crate::pool::superblock::older;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::SUPERBLOCK_SIZE;
@@ -49,7 +50,7 @@ impl Engine {
         let generation = self.pool.sb.block.header.generation.get() + 1;
         self.pool.sb.block.header.generation = U64::new(generation);
         self.pool.sb.sent_older = older(&self.pool.sb.block);
-        self.pool.sb.first = self.pool.writes_first();
+        self.pool.sb.first = self.pool.replacing().and_then(Phase::first);
         match self.pool.sb.first {
             Some(first) => self.superblock_to(|it| it == first, Mutant::OthersFirst),
             None => self.superblock_to(|_| true, Mutant::OthersFirst),
