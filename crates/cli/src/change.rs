@@ -143,7 +143,7 @@ pub fn pool_create(cli: &Cli, args: &PoolCreateArgs) -> Result<u8, ApiError> {
 pub fn pool_replace(cli: &Cli, args: &PoolReplaceArgs) -> Result<u8, ApiError> {
     let wanted = PoolReplace {
         name: args.name.clone(),
-        old: path::device(&args.old)?,
+        old: path::absolute(&args.old.to_string_lossy())?,
         new: path::device(&args.new)?,
         dry_run: false,
         force: args.force,

@@ -15,6 +15,7 @@ mod missing;
 mod nbd;
 mod older;
 mod output;
+mod pool_replace;
 mod refused;
 mod renamed;
 mod replaced;

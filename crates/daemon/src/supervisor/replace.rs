@@ -10,7 +10,7 @@ use forebay_api::hint::{AtLeast, Choice, Devices, Flag, When};
 use forebay_api::reply::{DeviceInfo, Done};
 use forebay_api::request::PoolReplace;
 use forebay_api::told::Names;
-use forebay_api::{ApiError, Hint, Outcome, Told};
+use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Told};
 use forebay_engine::{Command, CommandReply, DeviceId, State};
 use forebay_host::device::{Access, Content, Device};
 use std::path::Path;
@@ -73,9 +73,13 @@ impl Supervisor {
         })?;
         let replaced = self.replace_device(&open, wanted, index, device);
         let path = open.devices[index].path.clone();
-        self.remember_device(name, |devices| match replaced {
+        self.remember_device(name, |devices| match &replaced {
             Ok(()) => devices.retain(|it| *it == *new || !same_file(it, &path)),
-            Err(_) => devices.retain(|it| *it != *new || same),
+            // What was not answered in time may still be done.
+            Err(error) if error.kind == ErrorKind::Refused => {
+                devices.retain(|it| *it != *new || same);
+            }
+            Err(_) => {}
         })?;
         replaced?;
         tracing::info!(pool = name.as_str(), old, new, "a device was replaced");

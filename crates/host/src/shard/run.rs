@@ -22,8 +22,8 @@ use crate::notice::{HostNotice, NoticeSink, Notices};
 use crate::origin::Origin;
 use crate::witness::WitnessFile;
 use forebay_engine::{
-    Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
-    Keyed, OpId, Request, RequestId, Settings, Target, Time, VolumeId,
+    Buf, Command, CommandId, CommandReply, Completion, Effect, Engine, Event, IoError, Keyed, OpId,
+    Request, RequestId, Settings, Target, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
