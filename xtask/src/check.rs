@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::time::{Duration, Instant};
 
 /// Seeds of each run that is bent towards one thing: what fits beside the swarm.
-const BENT_SEEDS: [(&str, u64); 22] = [
+const BENT_SEEDS: [(&str, u64); 23] = [
     ("brief", 900),
     ("away", 900),
     ("dwindle", 500),
@@ -26,6 +26,7 @@ const BENT_SEEDS: [(&str, u64); 22] = [
     ("replug", 600),
     ("older", 600),
     ("stripes", 600),
+    ("replace", 900),
     ("large", 50),
     ("cloud", 40),
     ("short", 500),

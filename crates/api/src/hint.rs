@@ -82,6 +82,8 @@ lines! {
         "{when}: forebay pool create {pool} {devices}{dirty}",
     CreateFirstPool = "make one: forebay pool create NAME DEVICE…",
     DestroyPool { pool: String, when: When } = "{when}: forebay pool destroy {pool}",
+    ReplaceDevice { pool: String, device: String } =
+        "to give it an empty device in its place: forebay pool replace {pool} {device} NEW",
     RemakePool { pool: String, devices: Devices } =
         "to have all of its devices again: forebay volume remove each of its volumes, forebay pool \
          destroy {pool}, forebay pool create {pool} {devices}",
@@ -230,6 +232,7 @@ words! {
         Run = "or let this command start one: --run",
         Overcommit = "or let writes fail when the rest is full: --overcommit",
         AllowMissing = "or serve the rest, and bring it back later: --allow-missing",
+        Later = "try again in a moment",
 
     }
 }

@@ -249,6 +249,9 @@ pub struct DeviceInfo {
     pub bytes: u64,
     /// Segments on it.
     pub segments: u64,
+    /// Bytes that a device in its place must have.
+    #[serde(default)]
+    pub least_bytes: u64,
     /// Whether it can be reached and has not failed.
     pub present: bool,
 }
@@ -270,6 +273,12 @@ pub struct PoolInfo {
     pub used_bytes: u64,
     /// Dirty bytes among them.
     pub dirty_bytes: u64,
+    /// Dirty bytes that are on two devices.
+    #[serde(default)]
+    pub dirty_two_copies_bytes: u64,
+    /// Dirty bytes that are on one device only.
+    #[serde(default)]
+    pub dirty_one_copy_bytes: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
     /// Segments.

@@ -29,6 +29,8 @@ pub enum Request {
     PoolList,
     /// One pool.
     PoolShow(Named),
+    /// Another device in the place of one of a pool's.
+    PoolReplace(PoolReplace),
     /// No pool on its devices any more.
     PoolDestroy(Change),
     /// A volume in front of an origin.
@@ -177,6 +179,24 @@ pub struct PoolCreate {
     /// whether it is of the newest state.
     #[serde(default)]
     pub keep_dirty: bool,
+}
+
+/// A device of a pool that another one takes the place of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolReplace {
+    /// The pool.
+    pub name: String,
+    /// Absolute path of the device that goes, as `pool show` has it.
+    pub old: String,
+    /// Absolute path of the device that comes; the same for one that comes back, empty.
+    pub new: String,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Overwrite what the new device holds.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// How a volume is made visible.

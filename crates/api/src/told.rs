@@ -27,6 +27,11 @@ lines! {
             "pool {pool} is forgotten; its devices could not be reached",
         PoolDestroyed { pool: String, devices: Paths } = "pool {pool} is no longer on {devices}",
         NotWiped { device: String, why: String } = "{device} was not wiped: {why}",
+        WouldReplaceDevice { pool: String, old: String, new: String, holds: Names } =
+            "would put {new} in the place of {old} in the pool {pool}, and overwrite what it \
+             holds: {holds}",
+        DeviceReplaced { pool: String, old: String, new: String } =
+            "{new} has the place of {old} in the pool {pool}",
         WouldOpenPool { pool: String } = "would open the pool {pool} that is on the devices",
         AgeUnknown =
             "nothing here tells whether that is its newest state: what it holds clean is read from \

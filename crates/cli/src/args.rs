@@ -157,6 +157,8 @@ pub enum PoolCommand {
         /// The pool
         name: String,
     },
+    /// Put another device in the place of one that failed, or still works, while the pool serves
+    Replace(PoolReplaceArgs),
     /// Take a pool without volumes off its devices
     Destroy {
         /// The pool
@@ -164,6 +166,27 @@ pub enum PoolCommand {
         #[command(flatten)]
         flags: ChangeFlags,
     },
+}
+
+/// Arguments of `pool replace`.
+#[derive(Debug, Args)]
+pub struct PoolReplaceArgs {
+    /// The pool
+    pub name: String,
+    /// The device that goes, as `forebay pool show` has it
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub old: PathBuf,
+    /// The device that comes: empty, and as large; or OLD again, to bring it back empty
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub new: PathBuf,
+    /// Overwrite what the new device holds
+    #[arg(long)]
+    pub force: bool,
+    /// Do not wait until all that is dirty has two copies again
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub flags: ChangeFlags,
 }
 
 /// Arguments of `pool create`.

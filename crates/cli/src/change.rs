@@ -2,8 +2,8 @@
 
 use crate::EXIT_DEGRADED;
 use crate::args::{
-    AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, RemoveArgs,
-    ResizeArgs, TieredArgs, VolumeCommand, VolumeCreateArgs,
+    AttachArgs, CacheArgs, ChangeFlags, Cli, Format, JobArgs, PoolCreateArgs, PoolReplaceArgs,
+    RemoveArgs, ResizeArgs, TieredArgs, VolumeCommand, VolumeCreateArgs,
 };
 use crate::show::{job_done, plan_lines, unexpected};
 use crate::watch::{self, Interrupts};
@@ -11,8 +11,8 @@ use crate::{output, path, printed, start};
 use forebay_api::hint::Flag;
 use forebay_api::reply::{Done, Reply};
 use forebay_api::request::{
-    CacheRequest, Change, ChangedOrigin, Named, PoolCreate, VolumeAttach, VolumeCreate,
-    VolumeCreateTiered, VolumeMode, VolumeResize, name_from_origin,
+    CacheRequest, Change, ChangedOrigin, Named, PoolCreate, PoolReplace, VolumeAttach,
+    VolumeCreate, VolumeCreateTiered, VolumeMode, VolumeResize, name_from_origin,
 };
 use forebay_api::{ApiError, Body, Client, ErrorKind, Hint, Outcome, Request};
 use forebay_format::name::escaped;
@@ -137,6 +137,31 @@ pub fn pool_create(cli: &Cli, args: &PoolCreateArgs) -> Result<u8, ApiError> {
     };
     let request = |dry_run| Request::PoolCreate(PoolCreate { dry_run, ..wanted.clone() });
     plan_then(cli, &cli.client()?, (&args.flags, args.force), request)
+}
+
+/// `pool replace`.
+pub fn pool_replace(cli: &Cli, args: &PoolReplaceArgs) -> Result<u8, ApiError> {
+    let wanted = PoolReplace {
+        name: args.name.clone(),
+        old: path::absolute(&args.old.to_string_lossy())?,
+        new: path::device(&args.new)?,
+        dry_run: false,
+        force: args.force,
+    };
+    let client = cli.client()?;
+    let request = |dry_run| Request::PoolReplace(PoolReplace { dry_run, ..wanted.clone() });
+    let planned = ask(&client, &request(true))?;
+    if args.flags.dry_run {
+        return finish(cli.output, planned);
+    }
+    if args.force {
+        confirm(args.flags.yes, &format!("this destroys what {} holds", wanted.new))?;
+    }
+    let done = ask(&client, &request(false))?;
+    if !args.no_wait {
+        watch::second_copies(&client, &args.name)?;
+    }
+    finish(cli.output, done)
 }
 
 /// `pool destroy`.

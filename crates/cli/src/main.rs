@@ -112,6 +112,7 @@ fn run(cli: &Cli) -> Result<u8, ApiError> {
     match &cli.command {
         Command::Cache(args) => change::cache(cli, args),
         Command::Pool(PoolCommand::Create(args)) => change::pool_create(cli, args),
+        Command::Pool(PoolCommand::Replace(args)) => change::pool_replace(cli, args),
         Command::Pool(PoolCommand::List) => show::pools(format, ask(Request::PoolList)?),
         Command::Pool(PoolCommand::Show { name }) => {
             show::pool(format, ask(Request::PoolShow(named(name)))?)

@@ -238,6 +238,11 @@ pub fn pool(format: Format, body: Body) -> Result<u8, ApiError> {
         let line = format!("{} ({bytes}, {segments} segments{state})", device.path);
         text.push(field("DEVICE", &line));
     }
+    if pool.devices.len() > 1 && pool.dirty_bytes > 0 {
+        let (two, one) = (pool.dirty_two_copies_bytes, pool.dirty_one_copy_bytes);
+        let one = if one > 0 { format!(", {} have one", human(one)) } else { String::new() };
+        text.push(field("COPIES", &format!("{} of dirty data have two{one}", human(two))));
+    }
     text.extend(attention(&pool.attention));
     printed(output::one(format, &document(format, "pool", pool), &text))?;
     Ok(exit_of(pool.state))

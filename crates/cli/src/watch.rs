@@ -2,10 +2,11 @@
 //! was.
 
 use crate::show::unexpected;
+use forebay_api::hint::When;
 use forebay_api::reply::{Job, JobState};
 use forebay_api::request::Named;
 use forebay_api::tiers::{TierEvacuation, TierPart, TiersShown};
-use forebay_api::{ApiError, Body, Client, ErrorKind, Outcome, Request};
+use forebay_api::{ApiError, Body, Client, ErrorKind, Hint, Outcome, Request};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::IsTerminal;
@@ -163,6 +164,47 @@ pub fn evacuation(
             let left = forebay_api::size::human(left);
             let text = format!("{left} still have to move; forebayd goes on with that{on}");
             return Err(ApiError::new(ErrorKind::Cancelled, text));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Waits until all that is dirty in a pool has two copies again. Ctrl-C only ends that: the daemon
+/// goes on.
+///
+/// # Errors
+/// A device failed, or nothing moves.
+pub fn second_copies(client: &Client, pool: &str) -> Result<(), ApiError> {
+    let template = "{prefix} [{bar:30}] {done} of {all} have two copies, {rate}/s, {eta} to go \
+                    (Ctrl-C ends the watching only)";
+    let style = ProgressStyle::with_template(template).expect("a valid template");
+    let bar = hidden_or_bar().with_style(in_our_units(style)).with_prefix(pool.to_string());
+    let (mut before, mut moved) = (u64::MAX, Instant::now());
+    loop {
+        let body = client.ask(&Request::PoolShow(Named { name: pool.to_string() }))?;
+        let Body::Pools { pools } = &body else { return Err(unexpected(&body)) };
+        let [shown] = &pools[..] else { return Err(unexpected(&body)) };
+        let (one, two) = (shown.dirty_one_copy_bytes, shown.dirty_two_copies_bytes);
+        bar.set_length(one + two);
+        bar.set_position(two);
+        if one == 0 {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+        if one < before {
+            (before, moved) = (one, Instant::now());
+        }
+        let fewer = shown.devices.iter().any(|device| !device.present);
+        if fewer || moved.elapsed() > STUCK {
+            bar.finish_and_clear();
+            let left = forebay_api::size::human(one);
+            let why = match fewer {
+                true => "a device of the pool does not work",
+                false => "nothing moves now: the pool may have no room for that",
+            };
+            let text = format!("{left} of dirty data have one copy still, and {why}");
+            let (pool, when) = (pool.to_string(), When::SeeWhatIsWrong);
+            return Err(ApiError::failed(text).hint(Hint::ShowPool { pool, when }));
         }
         std::thread::sleep(POLL);
     }

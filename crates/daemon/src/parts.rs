@@ -19,6 +19,8 @@ pub struct Parts(Vec<(String, bool)>);
 pub struct Failed {
     /// Devices, by their index.
     pub devices: BTreeSet<usize>,
+    /// Identities of devices that came in the place of others.
+    pub came: BTreeMap<usize, String>,
     /// The log: no device is used any more.
     pub log: bool,
     /// Origins, an I/O of which failed.

@@ -23,6 +23,7 @@ mod origin;
 mod own;
 mod plan;
 mod pool;
+mod replace;
 mod rescue;
 mod resize;
 mod rest;
@@ -282,6 +283,7 @@ impl Supervisor {
             Request::Cache(wanted) => self.cache(wanted),
             Request::PoolCreate(wanted) => self.pool_create(wanted),
             Request::PoolDestroy(wanted) => self.pool_destroy(wanted),
+            Request::PoolReplace(wanted) => self.pool_replace(wanted),
             Request::VolumeCreate(wanted) => self.volume_create(wanted),
             Request::VolumeCreateTiered(wanted) => self.tiered_create(wanted),
             Request::VolumeAttach(wanted) => self.volume_attach(wanted),

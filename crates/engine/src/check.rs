@@ -36,6 +36,7 @@ impl Engine {
             );
             assert!(live == 0 || in_use, "I1: live blocks in a segment that is not in use");
         }
+        self.segments.check_halves();
         self.reqs.check();
         let mut keys: Vec<_> = self.volumes.iter().map(|v| v.keys()).collect();
         keys.sort_unstable();

@@ -112,6 +112,9 @@ impl Engine {
             ends: Ends::default(),
             tuning: settings.tuning.clone(),
         };
+        if engine.is(Mutant::HalvesUnseen) {
+            engine.segments.see_no_halves();
+        }
         engine.recover(&settings);
         engine.io.end(out);
         engine
@@ -215,6 +218,8 @@ impl Engine {
         let [segments_dropped, segments_cleaned] = self.reclaim.emptied();
         let [reads_held, holds_cut] = self.writeback.holds();
         let (ram_blocks, ram_blocks_max) = self.map.ram_blocks();
+        let dirty: u64 = self.volumes.iter().map(|volume| volume.dirty().len()).sum();
+        let copies = self.segments.dirty_copies(dirty);
         let mut stats = PoolStats {
             written_bytes: Written { checkpoint: self.pool.bytes_written(), ..Written::default() },
             segments_dropped,
@@ -235,6 +240,8 @@ impl Engine {
             ram_blocks_max: ram_blocks_max as u64,
             index_bytes: self.map.bytes(),
             degraded: self.log.is_dead() || self.segments.degraded(),
+            dirty_two_copies_blocks: copies.two,
+            dirty_one_copy_blocks: copies.one,
             ..PoolStats::default()
         };
         self.log.count(&mut stats);

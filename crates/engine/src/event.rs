@@ -115,8 +115,30 @@ pub enum Command {
         /// and clean ones are forgotten before the volume is served.
         changed: bool,
     },
+    /// Does without a cache device from now on, as if it had failed. Refused where it holds the
+    /// only copy of something dirty. Answered when the others durably call it away and no write is
+    /// under way on it: another device can have its place.
+    LetGo(DeviceId),
+    /// Takes an empty device in, in the place of one that failed or was let go. Answered when it is
+    /// durably a device of the pool; dirty blocks get their second copy back from then on.
+    TakeIn(Box<NewDevice>),
     /// Writes a checkpoint and marks the pool clean. Afterwards the engine refuses requests.
     Shutdown,
+}
+
+/// A cache device to take in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDevice {
+    /// The place that it gets: I/O of this device goes to the new one from now on.
+    pub device: DeviceId,
+    /// Its identity: new, whatever was on it.
+    pub uuid: [u8; 16],
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether it has a volatile write cache.
+    pub volatile_cache: bool,
+    /// Whether it gains from being told which bytes are free.
+    pub discards: bool,
 }
 
 /// A volume to add.
@@ -270,6 +292,10 @@ pub enum Notice {
     OpenFailed(OpenError),
     /// A cache device failed and is no longer used.
     DeviceFailed(DeviceId, String),
+    /// A cache device is no longer used, as a command said.
+    DeviceLeft(DeviceId),
+    /// A device has taken the place of one that was not used any more.
+    DeviceCame(DeviceId),
     /// A record of the log was lost while a device failed: nothing behind it would be recovered, so
     /// the cache is not used any more.
     LogBroken,

@@ -8,6 +8,7 @@ use crate::event::*;
 use crate::limits::{BUFFERS_HELD_MAX, SETTLE_STEPS};
 use crate::op::Op;
 use crate::slab::Slab;
+use forebay_format::POOL_DEVICES_MAX;
 use forebay_format::io::{Buf, BufPool};
 use std::cell::Cell;
 
@@ -17,7 +18,9 @@ pub(crate) struct Io {
     tick_at: Option<Time>,
     /// Entries, items and blocks that the call under way has looked at.
     steps: Cell<u64>,
-    ops: Slab<Op>,
+    ops: Slab<(Op, Option<DeviceId>)>,
+    /// Writes and FLUSHes under way on each cache device.
+    on_device: [u32; POOL_DEVICES_MAX],
     out: Vec<Effect>,
     buffers: BufPool,
 }
@@ -30,6 +33,7 @@ impl Io {
             tick_at: None,
             steps: Cell::default(),
             ops: Slab::default(),
+            on_device: [0; POOL_DEVICES_MAX],
             out: Vec::new(),
             buffers: BufPool::new(BUFFERS_HELD_MAX),
         }
@@ -94,17 +98,32 @@ impl Io {
     /// Names an I/O that begins.
     #[inline]
     pub(crate) fn op(&mut self, op: Op) -> OpId {
-        OpId(self.ops.insert(op))
+        OpId(self.ops.insert((op, None)))
+    }
+
+    fn op_on(&mut self, op: Op, target: Target) -> OpId {
+        let Target::Cache(device) = target else { return self.op(op) };
+        self.on_device[usize::from(device.0)] += 1;
+        OpId(self.ops.insert((op, Some(device))))
     }
 
     /// An I/O has ended.
     pub(crate) fn ended(&mut self, op: OpId) -> Op {
-        self.ops.remove(op.0).expect("each I/O ends once")
+        let (op, device) = self.ops.remove(op.0).expect("each I/O ends once");
+        if let Some(device) = device {
+            self.on_device[usize::from(device.0)] -= 1;
+        }
+        op
+    }
+
+    /// Whether a write or a FLUSH is under way on a cache device. (What is read is verified.)
+    pub(crate) fn awaits(&self, device: DeviceId) -> bool {
+        self.on_device[usize::from(device.0)] > 0
     }
 
     /// Those under way.
     pub(crate) fn ops(&self) -> impl Iterator<Item = &Op> {
-        self.ops.iter().map(|(_, op)| op)
+        self.ops.iter().map(|(_, (op, _))| op)
     }
 
     /// Reads into a buffer.
@@ -115,14 +134,20 @@ impl Io {
 
     /// Writes a buffer.
     pub(crate) fn write(&mut self, op: Op, target: Target, offset: u64, buf: Buf) {
-        let op = self.op(op);
+        let op = self.op_on(op, target);
         self.put(Effect::Write { op, target, offset, buf });
     }
 
     /// Flushes.
     pub(crate) fn flush(&mut self, op: Op, target: Target) {
-        let op = self.op(op);
+        let op = self.op_on(op, target);
         self.put(Effect::Flush { op, target });
+    }
+
+    /// Tells a target that bytes are free.
+    pub(crate) fn discard(&mut self, op: Op, target: Target, offset: u64, len: u64) {
+        let op = self.op_on(op, target);
+        self.put(Effect::Discard { op, target, offset, len });
     }
 
     /// Tells an administrator.

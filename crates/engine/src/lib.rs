@@ -183,8 +183,8 @@ mod writeback;
 
 pub use engine::{BlockStatus, Engine, State, VolumeView};
 pub use event::{
-    Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, Notice, OpId,
-    Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
+    Command, CommandId, CommandReply, Completion, DeviceId, Effect, Event, IoError, NewDevice,
+    Notice, OpId, Request, RequestId, RequestKind, Target, Time, VolumeId, VolumeSpec,
 };
 pub use forebay_format::io::{Buf, BufPool};
 pub use forebay_format::mode::{Mode, Plan};

@@ -107,6 +107,9 @@ pub const VICTIMS_MAX: usize = 4;
 pub const RECLAIM_READ_BLOCKS: u32 = 256;
 /// Blocks of a victim that are read one by one at once.
 pub const MOVES_IN_FLIGHT_MAX: usize = 32;
+/// While clients are there, the rest after a unit was emptied so that its dirty blocks get their
+/// second copy back is so many times as long as that took.
+pub const HALVES_REST: u64 = 3;
 /// Checkpoint chunks under way at once.
 pub const CHECKPOINT_WRITES_MAX: usize = 4;
 /// Time after which a note of distrust that could not be written is tried again; it doubles.

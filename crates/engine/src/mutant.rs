@@ -210,4 +210,18 @@ mutants! {
     UnknownAgeTrusted,
     /// What is clean counts beside a device that lacks durable records.
     HalfTrusted,
+    /// The others say that a device has another one's place before it says so itself.
+    OthersFirst,
+    /// Units of before are read from a device that came later, and counted as if they were on it.
+    HalvesUnseen,
+    /// Units whose dirty blocks lost a copy are not emptied.
+    HalvesKept,
+    /// Records of before are believed that are found on a device which came later.
+    FormerBelieved,
+    /// A write is acknowledged that only a device has which is not durably of the pool.
+    StrangerCounts,
+    /// A write is acknowledged of which only a device has a copy that was let go meanwhile.
+    LeftCounts,
+    /// What is open when a device comes goes on, as if all of it were there.
+    OpenGoesOn,
 }

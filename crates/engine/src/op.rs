@@ -91,6 +91,13 @@ pub enum Op {
         /// The device.
         device: DeviceId,
     },
+    /// A device that is to be taken in is made blank: zeros over its superblocks, then a FLUSH.
+    Blank {
+        /// The device.
+        device: DeviceId,
+        /// The FLUSH.
+        flush: bool,
+    },
     /// Recovery reads.
     Recover(RecoverRead),
     /// Recovery reads the good copy of a record, or writes the other one.

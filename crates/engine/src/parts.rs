@@ -38,7 +38,7 @@ const fn of_log(
 }
 
 /// In the order of a round.
-const PARTS: [Part; 17] = [
+const PARTS: [Part; 18] = [
     part(Engine::wake, Some(Engine::wake_progress), Some(Engine::wake_due)),
     part(Engine::online_more, None, Some(Engine::online_due)),
     part(Engine::origin_flushes_more, None, Some(Engine::origin_flushes_due)),
@@ -47,7 +47,7 @@ const PARTS: [Part; 17] = [
     of_log(Engine::sync_more, Some(Engine::syncs), Some(Engine::syncs_due)),
     part(Engine::writeback_more, Some(Engine::writeback_progress), Some(Engine::writeback_due)),
     part(Engine::distrust_more, None, Some(Engine::distrust_due)),
-    of_log(Engine::reclaim_more, Some(Engine::reclaim_progress), None),
+    of_log(Engine::reclaim_more, Some(Engine::reclaim_progress), Some(Engine::reclaim_due)),
     of_log(Engine::discard_more, None, Some(Engine::discard_more_due)),
     part(Engine::tasks_more, Some(Engine::tasks_progress), Some(Engine::tasks_due)),
     of_log(
@@ -56,6 +56,7 @@ const PARTS: [Part; 17] = [
         Some(Engine::checkpoint_due),
     ),
     part(Engine::superblock_more, None, None),
+    part(Engine::replace_more, None, None),
     part(Engine::send_gathered, Some(|it| it.log.progress()), Some(|it, due| it.log.due(due))),
     part(Engine::flush_more, None, None),
     part(Engine::wake, None, None),

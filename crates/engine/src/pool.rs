@@ -12,10 +12,12 @@ use forebay_format::superblock::Superblock;
 mod checkpoint;
 mod closing;
 mod distrust;
+mod replace;
 mod source;
 mod stage;
 mod superblock;
 
+use replace::Phase;
 pub(crate) use source::Source;
 pub(crate) use stage::Stage;
 pub(crate) use superblock::Then;
@@ -26,6 +28,7 @@ pub(crate) struct Pool {
     sb: superblock::Superblocks,
     checkpoint: checkpoint::Checkpoint,
     distrust: distrust::Distrusting,
+    replacing: Option<Phase>,
 }
 
 impl Pool {
@@ -36,6 +39,7 @@ impl Pool {
             sb: superblock::Superblocks::new(block),
             checkpoint: checkpoint::Checkpoint::default(),
             distrust: distrust::Distrusting::new(noted),
+            replacing: None,
         }
     }
 
@@ -47,6 +51,16 @@ impl Pool {
     /// It stands elsewhere from now on. Where it stood.
     pub(crate) fn enter(&mut self, stage: Stage) -> Stage {
         std::mem::replace(&mut self.stage, stage)
+    }
+
+    /// How far the replacement of a device is that is under way.
+    fn replacing(&self) -> Option<&Phase> {
+        self.replacing.as_ref()
+    }
+
+    /// It is as far as this, or over. How far it was.
+    fn replaces(&mut self, phase: Option<Phase>) -> Option<Phase> {
+        std::mem::replace(&mut self.replacing, phase)
     }
 
     /// A command waits until the pool is open.

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 
 mod discard;
 mod empty;
+mod halves;
 mod pressure;
 mod victim;
 
@@ -65,9 +66,38 @@ pub(crate) struct Reclaim {
     emptied: [u64; 2],
     /// How fast room comes back.
     pressure: Pressure,
+    /// The unit that is emptied because it lost a copy, and since when.
+    half: Option<(UnitId, Time)>,
+    /// The next such one is not before.
+    half_next: Time,
 }
 
 impl Reclaim {
+    /// A unit that lost a copy is emptied from now on.
+    fn half_begins(&mut self, unit: UnitId, now: Time) {
+        self.half = Some((unit, now));
+    }
+
+    /// One that is: since when.
+    fn half_under_way(&self) -> Option<(UnitId, Time)> {
+        self.half
+    }
+
+    /// It is over, and a rest begins.
+    fn half_ends(&mut self, next: Time) {
+        (self.half, self.half_next) = (None, next);
+    }
+
+    /// When the next may be emptied.
+    fn next_half(&self) -> Time {
+        self.half_next
+    }
+
+    /// Whether no unit is being emptied.
+    fn is_idle(&self) -> bool {
+        self.victims.is_empty()
+    }
+
     /// Blocks were read from a unit.
     pub(crate) fn read(&mut self, written: bool, blocks: u64) {
         self.hits[usize::from(written)] += blocks;

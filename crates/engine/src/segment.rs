@@ -12,10 +12,13 @@ use forebay_format::{BLOCK_SIZE, Pairing, superblock::Superblock};
 
 mod found;
 mod free;
+mod halves;
 mod room;
+mod since;
 
 use room::Room;
 pub use room::{Purpose, Reservation};
+pub use since::Since;
 
 /// What a unit is doing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub struct Unit {
     pub dirty_class: bool,
     /// Order in which it was opened.
     pub order: u64,
+    /// Which of its segments hold nothing of this life: their device came later.
+    lacks: [bool; 2],
 }
 
 impl Unit {
@@ -106,6 +111,10 @@ pub struct Device {
     pub healthy: bool,
     /// Whether it is told of bytes that are free.
     pub discards: bool,
+    /// It works, but no superblock says yet that it is of the pool: what it holds does not count.
+    pub stranger: bool,
+    /// From when on it holds what is written to it, where it took the place of another one.
+    pub since: Option<Since>,
 }
 
 /// The table.
@@ -123,6 +132,10 @@ pub struct Segments {
     order_next: u64,
     /// See [`Segments::dirty_units`].
     dirty_units: usize,
+    /// Units that have segments which hold nothing of their life.
+    halves: usize,
+    /// A planted bug: nobody sees that.
+    halves_unseen: bool,
     room: Room,
 }
 
@@ -131,11 +144,14 @@ impl Segments {
     pub fn new(superblock: &Superblock, given: &[DeviceSettings]) -> Segments {
         let header = &superblock.header;
         let pairing = Pairing::of(header);
-        let devices = header.devices.iter().zip(given).map(|(entry, given)| Device {
+        let places = header.devices.iter().enumerate();
+        let devices = places.zip(given).map(|((at, entry), given)| Device {
             count: entry.segment_count.get(),
             volatile_cache: given.volatile_cache,
             healthy: given.presence.is_here(),
             discards: given.discards,
+            stranger: false,
+            since: header.joined(at).map(Since::of),
         });
         let blocks = header.segment_blocks.get();
         let mut segments = Segments {
@@ -147,6 +163,8 @@ impl Segments {
             pairing,
             order_next: 1,
             dirty_units: 0,
+            halves: 0,
+            halves_unseen: false,
             room: Room::default(),
         };
         segments.count_dirty_units();
@@ -294,9 +312,9 @@ impl Segments {
         self.devices.iter().any(|device| !device.healthy)
     }
 
-    /// Whether some segment of a unit can be written to.
+    /// Whether some segment of a unit can be written to, and what is written there counts.
     pub fn usable(&self, unit: UnitId) -> bool {
-        self.segments_of(unit).any(|segment| self.healthy(segment))
+        self.segments_of(unit).any(|it| self.healthy(it) && self.counts(self.device_of(it)))
     }
 
     /// Whether all segments of a unit can be written to.
@@ -312,7 +330,7 @@ impl Segments {
     /// Whether a copy of what is in a slot may be read.
     pub fn reachable(&self, slot: Slot) -> bool {
         let segment = self.segment_of(slot);
-        self.healthy(segment) || self.mirror_of(segment).is_some_and(|copy| self.healthy(copy))
+        self.holds(segment) || self.mirror_of(segment).is_some_and(|copy| self.holds(copy))
     }
 
     /// The segment that holds the same as this one, in this life of their unit.
@@ -328,7 +346,7 @@ impl Segments {
 
     /// Blocks that a life of a unit has room for.
     pub fn room_in(&self, unit: UnitId) -> u32 {
-        let halves = self.segments_of(unit).filter(|&segment| self.healthy(segment)).count() as u32;
+        let halves = self.segments_of(unit).filter(|&segment| self.holds(segment)).count() as u32;
         self.blocks * if self.units[unit.at()].dirty_class { 1 } else { halves.max(1) }
     }
 
@@ -361,6 +379,7 @@ impl Segments {
         let it = &mut self.units[unit.at()];
         assert_eq!(it.usage, Use::Free, "I3: only a free unit is opened");
         assert_eq!((it.live, it.pins, it.inflight), (0, 0, 0));
+        assert_eq!(it.lacks, [false; 2], "what is free lacks nothing");
         let generation = it.generation.wrapping_add(1);
         *it = Unit { usage: Use::Open, generation, order, dirty_class, ..Unit::default() };
     }
@@ -379,6 +398,9 @@ impl Segments {
         );
         assert!(follows, "a unit in {:?} does not become {usage:?}", it.usage);
         it.usage = usage;
+        if usage == Use::Free {
+            self.lacks_nothing(unit);
+        }
         self.may_be_dead(unit);
     }
 

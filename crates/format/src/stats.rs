@@ -274,6 +274,12 @@ pub struct PoolStats {
     pub holds_cut: u64,
     /// Whether a cache device has failed.
     pub degraded: bool,
+    /// Dirty blocks that are on two devices.
+    #[cfg_attr(feature = "serde", serde(rename = "dirty_two_copies_bytes", with = "json::blocks"))]
+    pub dirty_two_copies_blocks: u64,
+    /// Dirty blocks that are on one device only, or in a pool of one.
+    #[cfg_attr(feature = "serde", serde(rename = "dirty_one_copy_bytes", with = "json::blocks"))]
+    pub dirty_one_copy_blocks: u64,
 }
 
 /// Bytes written to cache devices, by cause.

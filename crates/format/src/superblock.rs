@@ -17,6 +17,10 @@ use std::ops::RangeInclusive;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+mod joined;
+
+pub use joined::{INCOMPAT_JOINED, JoinedEntry};
+
 /// "Forebay1" as bytes on the device.
 pub const MAGIC: [u8; 8] = *b"Forebay1";
 /// Bytes of one superblock copy.
@@ -26,7 +30,7 @@ pub const VOLUMES_MAX: usize = (SUPERBLOCK_SIZE - BLOCK_SIZE) / size_of::<Volume
 /// Most bytes of a volume: 4 PiB, of which an [`crate::Address`] can name every block.
 pub const VOLUME_BYTES_MAX: u64 = BLOCKS_MAX * BLOCK_SIZE as u64;
 /// Incompatible features that this build understands.
-pub const INCOMPAT_KNOWN: u64 = 0;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_JOINED;
 /// Features without which this build may still read, but not write.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// `checkpoint_area` when there is no checkpoint yet.
@@ -149,8 +153,10 @@ pub struct Header {
     pub checkpoint_index_blocks: U64,
     /// As `checkpoint_index_blocks`, of the checkpoint before.
     pub previous_index_blocks: U64,
+    /// By device, where [`INCOMPAT_JOINED`] is set.
+    pub joined: [JoinedEntry; POOL_DEVICES_MAX],
     /// Zero.
-    pub reserved_tail: [u8; 3320],
+    pub reserved_tail: [u8; 2936],
 }
 
 const _: () = assert!(size_of::<Header>() == BLOCK_SIZE);
@@ -301,7 +307,9 @@ fn check_counters(header: &Header) -> Result<(), FormatError> {
         ("previous_dseq", header.previous_dseq),
         ("previous_epoch", header.previous_epoch),
     ];
-    match counters.into_iter().find(|(_, value)| value.get() > COUNTER_MAX) {
+    let joined = header.joined.iter().flat_map(|it| [it.epoch, it.seq, it.checkpoint]);
+    let mut counters = counters.into_iter().chain(joined.map(|value| ("joined", value)));
+    match counters.find(|(_, value)| value.get() > COUNTER_MAX) {
         Some((field, _)) => invalid(field),
         None => Ok(()),
     }

@@ -5,7 +5,7 @@ use forebay_format::checkpoint::{
     BlockItem, BucketItem, ChunkHeader, MaskItem, SegmentItem, TableItem, VolumeItem,
 };
 use forebay_format::record::{self, Entry, EntryKind, RecordHeader};
-use forebay_format::superblock::{self, DeviceEntry, Header, VolumeEntry};
+use forebay_format::superblock::{self, DeviceEntry, Header, JoinedEntry, VolumeEntry};
 use forebay_format::tier::{
     self, EntryBlock, HeadBlock, MemberEntry, PageEntry, PageHeader,
     RecordHeader as TierRecordHeader, SuperblockBlock,
@@ -65,9 +65,11 @@ fn structures() -> Vec<(&'static str, Vec<Row>)> {
             devices,
             checkpoint_index_blocks,
             previous_index_blocks,
+            joined,
             reserved_tail,
         }),
         rows!(DeviceEntry { uuid, away, segment_count, bytes }),
+        rows!(JoinedEntry { epoch, seq, checkpoint }),
         rows!(VolumeEntry { id, used, mode, reserved, bytes, uuid, name, fingerprint, origin }),
         rows!(RecordHeader {
             magic,

@@ -164,6 +164,14 @@ fn engine_notice(notice: &Notice, f: &mut std::fmt::Formatter<'_>) -> std::fmt::
         Notice::DeviceFailed(device, why) => {
             write!(f, "cache device {} failed and is no longer used: {why}", device.0 + 1)
         }
+        Notice::DeviceLeft(device) => {
+            write!(f, "cache device {} is no longer used: it is to be replaced", device.0 + 1)
+        }
+        Notice::DeviceCame(device) => write!(
+            f,
+            "cache device {} is a new one; what is dirty gets its second copy back",
+            device.0 + 1
+        ),
         Notice::LogBroken => write!(
             f,
             "the cache is no longer used: a device failed with a part of the log that no other \
@@ -279,6 +287,8 @@ impl Notices {
                 Notice::Opened { .. }
                     | Notice::OpenFailed(_)
                     | Notice::DeviceFailed(..)
+                    | Notice::DeviceLeft(_)
+                    | Notice::DeviceCame(_)
                     | Notice::LogBroken
             )
         );

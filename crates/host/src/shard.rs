@@ -7,6 +7,7 @@ mod gone;
 mod mailbox;
 mod patience;
 mod ports;
+mod replace;
 mod run;
 mod server;
 mod tiers;

@@ -66,6 +66,8 @@ pub struct Admin {
     pub resize: u64,
     /// Share of turns in which an origin is pulled out, to be plugged in again.
     pub replug: f64,
+    /// Time between looks for a cache device to replace, nanoseconds; 0 for none.
+    pub replace_ns: u64,
     /// Share of turns in which lost dirty data, or that of a missing origin, is given up.
     pub force_drop: f64,
     /// Share of the removed volumes whose origin somebody writes to before it is added again.
@@ -382,6 +384,7 @@ fn draw_admin(rng: &mut Rng, swarm: bool) -> Admin {
         remove: weight(rng, swarm, 4),
         resize: 0,
         replug: 0.0,
+        replace_ns: 0,
         force_drop: 0.0,
         foreign_writes: rng.pick(&[0.0, 0.5, 1.0]),
     }

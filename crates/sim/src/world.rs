@@ -11,6 +11,7 @@ mod metadata;
 mod older;
 mod open;
 mod plug;
+mod replace;
 
 use crate::checker::Checker;
 use crate::coverage::Coverage;
@@ -47,6 +48,8 @@ enum Due {
     Tick,
     Rot,
     Vanish(usize),
+    Replace,
+    Swap(usize),
 }
 
 /// How a step ended.
@@ -186,6 +189,7 @@ pub struct World {
     distrust: Distrust,
     /// And about how far the log is durable.
     older: older::Older,
+    replaced: replace::Replaced,
     queue: BinaryHeap<Reverse<(Time, u64, u64, Due)>>,
     queued: u64,
     next_id: u64,
@@ -248,6 +252,7 @@ impl World {
             distrusts: BTreeMap::new(),
             distrust: Distrust::default(),
             older: older::Older::new(seed, options.bend == Some(Bend::Older)),
+            replaced: replace::Replaced::new(seed),
             queue: BinaryHeap::new(),
             queued: 0,
             next_id: 0,
@@ -398,6 +403,8 @@ impl World {
             }
             Due::Rot => self.rot(),
             Due::Vanish(device) => self.vanish(device),
+            Due::Replace => self.replace_turn(),
+            Due::Swap(device) => self.swap(device),
         }
     }
 

@@ -170,8 +170,7 @@ fn a_pool_with_one_of_two_devices_says_that_dirty_data_has_one_copy() {
     let two = world.text("two.img");
     let status = status.says(&format!("{two}, a cache device of pool ma, is missing"));
     let status = status.says("new dirty data has one copy only");
-    let (ssd, again) = (world.text("ssd.img"), "forebay pool create ma");
-    let status = status.says(&format!("{again} {ssd} {two}"));
+    let status = status.says(&format!("forebay pool replace ma {two} NEW"));
     assert!(!status.out.contains("no dirty data is accepted"), "{status:#?}");
     assert!(!status.out.contains("has failed"), "{status:#?}");
     world.nbd("big").write(0, &[3; 4096]).unwrap();

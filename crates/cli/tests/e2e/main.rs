@@ -16,6 +16,7 @@ mod moved;
 mod nbd;
 mod older;
 mod output;
+mod pool_replace;
 mod refused;
 mod renamed;
 mod replaced;

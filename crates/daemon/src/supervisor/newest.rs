@@ -155,10 +155,20 @@ impl Supervisor {
             if let HostNotice::IoFailed { origin: Some(volume), .. } = &notice {
                 lock(&failed).origins.failed(*volume);
             }
-            if let HostNotice::Engine(Notice::DeviceFailed(device, _)) = &notice {
+            if let HostNotice::Engine(Notice::DeviceCame(device)) = &notice {
+                working += 1;
+                lock(&failed).devices.remove(&usize::from(device.0));
+            }
+            if let HostNotice::Engine(
+                Notice::DeviceFailed(device, _) | Notice::DeviceLeft(device),
+            ) = &notice
+            {
                 working = working.saturating_sub(1);
-                lock(&failed).devices.insert(usize::from(device.0));
-                let uuid = parts.uuid(usize::from(device.0)).cloned();
+                let index = usize::from(device.0);
+                let mut failed = lock(&failed);
+                failed.devices.insert(index);
+                let uuid = failed.came.get(&index).or(parts.uuid(index)).cloned();
+                drop(failed);
                 if let (true, Some(uuid), Some(supervisor)) =
                     (working > 0, uuid, supervisor.upgrade())
                 {

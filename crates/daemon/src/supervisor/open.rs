@@ -365,6 +365,8 @@ pub(super) fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<Device
         let mut used = on_disk.devices.iter().filter_map(|slot| slot.device.as_ref().ok());
         used.any(|device| given(device.path()) == **path)
     };
+    let header = &on_disk.superblock.header;
+    let segment_bytes = u64::from(header.segment_blocks.get()) * BLOCK_SIZE as u64;
     // Of those that are not used nobody tells which is which, but one is none of the others.
     let mut unused = pool.devices.iter().filter(|path| !used(path));
     let devices = on_disk.devices.iter().map(|slot| DeviceInfo {
@@ -374,6 +376,8 @@ pub(super) fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<Device
         },
         bytes: slot.entry.bytes.get(),
         segments: u64::from(slot.entry.segment_count.get()),
+        least_bytes: header.segments_offset.get()
+            + u64::from(slot.entry.segment_count.get()) * segment_bytes,
         present: slot.device.is_ok(),
     });
     devices.collect()
@@ -410,7 +414,12 @@ fn notice_sink(pool: String, kept: Arc<Mutex<VecDeque<String>>>) -> NoticeSink {
                 tracing::warn!(pool = pool.as_str(), "{text}");
                 false
             }
-            HostNotice::Engine(Notice::Opened { .. } | Notice::Repaired(_))
+            HostNotice::Engine(
+                Notice::Opened { .. }
+                | Notice::Repaired(_)
+                | Notice::DeviceLeft(_)
+                | Notice::DeviceCame(_),
+            )
             | HostNotice::Text(_) => {
                 tracing::info!(pool = pool.as_str(), "{text}");
                 false

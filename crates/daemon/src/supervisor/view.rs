@@ -6,7 +6,7 @@ use super::leave::or_lose;
 use super::{FoundVolume, Opened, Pool, Supervisor, lock, shard_error};
 use crate::convert::hex;
 use crate::state::{PoolState, owner_of};
-use forebay_api::hint::{Care, Devices, Fact, Log, When};
+use forebay_api::hint::{Care, Fact, Log, When};
 use forebay_api::reply::{
     Attention, DeviceInfo, JobState, PoolInfo, Room, State, Status, VolumeInfo, Why, WhyReason,
 };
@@ -206,8 +206,7 @@ impl Supervisor {
             };
             attention.hints.push(Hint::Know { that });
             if open.devices.len() > 1 {
-                let devices = Devices::Paths(pool.known.devices.clone());
-                attention.hints.push(Hint::RemakePool { pool: pool.known.name.clone(), devices });
+                attention.hints.push(self.how_to_mend(pool, open));
             }
         }
         self.tell_falls(&pool.known.name, &mut attention);
@@ -216,10 +215,12 @@ impl Supervisor {
             name: pool.known.name.clone(),
             uuid: hex(&open.uuid),
             state,
-            devices: open.devices.clone(),
+            devices: open.devices_now(),
             capacity_bytes: open.capacity_bytes,
             used_bytes: snapshot.pool.cached_blocks * BLOCK_SIZE as u64,
             dirty_bytes,
+            dirty_two_copies_bytes: snapshot.pool.dirty_two_copies_blocks * BLOCK_SIZE as u64,
+            dirty_one_copy_bytes: snapshot.pool.dirty_one_copy_blocks * BLOCK_SIZE as u64,
             segment_bytes: open.segment_bytes,
             segments: open.devices.iter().map(|device| device.segments).sum(),
             segments_free: snapshot.pool.segments_free,

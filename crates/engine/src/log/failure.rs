@@ -16,15 +16,20 @@ impl Engine {
         if !self.segments.devices()[usize::from(device.0)].healthy {
             return;
         }
-        self.segments.device_failed(device);
+        // A newcomer that has nobody beside it any more, or fails itself, was never there.
+        self.newcomer_fails(device, why);
+        if !self.segments.devices()[usize::from(device.0)].healthy {
+            return;
+        }
         self.io.notify(Notice::DeviceFailed(device, why.to_owned()));
+        self.device_ends(device);
+    }
+
+    /// A cache device is not used any more.
+    pub(crate) fn device_ends(&mut self, device: DeviceId) {
+        self.segments.device_failed(device);
         if self.segments.devices().iter().any(|device| device.healthy) {
-            for point in crate::log::POINTS {
-                if self.log.open_at(point).is_some_and(|open| self.leaves(point, open)) {
-                    self.send(point);
-                    self.seal(point);
-                }
-            }
+            self.leave_open();
             self.sweep(Sweep::Unreachable);
             if !self.is_opening() {
                 self.pool.await_records(self.log.seq());
@@ -43,6 +48,30 @@ impl Engine {
         self.die();
     }
 
+    /// Closes what is open where the log does not go on.
+    pub(crate) fn leave_open(&mut self) {
+        for point in crate::log::POINTS {
+            if self.log.open_at(point).is_some_and(|open| self.leaves(point, open)) {
+                self.send(point);
+                self.seal(point);
+            }
+        }
+    }
+
+    /// Closes what is open on a device, with or without a partner.
+    pub(crate) fn close_on(&mut self, device: DeviceId) {
+        for point in crate::log::POINTS {
+            let here = |open| {
+                let unit = self.segments.unit_of(open);
+                self.segments.segments_of(unit).any(|it| self.segments.device_of(it) == device)
+            };
+            if self.log.open_at(point).is_some_and(here) {
+                self.send(point);
+                self.seal(point);
+            }
+        }
+    }
+
     /// Whether the pool can do without a device that works: each unit with dirty blocks that it
     /// holds is on another one, too, that works and of which the executor says that it `moves`, and
     /// so is the log.
@@ -50,13 +79,13 @@ impl Engine {
         let here = |segment| self.segments.device_of(segment) == device;
         let copy = |segment| {
             !here(segment)
-                && self.segments.healthy(segment)
+                && self.segments.holds(segment)
                 && moves(self.segments.device_of(segment))
         };
         let mut units = self.segments.numbered().filter(|(_, unit)| unit.dirty > 0);
         let mut working = self.segments.working();
         !self.log.is_dead()
-            && working.any(|other| other != device && moves(other))
+            && working.any(|other| other != device && moves(other) && self.segments.counts(other))
             && units.all(|(unit, _)| {
                 let mut segments = self.segments.segments_of(unit);
                 !self.segments.segments_of(unit).any(here) || segments.any(copy)
@@ -115,6 +144,7 @@ impl Engine {
     /// and 6.
     pub(crate) fn die(&mut self) {
         self.log.dies();
+        self.replacing_ends("no device of the pool works any more");
         if !self.is_opening() {
             self.drop_untold();
         }

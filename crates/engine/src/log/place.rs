@@ -63,7 +63,7 @@ impl Engine {
     /// room.
     fn other_half(&self, point: Point, open: SegmentId) -> Option<SegmentId> {
         let half = self.segments.partner(open).filter(|&half| half > open)?;
-        (point != Point::Dirty && self.segments.healthy(half)).then_some(half)
+        (point != Point::Dirty && self.segments.holds(half)).then_some(half)
     }
 
     fn open_segment(&mut self, point: Point, segment: SegmentId) {

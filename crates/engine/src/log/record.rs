@@ -188,9 +188,11 @@ impl Engine {
             self.device_failed(device, "a write failed");
         }
         self.segments.copy_ended(self.segments.unit_of(segment));
+        let device = self.segments.device_of(segment);
+        let counts = self.segments.counts(device) || self.is(Mutant::StrangerCounts);
         let sent = self.log.sent(seq).expect("under way");
         sent.writes -= 1;
-        sent.copies += u8::from(result.is_ok());
+        sent.copies += u8::from(result.is_ok() && counts);
         let copied = sent.copies > 0 && sent.writes > 0;
         if copied && self.is(Mutant::AckAfterOneCopy) && self.log.is_oldest(seq) {
             let sent = self.log.sent(seq).expect("under way");
@@ -210,6 +212,23 @@ impl Engine {
             self.complete_dirty();
         }
         self.io.give(buf);
+    }
+
+    /// A device is let go: what it has of records under way does not count any more.
+    pub(crate) fn copies_leave(&mut self, device: DeviceId) {
+        let here = |segment: SegmentId| self.segments.device_of(segment) == device;
+        let under_way = self.io.ops().filter_map(|op| match op {
+            Op::Record { seq, segment, .. } if here(*segment) => Some(*seq),
+            _ => None,
+        });
+        let under_way: Vec<Seq> = under_way.collect();
+        for sent in self.log.sent_dirty.iter_mut().filter(|sent| sent.writes > 0) {
+            let unit = self.segments.unit_of(sent.record.segment);
+            let written = !under_way.contains(&sent.seq);
+            if written && self.segments.segments_of(unit).any(here) {
+                sent.copies = sent.copies.saturating_sub(1);
+            }
+        }
     }
 
     fn complete_clean(&mut self, seq: Seq) {

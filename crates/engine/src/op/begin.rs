@@ -101,6 +101,7 @@ impl Engine {
             Op::HomeWrite { volume, run } => self.home_write_done(volume, run, end),
             Op::Checkpoint { device } => self.checkpoint_done(device, end),
             Op::Superblock { device } => self.superblock_written(device, end),
+            Op::Blank { device, flush } => self.blanked(device, flush, end),
             Op::Recover(read) => {
                 self.recovering(|opening, engine| opening.recover_read_done(engine, read, end));
             }

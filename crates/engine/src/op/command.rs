@@ -45,9 +45,12 @@ impl Engine {
             Command::OriginBack { volume, changed } => self.origin_back(id, volume, changed),
             Command::CallOrigin(volume, origin) => self.call_origin(id, volume, origin),
             Command::Resize(volume, bytes) => self.resize(id, volume, bytes),
+            Command::LetGo(device) => self.let_go(id, device),
+            Command::TakeIn(new) => self.take_in(id, *new),
             Command::Shutdown => {
                 self.closing_begin(id);
                 self.tasks_fail("the pool is being closed");
+                self.replacing_stops();
             }
         }
     }

@@ -31,11 +31,11 @@ impl Engine {
 
     /// The segment to read a segment's content from at this try: it, or its mirror.
     pub(crate) fn copy_for(&self, segment: SegmentId, tries: u8) -> SegmentId {
-        let second = tries % 2 == 1 || !self.segments.healthy(segment);
+        let second = tries % 2 == 1 || !self.segments.holds(segment);
         if !second || self.is(Mutant::MirrorUnread) {
             return segment;
         }
-        let mirror = self.segments.mirror_of(segment).filter(|&copy| self.segments.healthy(copy));
+        let mirror = self.segments.mirror_of(segment).filter(|&copy| self.segments.holds(copy));
         mirror.unwrap_or(segment)
     }
 
@@ -44,7 +44,7 @@ impl Engine {
     pub(crate) fn locate(&mut self, key: Key) -> Option<Located> {
         let located = self.map.get(key)?;
         let gone = (self.log.is_dead()
-            || (self.segments.degraded() && !self.segments.reachable(located.slot)))
+            || (self.segments.incomplete() && !self.segments.reachable(located.slot)))
             && !self.map.is_dirty(located.slot);
         if gone {
             self.forget(key);

@@ -1,12 +1,12 @@
 //! Superblock updates: one after the other, each to one of the two copies of every device, then a
 //! FLUSH.
 
-use crate::event::{CommandId, VolumeId};
+use crate::event::{CommandId, DeviceId, VolumeId};
 use crate::ids::Seq;
 use crate::pool::{Pool, Source};
 use crate::segment::Older;
 use forebay_format::Layout;
-use forebay_format::superblock::{Header, Superblock};
+use forebay_format::superblock::{DeviceEntry, Header, JoinedEntry, Superblock};
 use zerocopy::little_endian::{U32, U64};
 
 mod update;
@@ -46,7 +46,8 @@ pub(super) struct Superblocks {
     wanted: Vec<Then>,
     under_way: Vec<Then>,
     pending: u32,
-    failed: bool,
+    /// Only this device has it so far, which comes with it.
+    first: Option<DeviceId>,
     /// Records up to here were on their way when a device failed.
     awaits_seq: Seq,
     /// The next update names a checkpoint that began behind this record, or one counts.
@@ -63,7 +64,7 @@ impl Superblocks {
             wanted: Vec::new(),
             under_way: Vec::new(),
             pending: 0,
-            failed: false,
+            first: None,
             awaits_seq: Seq::default(),
             checkpoint_from: Seq::default(),
         }
@@ -97,6 +98,11 @@ impl Pool {
     /// The pool is closed, with the next update.
     pub(crate) fn mark_clean(&mut self) {
         self.sb.block.header.clean = 1;
+    }
+
+    /// A device has this place with the next update.
+    pub(super) fn name_device(&mut self, device: DeviceId, of: (DeviceEntry, JoinedEntry)) {
+        self.sb.block.header.join(usize::from(device.0), of.0, of.1);
     }
 
     /// First half of the pool's uuid.

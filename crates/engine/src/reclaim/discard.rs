@@ -15,8 +15,7 @@ impl Engine {
         }
         let leaves = self.is(Mutant::DiscardOfOpen);
         for (device, offset, len) in self.segments.discard_begin(self.io.now(), leaves) {
-            let op = self.io.op(Op::Discard { device });
-            self.io.put(Effect::Discard { op, target: Target::Cache(device), offset, len });
+            self.io.discard(Op::Discard { device }, Target::Cache(device), offset, len);
         }
     }
 

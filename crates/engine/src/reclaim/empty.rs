@@ -48,9 +48,11 @@ impl Engine {
         {
             self.want_durable(dseq);
         }
+        self.half_ended();
         if self.reclaim.victims.is_empty() {
             self.victims_choose();
             self.victims_dead();
+            self.victims_half();
         }
         self.victims_read();
         self.victims_scan();
@@ -135,7 +137,7 @@ impl Engine {
         }
     }
 
-    fn victim_begin(
+    pub(super) fn victim_begin(
         &mut self,
         unit: UnitId,
         choice: Choice,
@@ -160,7 +162,7 @@ impl Engine {
     }
 
     /// Blocks that moves of dirty blocks could append now, beside those that are promised.
-    fn room_for_moves(&self) -> u32 {
+    pub(super) fn room_for_moves(&self) -> u32 {
         self.segments.room_for_moves(self.left_in_open())
     }
 

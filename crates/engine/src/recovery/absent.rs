@@ -21,7 +21,7 @@ impl Opening {
         }
         let units = engine.segments.numbered();
         let held: Vec<(UnitId, u32)> = units
-            .filter(|&(unit, it)| it.dirty > 0 && !engine.segments.usable(unit))
+            .filter(|&(unit, it)| it.dirty > 0 && !engine.segments.has_copy(unit))
             .filter(|&(unit, _)| self.holders(engine, unit).next().is_some())
             .map(|(unit, it)| (unit, it.dirty))
             .collect();
@@ -56,7 +56,9 @@ impl Opening {
 
     /// The devices of a unit that may come back with what they hold.
     fn holders(&self, engine: &Engine, unit: UnitId) -> impl Iterator<Item = DeviceId> {
-        let devices = engine.segments.segments_of(unit).map(|it| engine.segments.device_of(it));
+        let segments = engine.segments.segments_of(unit);
+        let segments = segments.filter(|&it| !engine.segments.came_later(it));
+        let devices = segments.map(|it| engine.segments.device_of(it));
         devices.filter(|&device| self.may_come_back(engine, device))
     }
 
@@ -72,7 +74,7 @@ impl Engine {
     fn out_of_reach(&self, volume: &Volume) -> bool {
         volume.dirty().iter_from(0).any(|block| {
             let located = self.map.get(volume.base() + block).expect("dirty blocks are there");
-            !self.segments.usable(self.segments.unit_of(self.segments.segment_of(located.slot)))
+            !self.segments.has_copy(self.segments.of(located.slot))
         })
     }
 }

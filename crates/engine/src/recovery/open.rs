@@ -1,6 +1,7 @@
 //! A start begins with what the superblock says, and ends in a pool that serves, or in one that
 //! cannot be opened. Requests and commands that came meanwhile wait for that.
 
+use crate::ends::Sweep;
 use crate::engine::Engine;
 use crate::event::*;
 use crate::ids::Key;
@@ -53,8 +54,14 @@ impl Engine {
     fn checkpoint_sources(&self) -> VecDeque<Source> {
         let header = self.pool.header();
         let devices: Vec<DeviceId> = self.segments.working().collect();
-        let from_each =
-            |source: Source| devices.iter().map(move |it| Source { device: it.0, ..source });
+        let from_each = |source: Source| {
+            let has = |it: &&DeviceId| {
+                let since = self.segments.devices()[usize::from(it.0)].since;
+                since.is_none_or(|since| source.generation > since.checkpoint)
+            };
+            let devices = devices.iter().filter(has);
+            devices.map(move |it| Source { device: it.0, ..source }).collect::<Vec<_>>()
+        };
         let newest = Source::newest(header).into_iter();
         newest.chain(Source::previous(header)).flat_map(from_each).collect()
     }
@@ -110,6 +117,9 @@ impl Engine {
         }));
         if self.away_untold() {
             self.superblock_write(Then::Away);
+        }
+        if self.segments.has_halves() {
+            self.sweep(Sweep::Unreachable);
         }
         for (id, command) in opening.early {
             self.command(id, command);

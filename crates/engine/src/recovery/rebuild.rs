@@ -35,6 +35,10 @@ impl Opening {
         for (&unit, &last) in self.plan.freed.iter().filter(|_| !again) {
             engine.segments.found_freed(unit, last as u32);
         }
+        for &(seq, unit) in &order {
+            let seq = seq.max(engine.segments.unit(unit).last_seq);
+            engine.segments.found_until(unit, seq);
+        }
         order.sort_unstable();
         for (_, unit) in order {
             engine.segments.found_order(unit);

@@ -46,7 +46,7 @@ impl Engine {
         let partner = self.segments.partner(own).filter(|_| found.is_dirty_class())?;
         let unit = self.segments.unit(self.segments.unit_of(own));
         let current = unit.generation == header.segment_generation.get();
-        let both = self.segments.healthy(own) && self.segments.healthy(partner);
+        let both = self.segments.holds(own) && self.segments.holds(partner);
         let (from, to) = match found.whole {
             [true, false] => (own, partner),
             [false, true] => (partner, own),

@@ -35,7 +35,8 @@ fn lacks_a_copy(engine: &Engine, found: &Found) -> bool {
     let segments = &engine.segments;
     let Some(partner) = segments.partner(found.segment()) else { return false };
     let places = [found.segment(), partner].into_iter().zip(found.whole);
-    places.into_iter().any(|(segment, whole)| segments.healthy(segment) && !whole)
+    let seq = found.seq();
+    places.into_iter().any(|(segment, whole)| segments.should_hold(segment, seq) && !whole)
 }
 
 impl Opening {
@@ -45,6 +46,7 @@ impl Opening {
         let from = self.source.map_or(Default::default(), |source| (source.seq, source.dseq));
         let heads = self.heads.values().map(|head| Seq::of(head.seq.get()));
         self.seq_max = records.iter().map(Found::seq).chain(heads).fold(from.0, Seq::max);
+        self.seq_max = self.seq_max.max(engine.segments.joined_seq());
         let newest = engine.pool.header().checkpoint_epoch.get();
         let Valid { records: valid, end, behind, half } =
             self.valid_dirty(engine, &records, from)?;
@@ -203,9 +205,13 @@ impl Opening {
     /// away already, and the other could not be read before its device failed.
     pub(super) fn log_may_go_on(&self, engine: &Engine) -> bool {
         let header = engine.pool.header();
+        // What came behind the checkpoint that is used never had what lies between the two.
+        let from = self.source.map_or(Seq::default(), |source| source.seq);
         let unread = |segment: SegmentId| {
             let blocks = self.unreadable.range((segment, 0)..=(segment, u32::MAX));
-            !engine.segments.healthy(segment) && blocks.count() > 0
+            let later = engine.segments.came_behind(segment, from);
+            (!engine.segments.healthy(segment) && blocks.count() > 0)
+                || (later && !self.heads.contains_key(&segment))
         };
         // Also on such as are given up: nobody could say how much of the log's end that is.
         let used = |segment| {

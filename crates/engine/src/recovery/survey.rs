@@ -9,6 +9,7 @@ use crate::open_error::OpenError;
 use crate::recovery::found::{Chain, Found, Life, bad_payload};
 use crate::recovery::io::RecoverRead;
 use crate::recovery::{Opening, Step};
+use crate::segment::Segments;
 use forebay_format::io::Buf;
 use forebay_format::record::{self, Entry, EntryKind, RecordClass, RecordHeader};
 use forebay_format::{BLOCK_SIZE, FormatError, checkpoint};
@@ -66,6 +67,8 @@ impl Opening {
         let chains: Vec<SegmentId> =
             self.heads.iter().filter(wanted).map(|(&segment, _)| segment).collect();
         let suspects = std::mem::take(&mut self.suspects);
+        let suspects = suspects.into_iter().filter(|&it| self.was_written(segments, it));
+        let suspects: Vec<SegmentId> = suspects.collect();
         for segment in chains {
             self.reads.push_back(RecoverRead::Header(segment, 0));
         }
@@ -73,6 +76,15 @@ impl Opening {
             self.segment_whole(engine, segment);
         }
         self.recover_reads(engine)
+    }
+
+    /// Whether a segment of a device that came later was used since: else anything may be there.
+    fn was_written(&self, segments: &Segments, segment: SegmentId) -> bool {
+        let item = self.segments.get(&segments.unit_of(segment));
+        let known = item.map(|item| Seq::of(item.last_seq.get()));
+        let partner = segments.partner(segment).and_then(|it| self.heads.get(&it));
+        let known = known.max(partner.map(|head| Seq::of(head.seq.get()))).unwrap_or_default();
+        segments.should_hold(segment, known)
     }
 
     /// Reads a segment whole: it is damaged, or the log ended in it.
@@ -273,6 +285,7 @@ impl Engine {
         let own = SegmentId::of(header.segment.get());
         header.pool.get() == self.pool.id()
             && header.epoch.get() <= self.pool.epoch()
+            && (self.segments.may_hold(segment, header) || self.is(Mutant::FormerBelieved))
             && (own == segment
                 || (header.class == RecordClass::Dirty as u8
                     && self.segments.partner(own) == Some(segment)))

@@ -5,10 +5,12 @@ use super::label::Label;
 use super::lane::Lane;
 use super::tiers::look_for_cut;
 use super::{Executor, HANGS_LOOKS, SCAN_NS, SLOW_LOOKS, SLOW_NS};
+use crate::device::Device;
 use crate::driver::Driver;
 use crate::notice::{HostNotice, Notices};
 use forebay_engine::{Buf, DeviceId, IoError, OpId, Target, Time, VolumeId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl Executor {
     /// Reports I/O that takes too long, each once. Whether it was time to look: then see what is
@@ -125,5 +127,19 @@ impl Executor {
             jobs.filter(|job| job.goal == goal).for_each(|job| job.given = None);
         }
         self.drop_closed(goal);
+    }
+
+    /// Closes a cache device that the engine does not use any more. Whether it is closed: else I/O
+    /// is under way there.
+    pub fn close_cache(&mut self, device: DeviceId) -> bool {
+        let goal = Goal::Engine(Target::Cache(device));
+        self.close_lane(goal);
+        !self.lanes.contains_key(&goal)
+    }
+
+    /// A cache device, in the place of one that was closed.
+    pub fn add_cache(&mut self, driver: &mut Driver, place: DeviceId, device: Device) {
+        self.add_lane(Goal::Engine(Target::Cache(place)), Arc::new(device));
+        self.allow_threads(driver);
     }
 }

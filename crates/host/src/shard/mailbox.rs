@@ -3,11 +3,13 @@
 use super::clients::Migrant;
 use super::ports::PortSetup;
 use super::{ShardError, ShardSnapshot};
+use crate::device::Device;
 use crate::frontend::nbd::Tls;
 use crate::origin::tiered::{Member, NewDevice, Tiered};
 use crate::origin::{Origin, OriginSize};
 use crate::rescue::Dirty;
-use forebay_engine::{Buf, Command, CommandReply, IoError, Request, Time, VolumeId};
+use forebay_engine::NewDevice as CacheDevice;
+use forebay_engine::{Buf, Command, CommandReply, DeviceId, IoError, Request, Time, VolumeId};
 use forebay_sys::waker::Waker;
 use forebay_tier as tier;
 use std::collections::VecDeque;
@@ -84,6 +86,10 @@ pub(crate) enum Message {
     AddMember(VolumeId, Box<(Member, NewDevice)>, SyncSender<tier::CommandReply>),
     /// Shows the tiers of a volume's origin to somebody, if there are some.
     LookAtTiers(VolumeId, LookAtTiers),
+    /// A cache device that the engine does not use any more is closed. Whether it is.
+    CloseCache(DeviceId, SyncSender<bool>),
+    /// A cache device in the place of one that was closed.
+    TakeIn(Box<(Device, CacheDevice)>, SyncSender<CommandReply>),
     Snapshot(SyncSender<ShardSnapshot>),
     OriginSize(VolumeId, SyncSender<Option<OriginSize>>),
     /// Which of these blocks of a volume are dirty: the first of them, if they are many.

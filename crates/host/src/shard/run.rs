@@ -1,5 +1,6 @@
 //! The loop: gather what happened, tell the engine, carry out what it says, wait.
 
+mod caches;
 mod fall;
 mod origins;
 mod planted;
@@ -22,8 +23,8 @@ use crate::origin::Origin;
 use crate::rescue;
 use crate::witness::WitnessFile;
 use forebay_engine::{
-    Buf, Command, CommandId, CommandReply, Completion, DeviceId, Effect, Engine, Event, IoError,
-    Keyed, OpId, Request, RequestId, Settings, Time, VolumeId,
+    Buf, Command, CommandId, CommandReply, Completion, Effect, Engine, Event, IoError, Keyed, OpId,
+    Request, RequestId, Settings, Time, VolumeId,
 };
 use origins::origin_of;
 use std::collections::{BTreeMap, VecDeque};
@@ -205,15 +206,6 @@ impl Shard {
         }
     }
 
-    /// Does without a cache device that hangs, if another has all that is dirty, and works.
-    fn give_up_hanging(&mut self) {
-        for device in self.executor.hanging().collect::<Vec<DeviceId>>() {
-            if self.engine.can_spare(device, |other| self.executor.moves(other)) {
-                self.executor.give_up(&mut self.driver, device, &mut self.notices);
-            }
-        }
-    }
-
     /// Looks for requests and for what ended, so many times more. Whether there was something.
     fn look(&mut self, more: u32) -> bool {
         let mut left = more;
@@ -286,6 +278,8 @@ impl Shard {
             Message::LookAtTiers(volume, look) => {
                 look(self.executor.tiered(volume), self.now);
             }
+            Message::CloseCache(device, reply) => self.close_cache(device, &reply),
+            Message::TakeIn(new, reply) => self.take_in(*new, reply),
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }

@@ -33,6 +33,7 @@ impl Params {
             Bend::Replug => self.replug(rng),
             Bend::Older => self.come_back_older(rng),
             Bend::Stripes => self.stripe(rng),
+            Bend::Replace => self.replace(rng),
             Bend::Large | Bend::Cloud | Bend::Short => {}
         }
     }
@@ -158,6 +159,29 @@ impl Params {
         self.admin.replug = rng.pick(&[0.02, 0.1, 0.3]);
         self.think_ns = rng.log_range(MILLISECOND / 10, 10 * MILLISECOND);
         self.tuning.idle_ns = rng.pick(&[1, 1000]) * MILLISECOND;
+    }
+
+    /// Lives in which devices fail, or are let go, and others take their place, while what is dirty
+    /// stays.
+    fn replace(&mut self, rng: &mut Rng) {
+        self.live_briefly(rng);
+        self.devices = rng.pick(&[2, 2, 2, 3, 4]);
+        self.lives = rng.range(2, 10);
+        self.requests = rng.log_range(60, 800);
+        self.ends.events_max = rng.log_range(300, 8000);
+        self.segments = rng.range(10, 30);
+        self.faults = Faults { vanish: rng.pick(&[0.0, 0.5, 0.9]), ..Faults::default() };
+        self.admin.replace_ns = rng.log_range(MILLISECOND / 2, 50 * MILLISECOND);
+        self.think_ns = rng.log_range(MILLISECOND / 10, 4 * MILLISECOND);
+        self.checkpoint_slowness = rng.pick(&[1, 1, 100]);
+        if rng.coin() {
+            self.modes.fill(Mode::WriteBack);
+        }
+        if rng.coin() {
+            (self.tuning.dirty_target, self.tuning.dirty_high) = (0.7, 0.7);
+            self.tuning.dirty_max = 0.75;
+            self.tuning.idle_ns = 1_000_000_000 * MILLISECOND;
+        }
     }
 
     /// Short lives of two devices of which one has what the other lost in a power cut, but cannot

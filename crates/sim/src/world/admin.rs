@@ -111,8 +111,8 @@ impl World {
         !stopping && (missing || self.checker.has_lost(disk))
     }
 
-    fn no_device_works(&self) -> bool {
-        let failed = self.life.devices_failed.len() >= self.life.devices.len();
+    pub(super) fn no_device_works(&self) -> bool {
+        let failed = self.life.devices.is_subset(&self.life.devices_failed);
         failed || self.life.log_broken || self.caches.iter().all(|disk| disk.dead_from <= self.now)
     }
 
@@ -300,6 +300,7 @@ impl World {
             }
             // The simulator's administrator only removes, and no origin moves.
             Command::TellLoss(_) | Command::CallOrigin(..) => {}
+            Command::LetGo(_) | Command::TakeIn(_) => self.replace_answered(&asked.command),
             Command::OriginLost(_) => self.coverage.mark("origins that were pulled out"),
             Command::OriginBack { .. } => self.is_back(asked.disk),
             Command::Shutdown => {
@@ -326,6 +327,13 @@ impl World {
             self.checker.told_for_good(asked.disk, asked.invoke);
         }
         self.coverage.mark("commands failed");
+        if matches!(asked.command, Command::LetGo(_) | Command::TakeIn(_)) {
+            self.replaced.under_way = None;
+            self.coverage.mark("replacements refused");
+            if self.life.stopping || self.may_refuse() {
+                return Ok(());
+            }
+        }
         let away = self.caches.iter().any(|disk| disk.dead_from <= self.now);
         let faulty = self.met_errors()
             || self.checker.has_lost(asked.disk)

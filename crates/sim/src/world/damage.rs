@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Whether the origin has all that a client may read there. Its block counts as a whole.
-    fn origin_has(&self, disk: usize, sector: u64) -> bool {
+    pub(super) fn origin_has(&self, disk: usize, sector: u64) -> bool {
         let first = sector / PER_BLOCK * PER_BLOCK;
         let end = (first + PER_BLOCK).min(self.origins[disk].disk.sectors());
         let mut bytes = [0; SECTOR_SIZE];
@@ -151,7 +151,7 @@ impl World {
     fn others_have(&self, device: usize, copy: Copied) -> bool {
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         self.used_beside(device)
-            .any(|(_, disk)| copies_in_blocks(disk, first..disk.sectors()).contains(&copy))
+            .any(|(index, disk)| self.copies_on(index, first..disk.sectors()).contains(&copy))
     }
 
     /// The other cache devices that are there and were not given up.
@@ -166,7 +166,7 @@ impl World {
 
     /// Notes when client data goes to a cache device.
     pub(super) fn note_written(&mut self, device: usize, bytes: &[u8]) {
-        if self.caches.len() > 2 {
+        if self.caches.len() > 2 || self.params.admin.replace_ns > 0 {
             let brought = bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data);
             self.written.extend(brought.map(|copy| ((device, copy), self.now)));
         }
@@ -177,8 +177,7 @@ impl World {
     /// device later than to another was moved to a place whose partner was missing, maybe: the copy
     /// on the other is then one that the log has left. Beside a whole mirror only what a crash left
     /// undecided may be on one device: nobody was promised anything of it.
-    fn lose_dirty(&mut self, gone: usize) {
-        let whole = self.mirror_is_whole();
+    pub(super) fn lose_dirty(&mut self, gone: usize, whole: bool) {
         if whole && self.undecided.is_empty() {
             return;
         }
@@ -189,7 +188,7 @@ impl World {
             at(gone) > at(device)
         };
         for (index, disk) in self.used_beside(gone) {
-            let there = copies_in_blocks(disk, first..disk.sectors()).into_iter();
+            let there = self.copies_on(index, first..disk.sectors()).into_iter();
             elsewhere.extend(there.filter(|copy| !moved(index, copy)));
         }
         for disk in 0..self.origins.len() {
@@ -250,7 +249,7 @@ impl World {
             bytes.chunks_exact(SECTOR_SIZE).filter_map(client_data).collect();
         let first = self.layout.segments_offset / SECTOR_SIZE as u64;
         let mut elsewhere = BTreeSet::new();
-        for (index, disk) in self.caches.iter().enumerate() {
+        for (index, disk) in self.without_strangers() {
             // Of the device itself only what this write has not touched.
             let touched = if index == device { sectors.clone() } else { first..first };
             elsewhere.extend(copies_in_blocks(disk, first..touched.start));
@@ -433,7 +432,7 @@ impl World {
         self.caches[device].dead_from = self.now;
         self.troubled.insert(device);
         self.life.vanished.insert(device);
-        self.lose_dirty(device);
+        self.lose_dirty(device, self.mirror_is_whole());
         Ok(Flow::Go)
     }
 
@@ -448,7 +447,7 @@ impl World {
             let text = format!("cache device {device} is given up without an error: {text}");
             return Err(Violation::new("E", text));
         }
-        self.lose_dirty(device);
+        self.lose_dirty(device, self.mirror_is_whole());
         Ok(())
     }
 
@@ -465,7 +464,7 @@ impl World {
         // So is what a power cut left on one device only, of dirty ones too, when that one fails.
         let gone = !lost || !self.life.devices_failed.is_empty();
         let absent = gone && absent + late + metadata + metadata_errors > 0.0;
-        let absent = absent || !lost && self.half_came();
+        let absent = absent || !lost && self.half_came() || self.has_replaced();
         if !self.params.faults.any_cache_fault() && !absent {
             let text = format!("block {block} of {volume:?} is called bad, but nothing was harmed");
             return Err(Violation::new("E", text));
@@ -485,6 +484,7 @@ impl World {
             self.coverage.mark("blocks as they were when harmed");
             self.checker.lose_block(disk, first, self.stamp);
         }
+        self.lost_with_the_log(disk, first, lost);
         self.life.blocks_lost += u64::from(lost);
         if lost {
             self.also_given_up(disk, block);

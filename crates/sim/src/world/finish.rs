@@ -104,6 +104,7 @@ impl World {
     pub(super) fn finish(&mut self) -> Result<(), Violation> {
         self.run_until_open()?;
         self.rest()?;
+        self.halves_end()?;
         if self.rng.coin() {
             self.read_back()?;
         }

@@ -148,7 +148,9 @@ impl World {
                 self.cache_failed(usize::from(device.0), &finished);
             }
         } else if !self.life.unwritten.is_empty()
-            && (matches!(target, Target::Cache(_)), finished.kind) == (true, IoKind::Write)
+            && finished.kind == IoKind::Write
+            && let Target::Cache(device) = target
+            && !self.is_stranger(usize::from(device.0))
         {
             self.written_after_all(finished.completion.buf.bytes());
         }
@@ -197,6 +199,14 @@ impl World {
                 self.coverage.add("devices failed with lost segments", u64::from(lost));
                 return self.device_failed(given_up, &text);
             }
+            Notice::DeviceLeft(device) => {
+                // All that was promised is elsewhere; what a crash left of one record may not be.
+                let device = usize::from(device.0);
+                self.life.devices_failed.insert(device);
+                self.troubled.insert(device);
+                self.lose_dirty(device, true);
+            }
+            Notice::DeviceCame(device) => self.device_came(usize::from(device.0)),
             Notice::BadBlock { volume, block, lost } => {
                 self.coverage.mark("bad blocks noticed");
                 return self.bad_block(volume, block, lost);

@@ -99,6 +99,12 @@ impl World {
         }
     }
 
+    /// Another device has the place of one of them.
+    pub(super) fn older_forgets(&mut self) {
+        self.older.copy = None;
+        self.older.copy_in = 0;
+    }
+
     /// The engine has settled.
     pub(super) fn older_sees(&mut self) {
         let durable = self.engine().durable();

@@ -220,6 +220,7 @@ impl World {
         self.stay_away(number);
         self.come_late(number);
         self.spoil_metadata(number);
+        self.old_turns_up()?;
         let Some((superblock, stand)) = self.read_superblock() else {
             return Err(Violation::new("R", "no superblock can be read".into()));
         };
@@ -232,6 +233,7 @@ impl World {
         if self.params.admin.pause_ns > 0 && !self.calm {
             self.schedule_admin();
         }
+        self.replace_begins();
         Ok(flow)
     }
 

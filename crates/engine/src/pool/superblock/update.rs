@@ -7,6 +7,7 @@ use crate::event::*;
 use crate::log::FlushFor;
 use crate::op::Op;
 use crate::pool::Then;
+use crate::pool::replace::Phase;
 use crate::pool::superblock::older;
 use forebay_format::layout::SUPERBLOCK_OFFSETS;
 use forebay_format::superblock::SUPERBLOCK_SIZE;
@@ -39,24 +40,37 @@ impl Engine {
                 new.name(&mut self.pool.sb.block.header, base);
             }
         }
-        self.pool.sb.failed = false;
         self.sync_volume_table();
         for (entry, device) in
             self.pool.sb.block.header.devices.iter_mut().zip(self.segments.devices())
         {
-            entry.away = U32::new(u32::from(!device.healthy));
+            entry.away = U32::new(u32::from(!device.healthy || device.stranger));
         }
+        self.newcomer_named();
         let generation = self.pool.sb.block.header.generation.get() + 1;
         self.pool.sb.block.header.generation = U64::new(generation);
         self.pool.sb.sent_older = older(&self.pool.sb.block);
-        let copy = (generation % 2) as usize;
+        self.pool.sb.first = self.pool.replacing().and_then(Phase::first);
+        match self.pool.sb.first {
+            Some(first) => self.superblock_to(|it| it == first, Mutant::OthersFirst),
+            None => self.superblock_to(|_| true, Mutant::OthersFirst),
+        }
+    }
+
+    /// Sends it to these devices, as far as they are of the pool. A planted bug: to the others.
+    fn superblock_to(&mut self, wanted: impl Fn(DeviceId) -> bool, bug: Mutant) {
+        let first = self.pool.sb.first;
+        let wanted = |it| wanted(it) != (first.is_some() && self.is(bug));
+        let devices: Vec<DeviceId> = self
+            .segments
+            .working()
+            .filter(|&it| wanted(it) && (first == Some(it) || self.segments.counts(it)))
+            .collect();
+        let copy = (self.pool.sb.block.header.generation.get() % 2) as usize;
         let copies: &[usize] = if self.is(Mutant::SuperblockInPlace) { &[0, 1] } else { &[copy] };
-        for index in 0..self.segments.devices().len() {
-            if !self.segments.devices()[index].healthy {
-                continue;
-            }
+        for device in devices {
             for &copy in copies {
-                self.superblock_send(index, copy);
+                self.superblock_send(usize::from(device.0), copy);
             }
         }
     }
@@ -112,10 +126,19 @@ impl Engine {
         if self.pool.sb.pending > 0 {
             return;
         }
+        if let Some(first) = self.pool.sb.first.filter(|_| !self.log.is_dead()) {
+            self.newcomer_written();
+            self.superblock_to(|it| it != first, Mutant::OthersFirst);
+            self.pool.sb.first = None;
+            if self.pool.sb.pending > 0 {
+                return;
+            }
+        }
         let under_way = std::mem::take(&mut self.pool.sb.under_way);
         if self.log.is_dead() {
             return self.superblock_failed(under_way);
         }
+        self.newcomer_belongs();
         self.pool.sb.durable_older = self.pool.sb.sent_older;
         for then in under_way {
             match then {

@@ -41,6 +41,8 @@ pub enum Bend {
     Older,
     /// See `Params::stripe`.
     Stripes,
+    /// See `Params::replace`.
+    Replace,
     /// Another kind of world: see [`crate::large`].
     Large,
     /// The same, before a volume whose provider allows few I/Os.
@@ -50,7 +52,7 @@ pub enum Bend {
 }
 
 /// All of them, by name.
-pub const BENDS: [(&str, Bend); 22] = [
+pub const BENDS: [(&str, Bend); 23] = [
     ("starve", Bend::Starve),
     ("brief", Bend::Brief),
     ("away", Bend::Away),
@@ -70,6 +72,7 @@ pub const BENDS: [(&str, Bend); 22] = [
     ("replug", Bend::Replug),
     ("older", Bend::Older),
     ("stripes", Bend::Stripes),
+    ("replace", Bend::Replace),
     ("large", Bend::Large),
     ("cloud", Bend::Cloud),
     ("short", Bend::Short),
