@@ -298,8 +298,7 @@ impl World {
                 self.coverage.add("blocks given up", dropped.len() as u64);
                 dropped.into_iter().for_each(|block| self.give_up(asked.disk, block));
             }
-            // The simulator's administrator only removes, and no origin moves.
-            Command::TellLoss(_) | Command::CallOrigin(..) => {}
+            Command::TellLoss(_) | Command::CallOrigin(..) => {} // Nobody here gives these.
             Command::LetGo(_) | Command::TakeIn(_) => self.replace_answered(&asked.command),
             Command::OriginLost(_) => self.coverage.mark("origins that were pulled out"),
             Command::OriginBack { .. } => self.is_back(asked.disk),
