@@ -114,7 +114,7 @@ mod tests {
             (&sent["written_bytes"]["fill"], &sent["capacity_bytes"]),
             (&json!(9), &json!(8192))
         );
-        assert_eq!(sent.as_object().unwrap().len(), 21);
+        assert_eq!(sent.as_object().unwrap().len(), 23);
         assert_eq!(serde_json::from_value::<PoolCounters>(sent).unwrap(), pool);
         let sent = serde_json::to_value(PoolCounters::default()).unwrap();
         assert_eq!(sent["written_bytes"], json!({}));

@@ -1,6 +1,6 @@
-//! Halves: units of which a segment holds nothing of their life, because its device took the place
-//! of another one since it began. They stay as they are until they are emptied; what is opened from
-//! then on is whole.
+//! I16. Halves: units of which a segment holds nothing of their life, because its device took the
+//! place of another one since it began. They stay as they are until they are emptied; what is
+//! opened from then on is whole.
 //!
 //! A life of a unit is before a device came or after it, as a whole: what is open then is closed.
 //! So a record tells of all its life, and what a start knows of a unit is enough.
