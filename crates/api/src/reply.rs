@@ -254,6 +254,12 @@ pub struct DeviceInfo {
     pub least_bytes: u64,
     /// Whether it can be reached and has not failed.
     pub present: bool,
+    /// What it calls itself, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// For how many seconds it has not been used, if it has been since the pool was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused_s: Option<u64>,
 }
 
 /// One pool.

@@ -11,7 +11,7 @@ use crate::{Hint, Mode};
 pub use parts::{
     Choices, Destroyed, Ephemeral, FromTo, GuestSees, IsHere, Keeper, KeptHere, Lack, MayBeLost,
     Milliseconds, MissingDevice, Names, OnDevice, Overcommit, Pace, PartInFull, Paths, Renumbered,
-    Then, Times, UsePercent,
+    Then, Times, UsePercent, how_long,
 };
 
 lines! {

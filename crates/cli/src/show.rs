@@ -8,7 +8,7 @@ use forebay_api::reply::{
     Attention, Job, JobState, PoolInfo, PoolPlan, Reply, State, VolumeInfo, WhyReason,
 };
 use forebay_api::size::human;
-use forebay_api::told::Milliseconds;
+use forebay_api::told::{Milliseconds, how_long};
 use forebay_api::{ApiError, Body, Hint, Told};
 
 /// The daemon answered something else than was asked.
@@ -233,9 +233,15 @@ pub fn pool(format: Format, body: Body) -> Result<u8, ApiError> {
     text.push(field("RAM TIER", &human(pool.ram.tier_bytes)));
     text.push(field("VOLUMES", &pool.volumes.join(" ")));
     for device in &pool.devices {
-        let state = if device.present { "" } else { ", missing or failed" };
+        let state = match (device.present, device.unused_s) {
+            (true, _) => String::new(),
+            (false, None) => ", missing or failed".to_string(),
+            (false, Some(seconds)) => format!(", failed {} ago", how_long(seconds)),
+        };
+        let serial = device.serial.as_ref().map(|serial| format!(", serial {serial}"));
+        let serial = serial.unwrap_or_default();
         let (bytes, segments) = (human(device.bytes), device.segments);
-        let line = format!("{} ({bytes}, {segments} segments{state})", device.path);
+        let line = format!("{} ({bytes}, {segments} segments{serial}{state})", device.path);
         text.push(field("DEVICE", &line));
     }
     if pool.devices.len() > 1 && pool.dirty_bytes > 0 {

@@ -4,7 +4,7 @@
 use crate::convert::hex;
 use forebay_engine::VolumeId;
 use forebay_host::pool::PoolOnDisk;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// One that failed, and is there, is looked at again after so long.
@@ -17,8 +17,8 @@ pub struct Parts(Vec<(String, bool)>);
 /// What of a pool has failed since it was opened.
 #[derive(Debug, Clone, Default)]
 pub struct Failed {
-    /// Devices, by their index.
-    pub devices: BTreeSet<usize>,
+    /// Devices, by their index, and since when.
+    pub devices: BTreeMap<usize, Instant>,
     /// Identities of devices that came in the place of others.
     pub came: BTreeMap<usize, String>,
     /// The log: no device is used any more.

@@ -47,6 +47,7 @@ use crate::sampler::Samples;
 use crate::state::{PoolState, State, Store};
 use fallen::Falls;
 use forebay_api::config::Config;
+use forebay_api::hint::Until;
 use forebay_api::reply::{DaemonInfo, DeviceInfo, Done};
 use forebay_api::{ApiError, Body, Hint, RamNeed, Request};
 use forebay_engine::{CommandReply, VolumeId};
@@ -353,13 +354,16 @@ impl Supervisor {
 
     /// The open pool with this name.
     fn open_pool(&self, name: &str) -> Result<Opened, ApiError> {
-        match self.inner().pools.get(name) {
-            Some(pool) => pool.open.clone(),
-            None => Err(self.no_such_pool(name)),
-        }
+        let open = self.inner().pools.get(name).map(|pool| pool.open.clone());
+        open.unwrap_or_else(|| Err(self.no_such_pool(name)))
     }
 
     fn no_such_pool(&self, name: &str) -> ApiError {
+        let is_known = self.store.get().pools.iter().any(|pool| pool.name == name);
+        if is_known && self.inner().is_opening(name) {
+            let error = ApiError::failed(format!("pool {name} is being opened"));
+            return error.hint(Hint::Wait { until: Until::Opened });
+        }
         let error = ApiError::not_found(format!("no pool {name:?}"));
         error.hint(Hint::ListPools)
     }

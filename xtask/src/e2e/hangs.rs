@@ -250,6 +250,21 @@ fn reads(daemon: &Daemon, volume: &str) -> Result<bool> {
     Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
 }
 
+/// What hung goes on, and is a device of the pool again, as an empty one.
+fn come_back(daemon: &Daemon, sick: &Sick) -> Result<()> {
+    let (_, volume) = daemon.said(&["volume", "show", "disk", "-o", "json"])?;
+    let volume: serde_json::Value = serde_json::from_str(&volume)?;
+    let pool = volume["pool"].as_str().context("a pool")?;
+    let shown = daemon.said(&["pool", "show", pool])?.1;
+    ensure!(shown.contains(", failed ") && shown.contains(" ago)"), "{shown}");
+    let path = sick.path().display().to_string();
+    let replace = ["pool", "replace", pool, &path, &path, "--force", "--yes"];
+    until(SOON, "the device has its place again", || Ok(daemon.said(&replace)?.0))?;
+    let shown = daemon.forebay_within(SOON, &["pool", "show", pool])?;
+    ensure!(!shown.contains(", failed "), "{shown}");
+    io(daemon, "disk", "read -P 2", SOON)
+}
+
 /// One of two cache devices hangs: the pool does without it.
 ///
 /// # Errors
@@ -273,5 +288,6 @@ pub fn cache_device() -> Result<()> {
     sick.signal("-CONT")?;
     gave_up?;
     io(&daemon, "disk", "read -P 2", SOON)?;
+    come_back(&daemon, &sick)?;
     daemon.stop()
 }

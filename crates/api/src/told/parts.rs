@@ -314,7 +314,8 @@ impl fmt::Display for Pace {
     }
 }
 
-fn how_long(seconds: u64) -> String {
+/// A time as one says it, a word or two.
+pub fn how_long(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),

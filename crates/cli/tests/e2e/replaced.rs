@@ -89,7 +89,7 @@ fn a_pool_with_a_device_that_is_gone_is_destroyed_on_the_other() {
     world.stop();
     fs::rename(world.path("two.img"), world.path("away.img")).unwrap();
     world.start();
-    world.forebay(&["status"]).expect(3).says("to have all of its devices again");
+    world.forebay(&["status"]).expect(3).says("forebay pool replace pair");
     let done = world.forebay(&["pool", "destroy", "pair", "--yes"]).expect(0);
     done.says("no longer on").says("two.img was not wiped");
     world.forebay(&["pool", "create", "again", "ssd.img"]).expect(0);

@@ -35,7 +35,7 @@ impl Opened {
         let failed = lock(&self.failed).devices.clone();
         let devices = self.devices.iter().enumerate();
         let away = devices.filter_map(|(index, device)| {
-            let how = match (device.present, failed.contains(&index)) {
+            let how = match (device.present, failed.contains_key(&index)) {
                 (true, false) => return None,
                 (true, true) => Away::Failed,
                 (false, _) if !is_there(&device.path) => Away::Missing,

@@ -12,6 +12,7 @@ use forebay_host::notice::{HostNotice, NoticeSink};
 use forebay_host::pool::PoolOnDisk;
 use forebay_host::witness;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 impl Supervisor {
     /// What is known of the log of a pool, by which it may be opened. Refuses devices that hold an
@@ -166,7 +167,7 @@ impl Supervisor {
                 working = working.saturating_sub(1);
                 let index = usize::from(device.0);
                 let mut failed = lock(&failed);
-                failed.devices.insert(index);
+                failed.devices.insert(index, Instant::now());
                 let uuid = failed.came.get(&index).or(parts.uuid(index)).cloned();
                 drop(failed);
                 if let (true, Some(uuid), Some(supervisor)) =

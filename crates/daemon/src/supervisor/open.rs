@@ -379,6 +379,8 @@ pub(super) fn device_infos(pool: &PoolState, on_disk: &PoolOnDisk) -> Vec<Device
         least_bytes: header.segments_offset.get()
             + u64::from(slot.entry.segment_count.get()) * segment_bytes,
         present: slot.device.is_ok(),
+        serial: slot.device.as_ref().ok().and_then(|device| device.info().serial.clone()),
+        unused_s: None,
     });
     devices.collect()
 }

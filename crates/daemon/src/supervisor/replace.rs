@@ -26,9 +26,13 @@ impl Opened {
     pub(super) fn devices_now(&self) -> Vec<DeviceInfo> {
         let failed = lock(&self.failed);
         let devices = self.devices.iter().enumerate();
-        let now = devices.map(|(index, device)| DeviceInfo {
-            present: device.present && !failed.devices.contains(&index),
-            ..device.clone()
+        let now = devices.map(|(index, device)| {
+            let since = failed.devices.get(&index);
+            DeviceInfo {
+                present: device.present && since.is_none(),
+                unused_s: since.map(|since| since.elapsed().as_secs()),
+                ..device.clone()
+            }
         });
         now.collect()
     }
@@ -193,6 +197,7 @@ impl Supervisor {
             None => self.open_newcomer(open, index, &wanted.new)?,
         };
         let (bytes, uuid) = (device.info().bytes, crate::convert::random_uuid()?);
+        let serial = device.info().serial.clone();
         // Whatever fails from now on, fails under its name.
         lock(&open.failed).came.insert(index, hex(&uuid));
         let reply = open.handle.take_in((place, uuid), device, TAKE_IN_TIMEOUT);
@@ -202,6 +207,7 @@ impl Supervisor {
         if let Some(now) = now {
             let device = &mut now.devices[index];
             (device.path, device.bytes, device.present) = (wanted.new.clone(), bytes, true);
+            device.serial = serial;
             now.findings.clear();
             lock(&now.notices).clear();
         }
