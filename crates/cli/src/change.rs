@@ -259,9 +259,9 @@ pub fn volume_attach(cli: &Cli, args: &AttachArgs) -> Result<u8, ApiError> {
         let (name, origin) = (args.name.clone(), origin.clone());
         Request::VolumeAttach(VolumeAttach { name, changed, origin, dry_run })
     };
-    if args.keep_dirty && origin.is_none() && !args.flags.dry_run && !args.flags.yes {
+    if args.keep_dirty && !args.flags.dry_run && !args.flags.yes {
         let planned = ask(&cli.client()?, &attach(true))?;
-        if planned.hold.is_some() {
+        if planned.hold.is_some() || origin.is_some() {
             confirm(false, &planned.told.texts().join("; "))?;
         }
     }

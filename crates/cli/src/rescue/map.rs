@@ -29,6 +29,9 @@ impl Kind {
 #[derive(Debug, Default)]
 pub struct Map(Vec<(RescueSpan, Kind)>);
 
+/// The first line of each map that a rescue writes.
+pub const FIRST_LINE: &str = "# Mapfile. Written by forebay volume rescue";
+
 impl Map {
     /// Adds bytes that are behind all that are in it.
     pub fn push(&mut self, span: RescueSpan, kind: Kind) {
@@ -57,7 +60,7 @@ impl Map {
             text.write_fmt(args).expect("a string takes all that there is memory for");
             text.push('\n');
         };
-        line(format_args!("# Mapfile. Written by forebay volume rescue"));
+        line(format_args!("{FIRST_LINE}"));
         comments.iter().for_each(|comment| line(format_args!("# {comment}")));
         line(format_args!(
             "# + in the image   - not there: could not be read   ? not of the image"

@@ -1,15 +1,15 @@
 //! The files in which a rescue keeps what it gets: an image of the volume, and a map of it. Nothing
-//! is overwritten unless that is wanted, and never a device, nor what the data comes from.
+//! is overwritten but what an earlier rescue wrote, if that is wanted.
 
-use super::map::Map;
+use super::map::{FIRST_LINE, Map};
 use crate::args::RescueArgs;
 use crate::path::{is_same, of_origin};
 use forebay_api::hint::{Choice, Flag, NoRoom};
 use forebay_api::rescue::RescueSpan;
 use forebay_api::{ApiError, Hint, RescueAbout};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The two files, before there is anything in them.
@@ -60,7 +60,7 @@ impl Target {
     fn check(&self, path: &Path, sources: &[PathBuf]) -> Result<(), ApiError> {
         let shown = path.display();
         let elsewhere = Hint::Choose { what: Choice::RescueFile };
-        let there = match fs::metadata(path) {
+        let there = match fs::symlink_metadata(path) {
             Ok(there) => there,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
@@ -81,14 +81,29 @@ impl Target {
             return Err(ApiError::refused(text).hint(elsewhere));
         }
         match self.force {
-            true => Ok(()),
+            true if there.nlink() == 1 && self.is_earlier() => Ok(()),
+            true => {
+                let text = format!(
+                    "{shown} is there, and is nothing that a rescue has written: it is not \
+                     overwritten, --force or not"
+                );
+                Err(ApiError::refused(text).hint(elsewhere))
+            }
             false => Err(ApiError::refused(format!("{shown} is there already"))
                 .hint(elsewhere)
                 .hint(Hint::Again { with: Flag::ForceReplace })),
         }
     }
 
-    /// Makes the image, with nothing in it.
+    /// Whether the map that is there is one of a rescue, and so is what it is a map of.
+    fn is_earlier(&self) -> bool {
+        let mut first = vec![0; FIRST_LINE.len()];
+        let read = File::open(&self.map).and_then(|mut map| map.read_exact(&mut first));
+        read.is_ok() && first == FIRST_LINE.as_bytes()
+    }
+
+    /// Makes the image, with nothing in it. A map that was there is gone before: it would vouch for
+    /// what is not in the image yet.
     ///
     /// # Errors
     /// It is the volume's origin, or cannot be made.
@@ -97,10 +112,11 @@ impl Target {
         for path in [&self.image, &self.map] {
             self.check(path, &origin)?;
         }
-        let mut options = File::options();
-        options.write(true).create_new(!self.force).create(true).truncate(self.force);
-        let file =
-            options.open(&self.image).map_err(|error| failed("make", &self.image, &error))?;
+        for path in [&self.map, &self.image] {
+            remove(path).map_err(|error| failed("remove", path, &error))?;
+        }
+        let file = File::create_new(&self.image);
+        let file = file.map_err(|error| failed("make", &self.image, &error))?;
         let large = about.volume_bytes;
         file.set_len(large).map_err(|error| failed("make as large", &self.image, &error))?;
         Ok(Begun { target: self, file, kept_bytes: 0 })
@@ -137,14 +153,27 @@ impl Begun {
         }
         self.file.sync_all().map_err(|error| failed("write to", image, &error))?;
         let write = || -> io::Result<()> {
-            let mut file = File::create(path)?;
+            let mut file = File::create_new(path)?;
             file.write_all(map.text(comments, volume_bytes).as_bytes())?;
             file.sync_all()?;
-            let dir = path.parent().filter(|it| !it.as_os_str().is_empty());
-            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+            sync_directory(path)
         };
         write().map_err(|error| failed("write", path, &error))
     }
+}
+
+/// Removes a file that may be there, durably.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_directory(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn sync_directory(of: &Path) -> io::Result<()> {
+    let dir = of.parent().filter(|it| !it.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> ApiError {

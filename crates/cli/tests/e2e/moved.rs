@@ -65,7 +65,8 @@ fn what_may_be_no_copy_is_taken_only_when_that_is_said() {
     let refused = world.forebay(&attach("copy.img")).expect(4);
     refused.complains("nothing tells whether").complains("copy.img --keep-dirty");
     let accept = [&attach("copy.img")[..], &["--keep-dirty"]].concat();
-    world.forebay(&accept).expect(0);
+    world.forebay(&accept).expect(4).complains("--yes");
+    world.forebay(&[&accept[..], &["--yes"]].concat()).expect(0);
     holds_all(&world);
 
     let world = moved_away(World::stop);
@@ -85,8 +86,9 @@ fn what_cannot_be_an_origin_is_refused_and_the_volume_stays_as_it_is() {
     attach("no", "copy.img").expect(1).complains("no volume \"no\"");
     attach("big", "none.img").expect(1).complains("none.img");
     world.empty_file("small.img", 1 << 20);
-    attach("big", "small.img").expect(4).complains("and volume big has");
+    attach("big", "small.img").expect(4).complains("is too small for volume big");
     attach("big", "ssd.img").expect(4).complains("ssd.img");
+    attach("big", "ram:64M").expect(4).complains("ends with forebayd");
     world.empty_file("next.img", DEVICE_BYTES);
     world.forebay(&["cache", "next.img", "--with", "ssd.img", "--name", "next"]).expect(0);
     attach("big", "next.img").expect(1).complains("is the origin of volume next");
@@ -103,6 +105,12 @@ fn one_that_was_taken_out_of_service_goes_on_wherever_it_is_put() {
     world.forebay(&["cache", "big.img", "--with", "ssd.img", "--mode", "writeback"]).expect(0);
     world.nbd("big").write(HOME, &pattern(5, BLOCK)).unwrap();
     world.forebay(&["volume", "detach", "big"]).expect(0);
+    world.empty_file("other.img", DEVICE_BYTES);
+    world.empty_file("small.img", 1 << 20);
+    let other = world.forebay(&["volume", "attach", "big", "--origin", "other.img"]).expect(4);
+    other.complains("it is no copy of that");
+    let small = world.forebay(&["volume", "attach", "big", "--origin", "small.img"]).expect(4);
+    small.complains("is too small");
     fs::copy(world.path("big.img"), world.path("copy.img")).unwrap();
     let attach = ["volume", "attach", "big", "--origin", "copy.img"];
     world.forebay(&attach).expect(0).says("big.img before");
@@ -130,7 +138,7 @@ fn an_origin_that_is_lost_is_replaced_under_its_clients() {
     crate::lost::until(&world, "is lost", || {
         let _ = client.read(MISSED, BLOCK as u32);
     });
-    let attach = ["volume", "attach", "big", "--origin", "copy.img", "--keep-dirty"];
+    let attach = ["volume", "attach", "big", "--origin", "copy.img", "--keep-dirty", "--yes"];
     world.forebay(&attach).expect(0);
     assert!(client.read(DIRTY, BLOCK as u32).unwrap() == pattern(6, BLOCK));
     assert!(client.read(HOME, BLOCK as u32).unwrap() == pattern(5, BLOCK));

@@ -139,3 +139,23 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     let one = replace(&["single", "alone.img", "three.img"]).expect(4);
     one.complains("the only device").complains("forebay pool destroy single");
 }
+
+/// A kill in the middle left the path of the new device behind: it counted as one of the pool for
+/// ever, and could not be the new one.
+#[test]
+fn what_a_kill_left_behind_is_the_new_device_all_the_same() {
+    let mut world = pair();
+    world.stop();
+    let (two, three) = (world.text("two.img"), world.text("three.img"));
+    let state = world.state_dir().join("state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    let both = text.replacen(&format!("\"{two}\""), &format!("\"{two}\", \"{three}\""), 1);
+    assert_ne!(text, both);
+    fs::write(&state, both).unwrap();
+    fs::remove_file(world.path("two.img")).unwrap();
+    world.start();
+    world.forebay(&["pool", "replace", "ma", "two.img", "three.img"]).expect(0);
+    world.forebay(&["status"]).expect(0);
+    let left: serde_json::Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+    assert_eq!(left["pools"][0]["devices"], serde_json::json!([world.text("ssd.img"), three]));
+}

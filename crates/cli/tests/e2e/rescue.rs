@@ -296,6 +296,30 @@ fn a_volume_that_is_not_served_since_the_start_is_rescued_with_and_without_the_d
     assert_has_all(&world, "again");
 }
 
+/// With --force cache devices in use were overwritten, and a map vouched for an image that had only
+/// been begun.
+#[test]
+fn nothing_but_what_a_rescue_wrote_is_overwritten() {
+    let world = without_origin();
+    for precious in ["ssd.img", "state/state.json"] {
+        let before = fs::read(world.path(precious)).unwrap();
+        let refused = rescue(&world, precious, &["--force"]).expect(4);
+        refused.complains("is nothing that a rescue has written");
+        std::os::unix::fs::symlink(world.path(precious), world.path("link.img")).unwrap();
+        rescue(&world, "link.img", &["--force"]).expect(4).complains("is no file");
+        fs::rename(world.path("link.img"), world.path("link.map")).unwrap();
+        rescue(&world, "link.img", &["--force"]).expect(4).complains("is no file");
+        fs::remove_file(world.path("link.map")).unwrap();
+        assert!(fs::read(world.path(precious)).unwrap() == before, "{precious}");
+    }
+    rescue(&world, "kept.img", &[]).expect(0);
+    fs::hard_link(world.path("kept.img"), world.path("second.img")).unwrap();
+    rescue(&world, "kept.img", &["--force"]).expect(4).complains("is nothing that a rescue");
+    fs::remove_file(world.path("second.img")).unwrap();
+    rescue(&world, "kept.img", &["--force"]).expect(0);
+    assert_has_all(&world, "kept");
+}
+
 #[test]
 fn nothing_is_dirty_of_a_volume_that_is_home() {
     let world = World::started();
@@ -322,7 +346,7 @@ fn what_is_there_is_not_overwritten_and_what_cannot_be_is_named() {
     rescue(&world, "kept.img", &forced).expect(0);
     assert!(fs::read(world.path("kept.img")).unwrap() == before);
     for (to, why) in [
-        ("big.img", "what is to be read"),
+        ("big.img", "is nothing that a rescue has written"),
         ("ssd.img", "what is to be read"),
         ("two.img", "what is to be read"),
         ("/dev/null", "is no file"),

@@ -8,7 +8,7 @@ use super::volume::check_origin;
 use super::{FoundVolume, Supervisor};
 use crate::state::{Standing, VolumeState};
 use forebay_api::hint::{Bytes, Choice};
-use forebay_api::reply::{Done, State};
+use forebay_api::reply::{Attention, Done, State, VolumeInfo};
 use forebay_api::request::{ChangedOrigin, VolumeAttach};
 use forebay_api::size::human;
 use forebay_api::tiers::SCHEME;
@@ -41,8 +41,23 @@ impl Supervisor {
         }
     }
 
+    /// How a volume is used whose pool has just been opened; it may be that it is not served all
+    /// the same.
+    pub(super) fn how_it_is_used(&self, name: &str) -> Result<Done, ApiError> {
+        let Attention { causes, hints } = match self.volume(name)? {
+            VolumeInfo { state: State::Offline, attention, .. } => attention,
+            _ => return self.how_to_use(name, false),
+        };
+        let text = format!("volume {name} is not served: {}", causes.texts().join("; "));
+        Err(ApiError { hints, ..ApiError::failed(text) })
+    }
+
     /// Refuses what something else is on.
     fn check_unused(&self, name: &str, origin: &str) -> Result<(), ApiError> {
+        if origin.starts_with("ram:") {
+            let text = format!("{origin} holds nothing, and ends with forebayd: it is no copy");
+            return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }));
+        }
         let own = origin.to_string();
         in_time(&format!("look at {origin}"), move || check_origin(&own))?;
         self.check_not_stacked(origin)?;
@@ -64,6 +79,7 @@ impl Supervisor {
         known: VolumeState,
         origin: &str,
     ) -> Result<Done, ApiError> {
+        self.check_copy(request, &known, origin)?;
         let bytes = self.open_origin(origin)?.bytes();
         if request.dry_run {
             let (volume, origin) = (known.name, origin.to_string());
@@ -79,6 +95,28 @@ impl Supervisor {
             self.remember(|all| all.put_volume(known))?;
         }
         self.say_where_it_was(attached?, &request.name, was)
+    }
+
+    /// Refuses an origin that is too small for a volume, or of which is not known that it is a
+    /// copy: of the one before, which may still be there.
+    fn check_copy(
+        self: &Arc<Self>,
+        request: &VolumeAttach,
+        known: &VolumeState,
+        origin: &str,
+    ) -> Result<(), ApiError> {
+        let look = |uri: &str| {
+            let opened = self.open_origin(uri)?;
+            let rest = Rest::of(&opened);
+            let rest = rest.map_err(|error| ApiError::failed(format!("read {uri}: {error}")))?;
+            Ok::<_, ApiError>((opened.bytes(), rest))
+        };
+        let (bytes, looked) = look(origin)?;
+        check_size(bytes, known.bytes, origin, &known.name)?;
+        let before = look(&known.origin).ok().and_then(|(_, rest)| rest);
+        let rested = before.map(|rest| rest.encode()).or(known.rested.clone());
+        let known = VolumeState { rested, ..known.clone() };
+        check_doubt(request, &known, origin, looked.as_ref())
     }
 
     fn say_where_it_was(&self, mut done: Done, name: &str, was: String) -> Result<Done, ApiError> {
@@ -97,17 +135,8 @@ impl Supervisor {
         self.check_missing(&found)?;
         let volume = Awaited { uri: origin.to_string(), ..Awaited::from(&found.snapshot.view) };
         let looked = self.look_at(&volume)?;
-        let bytes = looked.origin.bytes();
-        if bytes < volume.bytes {
-            let (has, needs) = (human(bytes), human(volume.bytes));
-            let text = format!("{origin} has {has}, and volume {} has {needs}", volume.name);
-            return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }));
-        }
-        let doubt = why_no_copy(known, origin, looked.rest.as_ref());
-        if let (Some(doubt), true) = (doubt, request.changed != ChangedOrigin::KeepDirty) {
-            return Err(ApiError::refused(doubt)
-                .hint(Hint::AttachOn { volume: volume.name, origin: origin.to_string() }));
-        }
+        check_size(looked.origin.bytes(), volume.bytes, origin, &volume.name)?;
+        check_doubt(request, known, origin, looked.rest.as_ref())?;
         drop(looked);
         if request.dry_run {
             let told = Told::WouldMoveTo {
@@ -151,6 +180,29 @@ impl Supervisor {
             volume.accepted_origin = None;
             volume.rested = None;
         })
+    }
+}
+
+fn check_size(has: u64, needs: u64, origin: &str, volume: &str) -> Result<(), ApiError> {
+    if has >= needs {
+        return Ok(());
+    }
+    let (of, lacks) = (human(needs), human(needs - has));
+    let text = format!("{origin} is too small for volume {volume}, which has {of}: by {lacks}");
+    Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }))
+}
+
+fn check_doubt(
+    request: &VolumeAttach,
+    known: &VolumeState,
+    origin: &str,
+    looked: Option<&Rest>,
+) -> Result<(), ApiError> {
+    let doubt = why_no_copy(known, origin, looked);
+    match doubt.filter(|_| request.changed != ChangedOrigin::KeepDirty) {
+        None => Ok(()),
+        Some(doubt) => Err(ApiError::refused(doubt)
+            .hint(Hint::AttachOn { volume: known.name.clone(), origin: origin.to_string() })),
     }
 }
 

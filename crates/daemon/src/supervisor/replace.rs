@@ -77,7 +77,11 @@ impl Supervisor {
         })?;
         let replaced = self.replace_device(&open, wanted, index, device);
         let path = open.devices[index].path.clone();
+        // What was remembered of replacements that were cut short is not needed any more.
+        let now = self.open_pool(name).map(|open| open.devices_now()).unwrap_or_default();
+        let is_whole = !now.is_empty() && now.iter().all(|it| it.present);
         self.remember_device(name, |devices| match &replaced {
+            Ok(()) if is_whole => devices.retain(|it| now.iter().any(|own| own.path == *it)),
             Ok(()) => devices.retain(|it| *it == *new || !same_file(it, &path)),
             // What was not answered in time may still be done.
             Err(error) if error.kind == ErrorKind::Refused => {
@@ -108,7 +112,12 @@ impl Supervisor {
             return Err(ApiError::conflict(text).hint(Hint::Again { with: Flag::Later }));
         }
         let place = open.devices.iter().position(|it| it.path == *old || same_file(&it.path, old));
-        let place = place.ok_or_else(|| {
+        // Which of those that are remembered is the one that is missing nobody knows.
+        let mut missing = (0..open.devices.len()).filter(|&at| !open.devices[at].present);
+        let only = missing.next().filter(|_| missing.next().is_none());
+        let known = self.inner().pools.get(name).map(|pool| pool.known.devices.clone());
+        let is_known = known.is_some_and(|known| known.iter().any(|path| same_file(path, old)));
+        let place = place.or(only.filter(|_| is_known)).ok_or_else(|| {
             let devices: Vec<&str> = open.devices.iter().map(|it| it.path.as_str()).collect();
             let text = format!("pool {name} has no device {old}; it has {}", devices.join(" "));
             ApiError::not_found(text)
@@ -137,7 +146,11 @@ impl Supervisor {
         if !same {
             self.check_not_stacked(new)?;
             self.check_no_origin(new)?;
-            if let Some(user) = self.pool_using(std::slice::from_ref(new)) {
+            // One that is remembered of a replacement that was cut short is not used.
+            let is_used = |it: &DeviceInfo| it.present && same_file(&it.path, new);
+            let is_used = open.devices_now().iter().any(is_used);
+            let user = self.pool_using(std::slice::from_ref(new));
+            if let Some(user) = user.filter(|user| user.name != wanted.name || is_used) {
                 let text = format!("{new} is a device of the pool {} already", user.name);
                 return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }));
             }

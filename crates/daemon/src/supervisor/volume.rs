@@ -381,7 +381,7 @@ impl Supervisor {
                     return planned(Told::WouldReopenPool { pool: known.pool });
                 }
                 self.attach_without_pool(&known)?;
-                self.how_to_use(name, false)
+                self.how_it_is_used(name)
             }
             (Ok(found), _) => {
                 if let Some(done) = self.reopen_tiers(&found, request.dry_run)? {
@@ -426,7 +426,7 @@ impl Supervisor {
                     self.volume_add(&create, &known.pool)?;
                     self.forget_problem(&known.pool, name);
                 }
-                self.how_to_use(name, false)
+                self.how_it_is_used(name)
             }
         }
     }
