@@ -15,6 +15,7 @@ use crate::moves::{Line, Why};
 use crate::settings::Placement;
 use crate::tiers::{Phase, Tiers};
 use crate::view::Pending;
+use crate::worth::least_to_swap;
 use forebay_format::io::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -385,7 +386,7 @@ impl Tiers {
                 continue;
             }
             let Some((least, coldest)) = self.planner.pop_coldest(cold) else { return };
-            if heat <= self.least_to_swap((fast, slow), f32::from_bits(least)) {
+            if heat <= least_to_swap(cost, f32::from_bits(least)) {
                 return;
             }
             let why = why_of(heat - f32::from_bits(least));

@@ -5,6 +5,7 @@ use crate::health::Errors;
 use crate::settings::Placement;
 use crate::tiers::Tiers;
 use crate::traffic::Traffic;
+use crate::worth::least_to_swap;
 use forebay_format::io::Time;
 use forebay_format::tier::member_state;
 use std::collections::BTreeMap;
@@ -271,13 +272,14 @@ impl Tiers {
     /// Why the planner leaves it below this tier: the other side of its `swaps`.
     fn why_colder(&self, extent: u32, (above, tier): (u8, u8)) -> NotHigher {
         let heat = self.map.heat(extent);
-        let needed = self.swap_cost((above, tier)).max(1.0);
+        let cost = self.swap_cost((above, tier));
+        let needed = cost.max(1.0);
         let (slots, free) = self.room_of(above);
         match self.planner.coldest(above) {
             _ if heat < needed => NotHigher::TooCold { needed },
             _ if self.is_refusing(above) => NotHigher::Pending(Pending::NoRoom),
             _ if free > self.reserve_of(slots) => NotHigher::Soon,
-            Some(coldest) if heat <= self.least_to_swap((above, tier), coldest) => {
+            Some(coldest) if heat <= least_to_swap(cost, coldest) => {
                 NotHigher::HigherIsFull { coldest }
             }
             Some(_) => NotHigher::Soon,

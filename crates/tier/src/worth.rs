@@ -38,6 +38,11 @@ impl Times {
     }
 }
 
+/// How hot one has to be to take the place of another that is so hot, where that costs so much.
+pub(crate) fn least_to_swap(cost: f32, least: f32) -> f32 {
+    least * 1.5 + cost
+}
+
 impl Tiers {
     /// How hot one has to be, in accesses, to be worth a move up from `slow` to `fast`.
     pub(crate) fn swap_cost(&self, (fast, slow): (u8, u8)) -> f32 {
@@ -45,11 +50,6 @@ impl Tiers {
             Some(cost) => cost as f32,
             None => self.times_of(fast).swap_cost(self.times_of(slow)),
         }
-    }
-
-    /// How hot one has to be to take the place of another on `fast` that is so hot.
-    pub(crate) fn least_to_swap(&self, tiers: (u8, u8), least: f32) -> f32 {
-        least * 1.5 + self.swap_cost(tiers)
     }
 
     fn times_of(&self, tier: u8) -> Times {

@@ -91,7 +91,7 @@ fn what_cannot_be_an_origin_is_refused_and_the_volume_stays_as_it_is() {
     attach("big", "ram:64M").expect(4).complains("ends with forebayd");
     world.empty_file("next.img", DEVICE_BYTES);
     world.forebay(&["cache", "next.img", "--with", "ssd.img", "--name", "next"]).expect(0);
-    attach("big", "next.img").expect(1).complains("is the origin of volume next");
+    attach("big", "next.img").expect(4).complains("is the origin of volume next");
     attach("next", "copy.img").expect(1).complains("forebay volume detach next");
     let both = ["volume", "attach", "big", "--origin", "copy.img", "--drop-dirty"];
     world.forebay(&both).expect(2).complains("--drop-dirty");

@@ -6,8 +6,15 @@ use super::{COMMAND_TIMEOUT, FoundVolume, Opened, Supervisor, shard_error};
 use crate::state::{VolumeState, owner_of};
 use forebay_api::config::nearest;
 use forebay_api::hint::{Until, When};
-use forebay_api::{ApiError, Hint};
+use forebay_api::reply::Attention;
+use forebay_api::{ApiError, ErrorKind, Hint};
 use forebay_engine::{Command, CommandReply};
+
+/// What is told of a volume that is there and not served.
+pub(super) fn is_not_served(kind: ErrorKind, name: &str, why: Attention) -> ApiError {
+    let text = format!("volume {name} is not served: {}", why.causes.texts().join("; "));
+    ApiError { hints: why.hints, ..ApiError::new(kind, text) }
+}
 
 impl FoundVolume {
     /// Has the engine do what it does at once.

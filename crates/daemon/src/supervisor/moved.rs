@@ -1,6 +1,7 @@
 //! Volumes whose origin is somewhere else from now on: on a disk that holds a copy of the one that
 //! failed, or on the same one under another path. What the cache holds dirty goes along.
 
+use super::find::is_not_served;
 use super::late::{Awaited, in_time};
 use super::leave::dirty_bytes;
 use super::plan::same_file;
@@ -8,11 +9,11 @@ use super::volume::check_origin;
 use super::{FoundVolume, Supervisor};
 use crate::state::{Standing, VolumeState};
 use forebay_api::hint::{Bytes, Choice};
-use forebay_api::reply::{Attention, Done, State, VolumeInfo};
+use forebay_api::reply::{Done, State, VolumeInfo};
 use forebay_api::request::{ChangedOrigin, VolumeAttach};
 use forebay_api::size::human;
 use forebay_api::tiers::SCHEME;
-use forebay_api::{ApiError, Hint, Outcome, Told};
+use forebay_api::{ApiError, ErrorKind, Hint, Outcome, Told};
 use forebay_engine::Command;
 use forebay_host::rest::{Rest, Since};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl Supervisor {
         if same_file(&known.origin, origin) {
             return self.attach(request);
         }
-        self.check_unused(&known.name, origin)?;
+        self.check_unused(origin)?;
         match known.standing {
             Standing::Detached => self.attach_elsewhere(request, known, origin),
             _ => self.move_to(request, &known, origin),
@@ -44,16 +45,16 @@ impl Supervisor {
     /// How a volume is used whose pool has just been opened; it may be that it is not served all
     /// the same.
     pub(super) fn how_it_is_used(&self, name: &str) -> Result<Done, ApiError> {
-        let Attention { causes, hints } = match self.volume(name)? {
-            VolumeInfo { state: State::Offline, attention, .. } => attention,
-            _ => return self.how_to_use(name, false),
-        };
-        let text = format!("volume {name} is not served: {}", causes.texts().join("; "));
-        Err(ApiError { hints, ..ApiError::failed(text) })
+        match self.volume(name)? {
+            VolumeInfo { state: State::Offline, attention, .. } => {
+                Err(is_not_served(ErrorKind::Failed, name, attention))
+            }
+            _ => self.how_to_use(name, false),
+        }
     }
 
     /// Refuses what something else is on.
-    fn check_unused(&self, name: &str, origin: &str) -> Result<(), ApiError> {
+    fn check_unused(&self, origin: &str) -> Result<(), ApiError> {
         if origin.starts_with("ram:") {
             let text = format!("{origin} holds nothing, and ends with forebayd: it is no copy");
             return Err(ApiError::refused(text).hint(Hint::Choose { what: Choice::Device }));
@@ -61,15 +62,7 @@ impl Supervisor {
         let own = origin.to_string();
         in_time(&format!("look at {origin}"), move || check_origin(&own))?;
         self.check_not_stacked(origin)?;
-        self.check_no_tier(origin)?;
-        let mut others = self.volumes().into_iter().filter(|other| other.name != *name);
-        let Some(other) =
-            others.find(|other| other.state != State::Detached && same_file(&other.origin, origin))
-        else {
-            return Ok(());
-        };
-        let text = format!("{} is the origin of volume {}", other.origin, other.name);
-        Err(ApiError::conflict(text).hint(Hint::Choose { what: Choice::Device }))
+        self.check_no_origin(origin)
     }
 
     /// Of a volume that was taken out of service nothing is cached.
@@ -79,8 +72,7 @@ impl Supervisor {
         known: VolumeState,
         origin: &str,
     ) -> Result<Done, ApiError> {
-        self.check_copy(request, &known, origin)?;
-        let bytes = self.open_origin(origin)?.bytes();
+        let bytes = self.check_copy(request, &known, origin)?;
         if request.dry_run {
             let (volume, origin) = (known.name, origin.to_string());
             let told = Told::WouldMoveTo { volume, origin, dirty_bytes: Bytes(0) };
@@ -94,17 +86,17 @@ impl Supervisor {
         if attached.is_err() {
             self.remember(|all| all.put_volume(known))?;
         }
-        self.say_where_it_was(attached?, &request.name, was)
+        Ok(moved_from(attached?, &request.name, was))
     }
 
     /// Refuses an origin that is too small for a volume, or of which is not known that it is a
-    /// copy: of the one before, which may still be there.
+    /// copy: of the one before, which may still be there. Returns its bytes.
     fn check_copy(
         self: &Arc<Self>,
         request: &VolumeAttach,
         known: &VolumeState,
         origin: &str,
-    ) -> Result<(), ApiError> {
+    ) -> Result<u64, ApiError> {
         let look = |uri: &str| {
             let opened = self.open_origin(uri)?;
             let rest = Rest::of(&opened);
@@ -116,12 +108,7 @@ impl Supervisor {
         let before = look(&known.origin).ok().and_then(|(_, rest)| rest);
         let rested = before.map(|rest| rest.encode()).or(known.rested.clone());
         let known = VolumeState { rested, ..known.clone() };
-        check_doubt(request, &known, origin, looked.as_ref())
-    }
-
-    fn say_where_it_was(&self, mut done: Done, name: &str, was: String) -> Result<Done, ApiError> {
-        done.told.push(Told::MovedTo { volume: name.to_string(), was });
-        Ok(done)
+        check_doubt(request, &known, origin, looked.as_ref()).map(|()| bytes)
     }
 
     /// Of one whose origin is not there the pool remembers what is dirty, and where that belongs.
@@ -151,7 +138,7 @@ impl Supervisor {
         let accept = ChangedOrigin::KeepDirty;
         let attach = VolumeAttach { changed: accept, origin: None, ..request.clone() };
         let done = self.attach(&attach)?;
-        self.say_where_it_was(done, &known.name, known.origin.clone())
+        Ok(moved_from(done, &known.name, known.origin.clone()))
     }
 
     /// Refuses a volume that is served from its origin.
@@ -181,6 +168,12 @@ impl Supervisor {
             volume.rested = None;
         })
     }
+}
+
+/// Adds where a volume was before.
+fn moved_from(mut done: Done, name: &str, was: String) -> Done {
+    done.told.push(Told::MovedTo { volume: name.to_string(), was });
+    done
 }
 
 fn check_size(has: u64, needs: u64, origin: &str, volume: &str) -> Result<(), ApiError> {

@@ -279,7 +279,7 @@ impl Supervisor {
         });
         self.check_no_tier(device)?;
         let Some(VolumeState { name, .. }) = own else { return Ok(()) };
-        let text = format!("{device} is the origin of volume {name}, and cannot be a cache too");
+        let text = format!("{device} is the origin of volume {name}, and can be nothing else");
         Err(ApiError::refused(text)
             .hint(Hint::Choose { what: Choice::Device })
             .hint(Hint::remove(name, When::NotNeeded)))

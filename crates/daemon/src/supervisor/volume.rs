@@ -1,5 +1,6 @@
 //! Making volumes and bringing them back.
 
+use super::find::is_not_served;
 use super::fstab;
 use super::late::{Awaited, in_time};
 use super::leave::{dirty_bytes, drop_dirty, or_lose};
@@ -9,7 +10,7 @@ use crate::convert::device_error;
 use crate::export::{Offer, Space};
 use crate::state::{Standing, VolumeState, owner_of};
 use forebay_api::hint::{Bytes, Choice, Pools, When};
-use forebay_api::reply::{Attention, Done, State, VolumeInfo};
+use forebay_api::reply::{Done, State, VolumeInfo};
 use forebay_api::request::{
     ChangedOrigin, ORIGIN_BYTES_MAX, VolumeAttach, VolumeCreate, check_name,
 };
@@ -239,9 +240,7 @@ impl Supervisor {
                 .hint(Hint::attach(name, When::BringBack)));
         }
         if there.state == State::Offline {
-            let Attention { causes, hints } = there.attention;
-            let text = format!("volume {name} is not served: {}", causes.texts().join("; "));
-            return Err(ApiError { hints, ..ApiError::conflict(text) });
+            return Err(is_not_served(ErrorKind::Conflict, name, there.attention));
         }
         if let Some(mode) = request.mode.filter(|mode| *mode != there.mode) {
             let text = format!("volume {name} is there, in mode {}", there.mode);
